@@ -1,0 +1,220 @@
+"""What a build.toml says, in its edition-5 form.
+
+These types are the schema: reading, the JSON Schema and the lints are all made from them. Every table rejects keys
+that it does not know. Keys are kebab-case in the file, except in `[torch-noarch]` (see `TorchNoarch`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Version
+
+Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+DEFAULT_PYEXT = ("py", "pyi")
+
+
+class KernelDependency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Another kernel on the Hub: exactly one of `version` and `revision` says which state of it."""
+
+    repo_id: str
+    version: Unsigned | None = None
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.version is None) == (self.revision is None):
+            raise ValueError("a kernel dependency needs exactly one of `version` and `revision`")
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab", omit_defaults=True):
+    """A table of build.toml."""
+
+
+class Hub(Table, frozen=True):
+    """`[general.hub]`: where the kernel is published."""
+
+    repo_id: str | None = None
+    branch: str | None = None
+
+
+class CudaGeneral(Table, frozen=True):
+    """`[general.cuda]`: bounds on the CUDA version, and dependencies of the CUDA variants."""
+
+    minver: Version | None = None
+    maxver: Version | None = None
+    python_depends: tuple[str, ...] | None = None
+    kernel_depends: tuple[KernelDependency, ...] | None = None
+
+
+class BackendGeneral(Table, frozen=True):
+    """`[general.xpu]` and `[general.neuron]`: dependencies of that backend's variants."""
+
+    python_depends: tuple[str, ...] | None = None
+    kernel_depends: tuple[KernelDependency, ...] | None = None
+
+
+class TpuGeneral(Table, frozen=True):
+    """`[general.tpu]`."""
+
+    python_depends: tuple[str, ...] | None = None
+
+
+class General(Table, frozen=True):
+    """`[general]`: what the kernel is."""
+
+    name: KernelName
+    version: Unsigned
+    license: str
+    backends: tuple[Backend, ...]
+    edition: int = 5
+    upstream: GitUrl | None = None
+    source: GitUrl | None = None
+    python_depends: tuple[str, ...] | None = None
+    kernel_depends: tuple[KernelDependency, ...] | None = None
+    hub: Hub | None = None
+    cuda: CudaGeneral | None = None
+    xpu: BackendGeneral | None = None
+    neuron: BackendGeneral | None = None
+    tpu: TpuGeneral | None = None
+
+
+class Torch(Table, frozen=True):
+    """`[torch]`: a kernel with compiled code that registers torch ops."""
+
+    src: tuple[str, ...] = ()
+    pyext: tuple[str, ...] | None = None
+    include: tuple[str, ...] | None = None
+    minver: Version | None = None
+    maxver: Version | None = None
+    cxx_flags: tuple[str, ...] | None = None
+    stable_abi: StableAbi | None = None
+
+
+class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[torch-noarch]`: a kernel of Python only.
+
+    Its reader in the reference has no case conversion, so its two list keys are snake_case (format section 1.7).
+    """
+
+    pyext: tuple[str, ...] | None = None
+    cuda_capabilities: tuple[str, ...] | None = None
+    rocm_archs: tuple[str, ...] | None = None
+
+
+class TvmFfi(Table, frozen=True):
+    """`[tvm-ffi]`: a kernel with compiled code behind the tvm-ffi interface."""
+
+    src: tuple[str, ...]
+    pyext: tuple[str, ...] | None = None
+    include: tuple[str, ...] | None = None
+    cxx_flags: tuple[str, ...] | None = None
+
+
+Framework = Torch | TorchNoarch | TvmFfi
+
+
+class CpuComponent(Table, frozen=True, tag_field="backend", tag="cpu"):
+    """`[kernel.<label>]` with `backend = "cpu"`."""
+
+    backend: ClassVar[Backend] = Backend.CPU
+    depends: tuple[Depend, ...]
+    src: tuple[str, ...]
+    include: tuple[str, ...] | None = None
+    cxx_flags: tuple[str, ...] | None = None
+
+
+class CudaComponent(Table, frozen=True, tag_field="backend", tag="cuda"):
+    """`[kernel.<label>]` with `backend = "cuda"`."""
+
+    backend: ClassVar[Backend] = Backend.CUDA
+    depends: tuple[Depend, ...]
+    src: tuple[str, ...]
+    include: tuple[str, ...] | None = None
+    cxx_flags: tuple[str, ...] | None = None
+    cuda_capabilities: tuple[str, ...] | None = None
+    cuda_flags: tuple[str, ...] | None = None
+    cuda_minver: Version | None = None
+
+
+class MetalComponent(Table, frozen=True, tag_field="backend", tag="metal"):
+    """`[kernel.<label>]` with `backend = "metal"`."""
+
+    backend: ClassVar[Backend] = Backend.METAL
+    depends: tuple[Depend, ...]
+    src: tuple[str, ...]
+    include: tuple[str, ...] | None = None
+    cxx_flags: tuple[str, ...] | None = None
+
+
+class RocmComponent(Table, frozen=True, tag_field="backend", tag="rocm"):
+    """`[kernel.<label>]` with `backend = "rocm"`."""
+
+    backend: ClassVar[Backend] = Backend.ROCM
+    depends: tuple[Depend, ...]
+    src: tuple[str, ...]
+    include: tuple[str, ...] | None = None
+    cxx_flags: tuple[str, ...] | None = None
+    rocm_archs: tuple[str, ...] | None = None
+    hip_flags: tuple[str, ...] | None = None
+
+
+class XpuComponent(Table, frozen=True, tag_field="backend", tag="xpu"):
+    """`[kernel.<label>]` with `backend = "xpu"`."""
+
+    backend: ClassVar[Backend] = Backend.XPU
+    depends: tuple[Depend, ...]
+    src: tuple[str, ...]
+    include: tuple[str, ...] | None = None
+    cxx_flags: tuple[str, ...] | None = None
+    sycl_flags: tuple[str, ...] | None = None
+
+
+Component = CpuComponent | CudaComponent | MetalComponent | RocmComponent | XpuComponent
+
+
+class Build(Table, frozen=True):
+    """A whole build.toml, always in its edition-5 form. Exactly one framework table is there."""
+
+    general: General
+    torch: Torch | None = None
+    torch_noarch: TorchNoarch | None = None
+    tvm_ffi: TvmFfi | None = None
+    kernel: dict[str, Component] = {}
+
+    @property
+    def framework(self) -> Framework:
+        """The one framework table."""
+        found = self.torch or self.torch_noarch or self.tvm_ffi
+        assert found is not None  # noqa: S101  - `reader` lets no other document through
+        return found
+
+    @property
+    def framework_name(self) -> str:
+        """`torch`, `torch-noarch` or `tvm-ffi`."""
+        if self.torch is not None:
+            return "torch"
+        return "torch-noarch" if self.torch_noarch is not None else "tvm-ffi"
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.general.name
+
+    def components(self, backend: str) -> dict[str, Component]:
+        """The components of one backend by label, in file order."""
+        return {label: part for label, part in self.kernel.items() if part.backend == backend}
+
+    def stable_abi(self, backend: str) -> Version | None:
+        """The stable ABI version that a backend is built for, or None for an ordinary build (section 1.8)."""
+        if self.torch is None or self.torch.stable_abi is None:
+            return None
+        return self.torch.stable_abi.version_for(backend)
+
+    @property
+    def data_extensions(self) -> tuple[str, ...]:
+        """Extensions of data files that are installed beside the Python files (section 1.4)."""
+        return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)

@@ -1,0 +1,197 @@
+"""The small value types of build.toml: versions, kernel names, git URLs, dependencies.
+
+Each type accepts exactly what the reference's strict reader accepts and says what it expected when it does not.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from urllib.parse import urlsplit
+
+KERNEL_NAME_PATTERN = r"^[a-z][-a-z0-9]*[a-z0-9]$"
+"""At least two characters, no underscore or capital, no dash at the end; double dashes are fine."""
+
+GIT_SCHEMES = ("git", "git+http", "git+https", "git+ssh", "http", "https", "ssh")
+
+
+class Backend(enum.StrEnum):
+    """What a kernel can be built for."""
+
+    CANN = "cann"
+    CPU = "cpu"
+    CUDA = "cuda"
+    METAL = "metal"
+    NEURON = "neuron"
+    ROCM = "rocm"
+    TPU = "tpu"
+    XPU = "xpu"
+
+
+class Depend(enum.StrEnum):
+    """A C++ dependency that a component can name in `depends`."""
+
+    TORCH = "torch"
+    METAL_CPP = "metal-cpp"
+    SYCL_TLA = "sycl_tla"
+    CUTLASS_2_10 = "cutlass_2_10"
+    CUTLASS_3_5 = "cutlass_3_5"
+    CUTLASS_3_6 = "cutlass_3_6"
+    CUTLASS_3_8 = "cutlass_3_8"
+    CUTLASS_3_9 = "cutlass_3_9"
+    CUTLASS_4_0 = "cutlass_4_0"
+    CUTLASS_4_4 = "cutlass_4_4"
+    CUTLASS_4_5 = "cutlass_4_5"
+
+
+class Version(tuple[int, ...]):
+    """A dotted version. Trailing zeros do not count, so 13.0 equals 13, and 2.10 is newer than 2.9.
+
+    `text` keeps the spelling it was read with, for output that people read.
+    """
+
+    text: str
+
+    @classmethod
+    def parse(cls, text: str) -> Version:
+        """Read a version.
+
+        Raises:
+            ValueError: the text is empty or a part of it is no unsigned integer.
+        """
+        stripped = text.strip()
+        pieces = stripped.split(".")
+        if not all(_UNSIGNED.fullmatch(piece) for piece in pieces):
+            raise ValueError(f"expected a version such as '2.12', got {text!r}")
+        numbers = [int(piece) for piece in pieces]
+        if any(number > _LARGEST for number in numbers):
+            raise ValueError(f"a version part is too large: {text!r}")
+        while numbers and numbers[-1] == 0:
+            numbers.pop()
+        version = cls(numbers)
+        version.text = stripped
+        return version
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"Version({self.text!r})"
+
+    @property
+    def minor_text(self) -> str:
+        """Major and minor, for example `2.13` or `13.0`."""
+        padded = (*self, 0, 0)
+        return f"{padded[0]}.{padded[1]}"
+
+
+_UNSIGNED = re.compile(r"\+?[0-9]+", re.ASCII)
+_LARGEST = 2**64 - 1
+
+
+class StableAbi:
+    """`torch.stable-abi`: one version for every backend, or a table of backend to version (section 1.8)."""
+
+    __slots__ = ("by_backend", "every")
+
+    def __init__(self, every: Version | None = None, by_backend: dict[Backend, Version] | None = None) -> None:
+        self.every = every
+        self.by_backend = by_backend or {}
+
+    @classmethod
+    def parse(cls, value: object) -> StableAbi:
+        """Read either shape.
+
+        Raises:
+            ValueError: neither a version nor a table of backend to version.
+        """
+        if isinstance(value, str):
+            return cls(every=Version.parse(value))
+        if not isinstance(value, dict):
+            raise ValueError("expected a version such as '2.11', or a table of backend to version")
+        versions: dict[Backend, Version] = {}
+        for key, text in value.items():
+            if key not in _BACKENDS:
+                raise ValueError(f"{key!r} is not a backend")
+            if not isinstance(text, str):
+                raise ValueError(f"expected a version string for {key}")
+            versions[Backend(key)] = Version.parse(text)
+        return cls(by_backend=versions)
+
+    def version_for(self, backend: str) -> Version | None:
+        """The stable ABI version of a backend; None means an ordinary build."""
+        return self.every or self.by_backend.get(Backend(backend))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StableAbi):
+            return NotImplemented
+        return (self.every, self.by_backend) == (other.every, other.by_backend)
+
+    def __hash__(self) -> int:
+        return hash((self.every, tuple(sorted(self.by_backend.items()))))
+
+    def __repr__(self) -> str:
+        return f"StableAbi({self.every!r}, {self.by_backend!r})"
+
+
+_BACKENDS = frozenset(backend.value for backend in Backend)
+
+
+class KernelName(str):
+    """A kernel's name; see `check_kernel_name`."""
+
+    __slots__ = ()
+
+
+class GitUrl(str):
+    """A URL that git can fetch from; see `check_git_url`."""
+
+    __slots__ = ()
+
+
+def check_kernel_name(name: str) -> str:
+    """Return the name if it is a kernel name.
+
+    Raises:
+        ValueError: it is not, with what a name looks like.
+    """
+    if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):
+        raise ValueError(
+            f"{name!r} is not a kernel name: lower-case letters, digits and dashes, starting with a letter, at least "
+            "two characters, not ending with a dash"
+        )
+    return name
+
+
+def check_git_url(url: str) -> str:
+    """Return the URL if git could fetch from it: an absolute URL of a git scheme, or the scp form `host:path`.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if "://" in url:
+        scheme, _, rest = url.partition("://")
+        if scheme.lower() not in GIT_SCHEMES:
+            raise ValueError(f"{url!r} has the scheme {scheme!r}; a git URL starts with one of {', '.join(GIT_SCHEMES)}")
+        if not _has_host(rest):
+            raise ValueError(f"{url!r} names no host")
+        return url
+    host, colon, path = url.partition(":")
+    if not (colon and host and path) or path.startswith("/") or not _has_host(f"{host}/{path}"):
+        raise ValueError(f"{url!r} is not a git URL: write it in full, for example 'https://host/owner/name'")
+    return url
+
+
+def _has_host(rest: str) -> bool:
+    if any(char.isspace() for char in rest):
+        return False
+    try:
+        parts = urlsplit(f"ssh://{rest}")
+        return bool(parts.hostname) and (parts.port is None or parts.port >= 0)
+    except ValueError:
+        return False
+
+
+def python_name(kernel_name: str) -> str:
+    """The kernel's Python package name: dashes become underscores."""
+    return kernel_name.replace("-", "_")

@@ -1,0 +1,155 @@
+"""One finding, wherever it was found: rule id, severity, message, place, and what to do about it."""
+
+from __future__ import annotations
+
+import enum
+from functools import cache
+from typing import Any
+
+import msgspec
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is. Only errors make a command fail."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Span(msgspec.Struct, frozen=True):
+    """A stretch of a text file. Lines and columns count from 1, columns in characters; the end is exclusive."""
+
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """What a rule id stands for; `kci explain` prints it and docs/rules.md is made from it."""
+
+    id: str
+    name: str
+    severity: Severity
+    summary: str
+    why: str
+    fix: str
+
+
+class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
+    """One finding. `path` is empty when no file is at fault; line and column are 0 when the whole file is."""
+
+    rule: str
+    severity: Severity
+    message: str
+    hint: str = ""
+    path: str = ""
+    line: int = 0
+    column: int = 0
+    end_line: int = 0
+    end_column: int = 0
+
+    @property
+    def place(self) -> str:
+        """`path:line:column`, as much of it as is known."""
+        if not self.line:
+            return self.path
+        return f"{self.path}:{self.line}:{self.column}"
+
+
+def finding(rule: str, message: str, *, hint: str = "", path: str = "", span: Span | None = None) -> Diagnostic:
+    """Make a diagnostic of a known rule, with the severity that the rule has.
+
+    Args:
+        rule: a rule id such as `KCI101`; it must be in one of `rules/*.toml`.
+        message: what is wrong, in one sentence without a final full stop.
+        hint: what to do about it.
+        path: the file, as the user would name it.
+        span: where in the file.
+
+    Raises:
+        KeyError: the rule id is unknown (a bug in kci, never the user's doing).
+    """
+    severity = rules()[rule].severity
+    if span is None:
+        return Diagnostic(rule, severity, message, hint, path)
+    return Diagnostic(rule, severity, message, hint, path, span.line, span.column, span.end_line, span.end_column)
+
+
+@cache
+def rules() -> dict[str, Rule]:
+    """Every rule that kci knows, by id, in the order of their ids."""
+    import tomllib  # noqa: PLC0415  - only needed once something was found
+    from pathlib import Path  # noqa: PLC0415
+
+    data: dict[str, Any] = {}
+    for file in sorted((Path(__file__).parent / "rules").glob("*.toml")):
+        data |= tomllib.loads(file.read_text(encoding="utf-8"))
+    return {key: msgspec.convert({"id": key, **data[key]}, Rule) for key in sorted(data)}
+
+
+def render_text(diagnostic: Diagnostic, source_line: str | None = None) -> str:
+    """The text form: `path:line:column: severity[RULE]: message`, the line with a caret below it, then the hint.
+
+    Args:
+        diagnostic: what to show.
+        source_line: the text of line `diagnostic.line`, where it is at hand.
+    """
+    place = f"{diagnostic.place}: " if diagnostic.path else ""
+    lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {diagnostic.message}"]
+    if source_line is not None and diagnostic.line:
+        lines += _excerpt(diagnostic, source_line)
+    if diagnostic.hint:
+        lines.append(f"  hint: {diagnostic.hint}")
+    return "\n".join(lines)
+
+
+_EXCERPT_WIDTH = 120
+
+
+def _excerpt(diagnostic: Diagnostic, source_line: str) -> list[str]:
+    """The source line with a caret below it; a very long line is cut around the caret."""
+    start = diagnostic.column - 1
+    offset = max(0, start - 40) if len(source_line) > _EXCERPT_WIDTH else 0
+    shown = _printable(source_line[offset : offset + _EXCERPT_WIDTH])
+    if diagnostic.end_line == diagnostic.line:
+        width = diagnostic.end_column - diagnostic.column
+    else:
+        width = len(source_line) - start
+    width = max(1, min(width, len(shown) - (start - offset)))
+    gutter = f"{diagnostic.line} | "
+    return [f"  {gutter}{shown}", f"  {' ' * (len(gutter) - 2)}| {' ' * (start - offset)}{'^' * width}"]
+
+
+def _printable(text: str) -> str:
+    """The text with every control character made visible, so that hostile input cannot drive a terminal."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def render_github(diagnostic: Diagnostic) -> str:
+    """A workflow command that GitHub shows as an annotation of the file.
+
+    Newlines, percent signs and, in properties, colons and commas are escaped as the runner expects.
+    """
+    kind = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}[diagnostic.severity]
+    properties = {"title": diagnostic.rule}
+    if diagnostic.path:
+        properties["file"] = diagnostic.path
+    if diagnostic.line:
+        properties["line"] = str(diagnostic.line)
+        properties["endLine"] = str(diagnostic.end_line or diagnostic.line)
+        if diagnostic.end_line in (0, diagnostic.line):
+            properties["col"] = str(diagnostic.column)
+            properties["endColumn"] = str(diagnostic.end_column)
+    head = ",".join(f"{key}={_escape_property(value)}" for key, value in properties.items())
+    text = diagnostic.message + (f"\nhint: {diagnostic.hint}" if diagnostic.hint else "")
+    return f"::{kind} {head}::{_escape_data(text)}"
+
+
+def _escape_data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,56 @@
+"""The ways in which kci fails, each with its own exit code.
+
+A command raises one of these for everything that a user, a file or a machine can get wrong; `kci.cli` prints it and
+exits with `exit_code`. Anything else that escapes is a bug in kci.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kci.diagnostics import Diagnostic
+
+
+class KciError(Exception):
+    """What went wrong (`message`), what to do about it (`hint`), and the findings behind it (`diagnostics`)."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "", diagnostics: Sequence[Diagnostic] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.diagnostics = tuple(diagnostics)
+
+
+class FindingsError(KciError):
+    """Something was read or checked and found wanting: an invalid build.toml, drift, an incomplete merge."""
+
+    exit_code = 1
+
+
+class UsageError(KciError):
+    """The command line asks for something that does not exist or makes no sense."""
+
+    exit_code = 2
+
+
+class MissingToolError(KciError):
+    """This machine lacks something that is needed: a compiler, torch, nvcc, docker. The message names it."""
+
+    exit_code = 3
+
+
+class BuildFailedError(KciError):
+    """A compiler or a build step ran and failed; the message carries its own output."""
+
+    exit_code = 4
+
+
+class UnsafeError(KciError):
+    """Refused for safety: an archive, path or name that reaches outside of where it may."""
+
+    exit_code = 5

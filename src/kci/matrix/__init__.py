@@ -1,0 +1,1 @@
+"""Which variants a kernel has: the name grammar, the arch rules, and the selection of candidates."""

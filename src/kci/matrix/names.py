@@ -1,0 +1,147 @@
+"""Variant names: what a build output is called, and what a name says about it.
+
+The grammar is the reference builder's:
+
+    full      torch<VV>[-cxx11]-<compute>-<cpu>-<os>       cxx11 exactly on Linux
+    stable    torch-stable-abi<VV>-<compute>-<cpu>-<os>
+    tvm-ffi   tvm-ffi<VV>-<compute>-<cpu>-<os>
+    noarch    torch-<backend>
+
+where VV is major and minor run together (2.9 is 29, 2.10 is 210, 2025.3.2 is 20253). Readers split VV as the
+loader does: one digit of major for torch, everything but the last digit for a compute version.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+
+import msgspec
+
+SYSTEMS = ("aarch64-darwin", "aarch64-linux", "aarch64-windows", "x86_64-linux", "x86_64-windows")
+"""Every system that a variant name can carry."""
+
+COMPUTE_PREFIX = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu", "cann": "cann"}
+"""Backends whose compute part carries a version, and the prefix of that version."""
+
+UNVERSIONED = ("cpu", "metal", "neuron", "tpu")
+"""Backends whose compute part is their own name."""
+
+
+class Kind(enum.StrEnum):
+    """How a variant depends on torch."""
+
+    FULL = "full"
+    STABLE_ABI = "stable-abi"
+    TVM_FFI = "tvm-ffi"
+    NOARCH = "noarch"
+
+
+class VariantName(msgspec.Struct, frozen=True):
+    """The parts of a variant name. Versions are `major.minor`; `system` is None for noarch."""
+
+    kind: Kind
+    backend: str
+    system: str | None = None
+    framework_version: str | None = None
+    """torch (full), stable ABI or tvm-ffi version, by kind."""
+    compute_version: str | None = None
+
+
+def digits(version: tuple[int, ...]) -> str:
+    """Major and minor run together, a missing minor counted as 0: (2, 9) is `29`, (13,) is `130`."""
+    major = version[0] if version else 0
+    minor = version[1] if len(version) > 1 else 0
+    return f"{major}{minor}"
+
+
+def compute_part(backend: str, compute: tuple[int, ...] | None) -> str:
+    """The compute part of a name: `cu130`, `rocm72`, `xpu20253`, `cpu`.
+
+    Raises:
+        ValueError: a versioned backend without a version.
+    """
+    prefix = COMPUTE_PREFIX.get(backend)
+    if prefix is None:
+        return backend
+    if compute is None:
+        raise ValueError(f"{backend} needs a compute version")
+    return prefix + digits(compute)
+
+
+def variant_name(
+    kind: Kind,
+    backend: str,
+    system: str,
+    framework_version: tuple[int, ...],
+    compute: tuple[int, ...] | None,
+) -> str:
+    """Name a variant.
+
+    Args:
+        kind: which form of the grammar.
+        backend: one of the eight backend names.
+        system: for example `x86_64-linux`; a noarch name does not carry it.
+        framework_version: the torch, stable ABI or tvm-ffi version, by kind.
+        compute: the version of CUDA, ROCm, oneAPI or CANN; None for other backends.
+    """
+    if kind is Kind.NOARCH:
+        return f"torch-{backend}"
+    part = compute_part(backend, compute)
+    vv = digits(framework_version)
+    match kind:
+        case Kind.STABLE_ABI:
+            return f"torch-stable-abi{vv}-{part}-{system}"
+        case Kind.TVM_FFI:
+            return f"tvm-ffi{vv}-{part}-{system}"
+        case _:
+            cxx11 = "-cxx11" if system.endswith("-linux") else ""
+            return f"torch{vv}{cxx11}-{part}-{system}"
+
+
+_COMPUTE = r"(?P<compute>(?:cu|rocm|xpu|cann)[0-9]{2,}|cpu|metal|neuron|tpu)"
+_SYSTEM = r"(?P<cpu>x86_64|aarch64)-(?P<os>linux|darwin|windows)"
+_ARCH_NAME = re.compile(
+    rf"(?:torch-stable-abi(?P<stable>[0-9]{{2,}})|tvm-ffi(?P<tvm>[0-9]{{2,}})"
+    rf"|torch(?P<torch>[0-9]{{2,}})(?P<cxx>-cxx11|-cxx98)?)-{_COMPUTE}-{_SYSTEM}"
+)
+_NOARCH_NAME = re.compile(r"torch-(cann|cpu|cuda|metal|neuron|npu|rocm|tpu|xpu|universal)")
+
+
+def parse_variant_name(name: str) -> VariantName:
+    """Take a variant name apart.
+
+    The legacy forms that a loader still accepts (`-cxx98`, a Linux name without a tag, `torch-universal`, `torch-npu`)
+    are accepted too.
+
+    Raises:
+        ValueError: the text is no variant name.
+    """
+    if noarch := _NOARCH_NAME.fullmatch(name):
+        return VariantName(Kind.NOARCH, "cann" if noarch[1] == "npu" else noarch[1])
+    found = _ARCH_NAME.fullmatch(name)
+    if found is None or f"{found['cpu']}-{found['os']}" not in SYSTEMS:
+        raise ValueError(f"{name!r} is not a variant name")
+    if found["cxx"] and found["os"] != "linux":
+        raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
+    backend, compute = _split_compute(found["compute"])
+    system = f"{found['cpu']}-{found['os']}"
+    if found["stable"]:
+        return VariantName(Kind.STABLE_ABI, backend, system, _split_short(found["stable"]), compute)
+    if found["tvm"]:
+        return VariantName(Kind.TVM_FFI, backend, system, _split_short(found["tvm"]), compute)
+    return VariantName(Kind.FULL, backend, system, _split_short(found["torch"]), compute)
+
+
+def _split_short(vv: str) -> str:
+    """`213` is 2.13: a framework's major version has one digit."""
+    return f"{vv[0]}.{int(vv[1:])}"
+
+
+def _split_compute(part: str) -> tuple[str, str | None]:
+    """`cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3: the minor version has one digit."""
+    for backend, prefix in COMPUTE_PREFIX.items():
+        if part.startswith(prefix) and part[len(prefix) :].isdigit():
+            vv = part[len(prefix) :]
+            return backend, f"{vv[:-1]}.{vv[-1]}"
+    return part, None
