@@ -26,7 +26,7 @@ def command(state: State, kernels: tuple[str, ...], output: str, explain: bool, 
 
     KERNEL is a directory with a build.toml, or one with kernels below it.
     """
-    matrix, read = selected_matrix(state, kernels, explain=explain, **selection)
+    matrix, _ = selected_matrix(state, kernels, explain=explain, **selection)
     match output:
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
@@ -38,7 +38,7 @@ def command(state: State, kernels: tuple[str, ...], output: str, explain: bool, 
         case "github":
             from kci.plan.legs import github_matrix, make_plan
 
-            click.echo(github_matrix(make_plan(matrix, read)))
+            click.echo(github_matrix(make_plan(matrix)))
         case "markdown":
             click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))
         case _:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -72,6 +71,8 @@ def _search(top: Path) -> Iterator[str]:
 
 def _git_listed(top: Path) -> list[str] | None:
     """The build.toml files below a directory that git does not ignore; None outside of a repository."""
+    import subprocess  # noqa: PLC0415  - slow to import, and not needed for a kernel's own directory
+
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(top), "ls-files", "-z", "--cached", "--others"]
     command += ["--exclude-standard", "--", f":(glob)**/{BUILD_TOML}"]
     try:

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
-from kci.config.explain import dotted, explain, toml_type
 from kci.config.model import Build
 from kci.config.values import GitUrl, KernelName, StableAbi, Version, check_git_url, check_kernel_name
 from kci.diagnostics import Diagnostic, Severity, finding
@@ -70,6 +69,8 @@ def interpret(document: Document, directory: str) -> Kernel:
     try:
         build = msgspec.convert(data, Build, dec_hook=_decode)
     except (msgspec.ValidationError, RecursionError):
+        from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
+
         problems += explain(document, data, Build)
         if not problems:  # the two readers disagree, which a property test rules out; say so rather than pass
             problems.append(finding("KCI103", "the file does not have the shape of a build.toml", path=document.path))
@@ -103,17 +104,15 @@ def detect_edition(document: Document) -> int:
     if not isinstance(general, dict) or "edition" not in general:
         return 4
     edition = general["edition"]
+    if edition == 5 and type(edition) is int:
+        return 5
     span = document.value_span(("general", "edition"))
     if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
-        shown = f"{edition!r}"[:40] if isinstance(edition, int) else toml_type(edition)
+        shown = f"{edition!r}"[:40] if isinstance(edition, int) else f"a {type(edition).__name__}"
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
-    if edition != 5:
-        hint = "version 4 files have no `edition` at all; write `edition = 5`" if edition < 5 else "update kci"
-        raise refuse(
-            finding("KCI105", f"unsupported build edition {edition}", hint=hint, path=document.path, span=span)
-        )
-    return 5
+    hint = "version 4 files have no `edition` at all; write `edition = 5`" if edition < 5 else "update kci"
+    raise refuse(finding("KCI105", f"unsupported build edition {edition}", hint=hint, path=document.path, span=span))
 
 
 def _decode(wanted: type, value: Any) -> Any:
@@ -121,7 +120,7 @@ def _decode(wanted: type, value: Any) -> Any:
     if wanted is StableAbi:
         return StableAbi.parse(value)
     if not isinstance(value, str):
-        raise ValueError(f"expected a string, got {toml_type(value)}")
+        raise ValueError("expected a string")
     if wanted is Version:
         return Version.parse(value)
     if wanted is KernelName:
@@ -184,7 +183,7 @@ def _newer_keys(document: Document) -> list[Diagnostic]:
     return [
         finding(
             "KCI105",
-            f"`{dotted(path)}` exists from edition 5 on, and this file has no `edition`",
+            f"`{'.'.join(map(str, path))}` exists from edition 5 on, and this file has no `edition`",
             hint="add `edition = 5` to `[general]`",
             path=document.path,
             span=document.key_span(path),
