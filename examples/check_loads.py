@@ -18,7 +18,7 @@ from pathlib import Path
 KERNELS = ("relu", "rms-norm", "swiglu")
 # An import, a few small operators; what takes longer hangs.
 TIMEOUT_SECONDS = 300
-# A child may print whatever it likes; its result is the line that starts with this.
+# A child may print whatever it likes; its result is in the lines that start with this.
 MARK = "check-loads-result:"
 
 
@@ -69,31 +69,40 @@ def compare(kernel_name, kernel):
     return differences, wrong
 
 
-def variant_of(module_file, tree):
-    """The directory of the tree that a loaded module lives in."""
-    path = Path(module_file).resolve()
-    for parent in path.parents:
-        if (parent / "metadata.json").is_file():
-            return parent.name
-    raise AssertionError(f"the loader took {path}, which is in no variant of {tree}")
+def send(**fields):
+    """Hand fields of the result to the parent, which takes the last value of each."""
+    print(MARK + json.dumps(fields), flush=True)
+
+
+def announce_variant(tree):
+    """Tell the parent which variant the loader chose when its code starts to run: it may never come back."""
+    announced = set()
+
+    def hook(event, arguments):
+        filename = getattr(arguments[0], "co_filename", None) if event == "exec" else None
+        if filename is None or not Path(filename).is_relative_to(tree):
+            return
+        for parent in Path(filename).parents:
+            if (parent / "metadata.json").is_file() and parent.name not in announced:
+                announced.add(parent.name)
+                send(variant=parent.name)
+
+    sys.addaudithook(hook)
 
 
 def check_one(kernel_name, tree, seed):
-    """Run in the child: load one tree, compare, and report as one marked line of JSON."""
-    result = {"variant": None, "differences": {}, "error": None}
+    """Run in the child: load one tree, compare, and report in marked lines of JSON."""
     try:
         import torch
         from kernels import get_local_kernel
 
         torch.manual_seed(seed)
+        announce_variant(tree)
         kernel = get_local_kernel(tree, backend="cpu")
-        result["variant"] = variant_of(kernel.__file__, tree)
-        result["differences"], wrong = compare(kernel_name, kernel)
-        if wrong:
-            result["error"] = f"differs from torch in {', '.join(wrong)}"
+        differences, wrong = compare(kernel_name, kernel)
+        send(differences=differences, error=f"differs from torch in {', '.join(wrong)}" if wrong else None)
     except Exception as error:
-        result["error"] = f"{type(error).__name__}: {error}"
-    print(MARK + json.dumps(result), flush=True)
+        send(error=f"{type(error).__name__}: {error}")
 
 
 def run_child(kernel_name, tree, seed):
@@ -104,20 +113,33 @@ def run_child(kernel_name, tree, seed):
     environment["HF_HUB_OFFLINE"] = "1"
     # Bytecode in a variant directory would be a file that its digest does not know.
     environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    result = {"variant": None, "differences": {}}
     try:
-        child = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=TIMEOUT_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return {"variant": None, "differences": {}, "error": f"no answer within {TIMEOUT_SECONDS} s"}
-    for line in reversed(child.stdout.splitlines()):
+        child = subprocess.run(command, capture_output=True, env=environment, timeout=TIMEOUT_SECONDS, check=False)
+        stdout, stderr, code = child.stdout, child.stderr, child.returncode
+    except subprocess.TimeoutExpired as late:
+        stdout, stderr, code = late.stdout or b"", late.stderr or b"", None
+    for line in stdout.decode(errors="replace").splitlines():
         if line.startswith(MARK):
-            return json.loads(line.removeprefix(MARK))
-    how = f"exit code {child.returncode}"
-    if child.returncode < 0:
-        how = signal.Signals(-child.returncode).name
-    last = (child.stderr.strip().splitlines() or ["no message"])[-1]
-    return {"variant": None, "differences": {}, "error": f"the process died ({how}): {last}"}
+            result |= json.loads(line.removeprefix(MARK))
+    # The last thing a child sends is its error, even if that is none.
+    if "error" not in result:
+        if code is None:
+            how = f"no answer within {TIMEOUT_SECONDS} s"
+        elif code < 0:
+            how = signal.Signals(-code).name
+        else:
+            how = f"exit code {code}"
+        last = (stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        result["error"] = f"the process ended early ({how}): {last}"
+    if result["variant"] is None:
+        present = sorted(
+            path.parent.name for pattern in ("*", "build/*") for path in tree.glob(f"{pattern}/metadata.json")
+        )
+        result["error"] = (
+            f"{result['error'] or 'nothing was loaded'} (the tree has {', '.join(present) or 'no variant'})"
+        )
+    return result
 
 
 def report(kernel_name, result):
