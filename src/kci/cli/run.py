@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(
     state: State,
+    /,
     kernels: tuple[str, ...],
     into: Path | None,
     jobs: int | None,
