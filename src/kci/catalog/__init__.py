@@ -1,1 +1,1 @@
-"""The catalog room."""
+"""What exists in the world, as dated data: toolchain rows, arch tables, runners, images."""

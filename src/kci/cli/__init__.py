@@ -1,1 +1,125 @@
-"""The cli room."""
+"""The command line. One file a command, imported only when it is called: `kci matrix` is typed all day.
+
+stdout carries the answer and nothing else; diagnostics, progress and errors go to stderr.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from kci import __version__
+from kci.errors import KciError
+
+COMMANDS = {
+    "run": "do the whole job here: plan, build, merge, verify",
+    "matrix": "the variants of kernels, and why",
+    "check": "is the build.toml right",
+    "plan": "the jobs of a run: runner, image, timeout",
+    "render": "write the workflow files",
+    "build": "build one variant",
+    "pack": "make the artifact of a built variant",
+    "merge": "artifacts into one tree",
+    "verify": "a tree, variant or kernel against the requirements",
+    "compat": "expected against published variants",
+    "catalog": "the toolchain data",
+    "explain": "what a rule means and how to mend it",
+}
+"""Every command, in the order of the help page, with its one line there."""
+
+
+class State:
+    """What the options that every command takes have set."""
+
+    def __init__(self, quiet: bool = False, verbose: bool = False, color: str = "auto") -> None:
+        self.quiet = quiet
+        self.verbose = verbose
+        self.color = color
+
+
+class Command(click.Command):
+    """A command with the options that all commands take: `-q`, `-v`, `--color`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
+            click.Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
+            click.Option(
+                ["--color"], type=click.Choice(["auto", "always", "never"]), default="auto", help="Color the output."
+            ),
+        ]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Take the common options out of the parameters, then call the command."""
+        params = ctx.params
+        ctx.obj = State(params.pop("quiet"), params.pop("verbose"), params.pop("color"))
+        ctx.color = {"always": True, "never": False}.get(ctx.obj.color)
+        return super().invoke(ctx)
+
+
+class _Group(click.Group):
+    """Finds commands by name and imports one only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"kci.cli.{cmd_name}").command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from kci.config.explain import suggestion
+
+            hint = suggestion(args[0], list(COMMANDS))
+            raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="kci", message="%(prog)s %(version)s")
+def kci() -> None:
+    """CI for GPU kernels: from build.toml to a verified tree of binaries."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with the code that interface and error say."""
+    from click.exceptions import Exit
+
+    gc.set_threshold(100_000)  # most commands end before a collection would pay for itself
+    try:
+        result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
+        sys.stdout.flush()
+        code = result if isinstance(result, int) else 0
+    except KciError as error:
+        from kci.cli._output import print_error
+
+        print_error(error)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except Exit as error:
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        code = 130
+    except BrokenPipeError:  # `kci matrix | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

@@ -202,7 +202,7 @@ class Build(Table, frozen=True):
     @property
     def name(self) -> str:
         """The kernel's name."""
-        return self.general.name
+        return str(self.general.name)
 
     def components(self, backend: str) -> dict[str, Component]:
         """The components of one backend by label, in file order."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import re
-from urllib.parse import urlsplit
 
 KERNEL_NAME_PATTERN = r"^[a-z][-a-z0-9]*[a-z0-9]$"
 """At least two characters, no underscore or capital, no dash at the end; double dashes are fine."""
@@ -183,6 +182,8 @@ def check_git_url(url: str) -> str:
 
 
 def _has_host(rest: str) -> bool:
+    from urllib.parse import urlsplit  # noqa: PLC0415  - slow to import; few files name a URL
+
     if any(char.isspace() for char in rest):
         return False
     try:

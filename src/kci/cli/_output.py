@@ -1,0 +1,73 @@
+"""How answers and findings are shown: the same way by every command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+
+from kci.diagnostics import Diagnostic, Severity, render_github, render_text
+from kci.errors import KciError
+
+_COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+
+def print_error(error: KciError) -> None:
+    """Show why a command failed: its diagnostics, or its message and hint."""
+    if error.diagnostics:
+        print_diagnostics(error.diagnostics)
+        if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message:
+            return
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
+    if error.hint:
+        click.echo(f"  hint: {error.hint}", err=True)
+    if os.environ.get("GITHUB_ACTIONS") == "true" and not error.diagnostics:
+        message = error.message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+        click.echo(f"::error::{message}", err=True)
+
+
+def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False) -> None:
+    """Show diagnostics on stderr, with a caret where the file can be read, and as annotations on GitHub."""
+    lines: dict[str, list[str]] = {}
+    for diagnostic in diagnostics:
+        if quiet and diagnostic.severity is not Severity.ERROR:
+            continue
+        text = render_text(diagnostic, source_line(diagnostic, lines))
+        mark = f"{diagnostic.severity.value}[{diagnostic.rule}]"
+        styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
+        click.echo(text.replace(mark, styled, 1), err=True)
+        if os.environ.get("GITHUB_ACTIONS") == "true":
+            click.echo(render_github(diagnostic), err=True)
+
+
+def source_line(diagnostic: Diagnostic, cache: dict[str, list[str]]) -> str | None:
+    """The line of the file that a diagnostic is about, where the file can be read."""
+    if not diagnostic.path or not diagnostic.line:
+        return None
+    if diagnostic.path not in cache:
+        try:
+            cache[diagnostic.path] = Path(diagnostic.path).read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError:
+            cache[diagnostic.path] = []
+    lines = cache[diagnostic.path]
+    return lines[diagnostic.line - 1].rstrip("\r") if diagnostic.line <= len(lines) else None
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A plain table with aligned columns, as wide as its content, for terminals and logs alike."""
+    cells = [list(headers), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+
+
+def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A GitHub Markdown table; cells are escaped."""
+    lines = [_markdown_row(headers), _markdown_row(["---"] * len(headers))]
+    return "\n".join(lines + [_markdown_row(row) for row in rows])
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

@@ -1,0 +1,25 @@
+"""`kci explain`: what a rule means, why it is there, how to mend it."""
+
+from __future__ import annotations
+
+import click
+
+from kci.cli import Command
+from kci.diagnostics import rules
+from kci.errors import UsageError
+
+
+@click.command("explain", cls=Command)
+@click.argument("rule", required=False)
+def command(rule: str | None) -> None:
+    """What RULE means (an id such as KCI101, or its name); without one, every rule in a line."""
+    known = rules()
+    if rule is None:
+        for entry in known.values():
+            click.echo(f"{entry.id}  {entry.severity.value:<7}  {entry.name:<24} {entry.summary}")
+        return
+    found = known.get(rule.upper()) or next((entry for entry in known.values() if entry.name == rule.lower()), None)
+    if found is None:
+        raise UsageError(f"there is no rule {rule!r}", hint="`kci explain` lists them all")
+    click.echo(f"{click.style(f'{found.id} {found.name}', bold=True)} ({found.severity.value})\n\n{found.summary}\n")
+    click.echo(f"Why: {found.why}\n\nFix: {found.fix}")

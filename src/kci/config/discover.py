@@ -1,0 +1,99 @@
+"""Which kernels a command is about: the directories named, or every kernel below them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kci.config.reader import BUILD_TOML, Kernel, read_kernel
+from kci.errors import FindingsError, UsageError
+
+
+def find_kernels(arguments: Sequence[str]) -> list[str]:
+    """The kernel directories that the arguments stand for, sorted, each once.
+
+    A directory with a build.toml is a kernel; one without is searched for kernels below it, skipping hidden and
+    git-ignored directories and whatever lies inside a kernel.
+
+    Raises:
+        UsageError: an argument is no directory, or nothing was found.
+    """
+    found: dict[str, None] = {}
+    for argument in arguments or (".",):
+        directory = argument.rstrip("/") or "/"
+        if directory.endswith(f"/{BUILD_TOML}") or directory == BUILD_TOML:
+            directory = directory[: -len(BUILD_TOML)].rstrip("/") or "."
+        path = Path(directory)
+        if not path.is_dir():
+            raise UsageError(f"{argument}: there is no such directory", hint="name a directory with a build.toml")
+        if (path / BUILD_TOML).is_file():
+            found[os.path.normpath(directory)] = None
+            continue
+        below = _outermost(sorted(_search(path)))
+        if not below:
+            raise FindingsError(
+                f"{argument}: no build.toml here or below", hint="name a directory that holds a build.toml"
+            )
+        found |= dict.fromkeys(below)
+    return sorted(found)
+
+
+def read_kernels(arguments: Sequence[str]) -> list[Kernel]:
+    """Read every kernel that the arguments stand for.
+
+    Raises:
+        UsageError: see `find_kernels`.
+        FindingsError: one or more build.toml are invalid; it carries the diagnostics of all of them.
+    """
+    kernels, errors = [], []
+    for directory in find_kernels(arguments):
+        try:
+            kernels.append(read_kernel(directory))
+        except FindingsError as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        every = [diagnostic for error in errors for diagnostic in error.diagnostics]
+        raise FindingsError(f"{len(errors)} of {len(errors) + len(kernels)} build.toml are invalid", diagnostics=every)
+    return kernels
+
+
+def _search(top: Path) -> Iterator[str]:
+    listed = _git_listed(top)
+    files = listed if listed is not None else _walked(top)
+    for file in files:
+        directory = os.path.normpath(os.path.join(top, os.path.dirname(file)))  # noqa: PTH118, PTH120
+        if not any(part.startswith(".") for part in Path(file).parts[:-1]):
+            yield directory
+
+
+def _git_listed(top: Path) -> list[str] | None:
+    """The build.toml files below a directory that git does not ignore; None outside of a repository."""
+    import subprocess  # noqa: PLC0415  - slow to import, and not needed for a kernel's own directory
+
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(top), "ls-files", "-z", "--cached", "--others"]
+    command += ["--exclude-standard", "--", f":(glob)**/{BUILD_TOML}"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return [name for name in os.fsdecode(listed).split("\0") if name and (top / name).is_file()]
+
+
+def _walked(top: Path) -> Iterator[str]:
+    for directory, below, files in os.walk(top):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        if BUILD_TOML in files:
+            below.clear()
+            yield os.path.relpath(os.path.join(directory, BUILD_TOML), top)  # noqa: PTH118
+
+
+def _outermost(directories: list[str]) -> list[str]:
+    """Without those that lie inside another one."""
+    kept: list[str] = []
+    for directory in directories:
+        if not kept or not directory.startswith(kept[-1] + os.sep):
+            kept.append(directory)
+    return kept

@@ -1,0 +1,229 @@
+"""A TOML file as text, as data, and as places: which line and column holds `general.cuda.minver`.
+
+`tomllib` decides what is valid and gives the values. Places come from tree-sitter's TOML grammar, which is asked only
+when there is something to point at, so that reading an ordinary file stays fast.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kci.diagnostics import Diagnostic, Span, finding
+from kci.errors import FindingsError
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+KeyPath = tuple[str | int, ...]
+"""Where a value is: keys, and indexes into arrays, from the top of the file."""
+
+MAX_BYTES = 4 * 1024 * 1024
+"""A larger file is refused unread. The largest real build.toml known has 550 KB."""
+
+
+class Document:
+    """One TOML file that was read and parsed."""
+
+    def __init__(self, path: str, text: str, data: dict[str, Any]) -> None:
+        self.path = path
+        self.text = text
+        self.data = data
+        self._places: dict[KeyPath, tuple[Span, Span]] | None = None
+
+    def key_span(self, key_path: KeyPath) -> Span | None:
+        """Where the last key of a path stands, or of its nearest parent that stands anywhere."""
+        return self._nearest(key_path, 0)
+
+    def value_span(self, key_path: KeyPath) -> Span | None:
+        """Where the value at a path stands, or its nearest parent's key."""
+        return self._nearest(key_path, 1)
+
+    def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
+        if self._places is None:
+            self._places = index_places(self.text)
+        for length in range(len(key_path), 0, -1):
+            if found := self._places.get(key_path[:length]):
+                return found[which if length == len(key_path) else 0]
+        return None
+
+    def line(self, number: int) -> str | None:
+        """The text of a line, counted from 1."""
+        lines = self.text.split("\n")
+        return lines[number - 1].rstrip("\r") if 0 < number <= len(lines) else None
+
+
+def read_document(path: Path, shown_as: str) -> Document:
+    """Read and parse a TOML file.
+
+    Args:
+        path: the file.
+        shown_as: how diagnostics name it.
+
+    Raises:
+        FindingsError: there is no such file (KCI001), it cannot be read or is too large (KCI002), it is not UTF-8
+            (KCI003) or not TOML (KCI004).
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise refuse(finding("KCI001", f"there is no {path.name} here", path=shown_as, hint=_NO_FILE)) from None
+    except OSError as error:
+        raise refuse(finding("KCI002", f"cannot be read: {error.strerror or error}", path=shown_as)) from None
+    return parse_document(raw, shown_as)
+
+
+_NO_FILE = "name a directory that holds a build.toml, or one with kernels below it"
+
+
+def parse_document(raw: bytes, shown_as: str) -> Document:
+    """Parse the bytes of a TOML file; see `read_document`."""
+    if len(raw) > MAX_BYTES:
+        message = f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB"
+        raise refuse(finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not hold them"))
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        span = _span_at(raw[: error.start].decode("utf-8", "replace"))
+        message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"
+        raise refuse(finding("KCI003", message, path=shown_as, span=span, hint="save the file as UTF-8")) from None
+    try:
+        return Document(shown_as, text, tomllib.loads(text))
+    except RecursionError:
+        raise refuse(finding("KCI004", "values are nested too deeply", path=shown_as)) from None
+    except ValueError as error:  # TOMLDecodeError, and int() on a number of thousands of digits
+        raise refuse(_syntax_error(text, str(error), shown_as)) from None
+
+
+def refuse(*diagnostics: Diagnostic) -> FindingsError:
+    """The error for a file that cannot be used, with all that is wrong with it."""
+    first = diagnostics[0]
+    more = f" (and {len(diagnostics) - 1} more)" if len(diagnostics) > 1 else ""
+    return FindingsError(f"{first.path or 'input'}: {first.message}{more}", diagnostics=diagnostics)
+
+
+_AT = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
+
+
+def _syntax_error(text: str, message: str, shown_as: str) -> Diagnostic:
+    span = None
+    if found := _AT.search(message):
+        message = message[: found.start()]
+        span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1) if found[1] else _span_at(text)
+    elif "digits" in message:
+        message = "a number has too many digits"
+    return finding("KCI004", f"not valid TOML: {message[:200]}", path=shown_as, span=span)
+
+
+def _span_at(before: str) -> Span:
+    """The place just after some text."""
+    line = before.count("\n") + 1
+    column = len(before) - (before.rfind("\n") + 1) + 1
+    return Span(line, column, line, column + 1)
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+def index_places(text: str) -> dict[KeyPath, tuple[Span, Span]]:
+    """For every key path of a valid TOML text, where its key and where its value stand.
+
+    A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
+    header have the place where they are first written.
+    """
+    import tree_sitter  # noqa: PLC0415  - see the module's docstring
+    import tree_sitter_toml  # noqa: PLC0415
+
+    raw = text.encode("utf-8")
+    tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
+    places = _Places(raw)
+    places.document(tree.root_node)
+    return places.found
+
+
+class _Places:
+    """Walks a syntax tree once and notes where each key path stands."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.lines = raw.split(b"\n")
+        self.found: dict[KeyPath, tuple[Span, Span]] = {}
+        self.tables: dict[KeyPath, int] = {}  # arrays of tables: how many elements so far
+
+    def document(self, root: Node) -> None:
+        for node in root.named_children:
+            if node.type == "pair":
+                self.pair(node, ())
+            elif node.type in ("table", "table_array_element"):
+                self.table(node)
+
+    def table(self, node: Node) -> None:
+        header = next((child for child in node.named_children if child.type != "comment"), None)
+        if header is None:
+            return
+        keys = self.keys(header)
+        path: KeyPath = ()
+        for position, (key, key_node) in enumerate(keys):
+            path = (*path, key)
+            self.note(path, key_node, header)
+            last = position == len(keys) - 1
+            if node.type == "table_array_element" and last:
+                self.tables[path] = self.tables.get(path, -1) + 1
+            if path in self.tables:
+                path = (*path, self.tables[path])
+                self.note(path, key_node, header)
+        for child in node.named_children:
+            if child.type == "pair":
+                self.pair(child, path)
+
+    def pair(self, node: Node, path: KeyPath) -> None:
+        parts = [child for child in node.named_children if child.type != "comment"]
+        if len(parts) < 2:
+            return
+        key_node, value = parts[0], parts[-1]
+        for key, single in self.keys(key_node):
+            path = (*path, key)
+            self.note(path, single, value)
+        self.value(value, path)
+
+    def value(self, node: Node, path: KeyPath) -> None:
+        if node.type == "inline_table":
+            for child in node.named_children:
+                if child.type == "pair":
+                    self.pair(child, path)
+        elif node.type == "array":
+            elements = [child for child in node.named_children if child.type != "comment"]
+            for index, element in enumerate(elements):
+                self.note((*path, index), element, element)
+                self.value(element, (*path, index))
+
+    def keys(self, node: Node) -> list[tuple[str, Node]]:
+        """The single keys of a possibly dotted key, each with its node."""
+        if node.type != "dotted_key":
+            return [(self.key_text(node), node)]
+        found: list[tuple[str, Node]] = []
+        while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop, for hostile depths
+            parts = [child for child in node.named_children if child.type != "comment"]
+            found.extend((self.key_text(part), part) for part in reversed(parts[1:]))
+            node = parts[0]
+        found.append((self.key_text(node), node))
+        return found[::-1]
+
+    @staticmethod
+    def key_text(node: Node) -> str:
+        raw = (node.text or b"").decode("utf-8", "replace")
+        if raw[:1] in ("'", '"'):
+            return next(iter(tomllib.loads(f"{raw} = 0")), raw)
+        return raw
+
+    def note(self, path: KeyPath, key: Node, value: Node) -> None:
+        self.found.setdefault(path, (self.span(key), self.span(value)))
+
+    def span(self, node: Node) -> Span:
+        start, end = node.start_point, node.end_point
+        return Span(start[0] + 1, self.column(*start), end[0] + 1, self.column(*end))
+
+    def column(self, row: int, byte: int) -> int:
+        return len(self.lines[row][:byte].decode("utf-8", "replace")) + 1

@@ -1,0 +1,228 @@
+"""build.toml to `Build`: which edition a file is, and the strict reading of it.
+
+The rules of detection are the reference's (format section 1.2): `edition = 5` is read as such and nothing else is
+tried; any other number is an error; without an edition the file is tried as v4, which is upgraded in memory, and then
+as v3, which has to be rewritten by `kci update` first.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
+from kci.config.model import Build
+from kci.config.values import GitUrl, KernelName, StableAbi, Version, check_git_url, check_kernel_name
+from kci.diagnostics import Diagnostic, Severity, finding
+
+FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")
+BUILD_TOML = "build.toml"
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """A directory with a build.toml that was read without an error."""
+
+    directory: str
+    """As the user named it, or relative to what they named; `.` for the working directory."""
+    build: Build
+    document: Document
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """Warnings and notes that came up in reading."""
+    edition: int = 5
+    """The edition that the file is written in: 5, or 4 for a file without one."""
+
+    def place(self, path: KeyPath) -> tuple[str, int]:
+        """File and line of a key path; line 0 where nothing stands."""
+        span = self.document.value_span(path) if path else None
+        return self.document.path, span.line if span else 0
+
+
+def read_kernel(directory: str | Path) -> Kernel:
+    """Read the build.toml of a kernel directory.
+
+    Raises:
+        FindingsError: the file is missing, unreadable or invalid; it carries every diagnostic.
+    """
+    shown = str(directory)
+    shown_file = BUILD_TOML if shown in (".", "") else f"{shown.rstrip('/')}/{BUILD_TOML}"
+    return interpret(read_document(Path(directory) / BUILD_TOML, shown_file), shown or ".")
+
+
+def parse_kernel(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Kernel:
+    """Read a build.toml from its bytes, for example out of a git revision; see `read_kernel`."""
+    return interpret(parse_document(raw, shown_as), directory)
+
+
+def interpret(document: Document, directory: str) -> Kernel:
+    """Turn a parsed TOML file into a kernel.
+
+    Raises:
+        FindingsError: it is no valid build.toml of a supported edition.
+    """
+    edition = detect_edition(document)
+    data, notes = _respell_noarch(document)
+    problems = [note for note in notes if note.severity is Severity.ERROR]
+    problems += _framework_problems(document)
+    build: Build | None = None
+    try:
+        build = msgspec.convert(data, Build, dec_hook=_decode)
+    except (msgspec.ValidationError, RecursionError):
+        from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
+
+        problems += explain(document, data, Build)
+        if not problems:  # the two readers disagree, which a property test rules out; say so rather than pass
+            problems.append(finding("KCI103", "the file does not have the shape of a build.toml", path=document.path))
+    if edition == 4:
+        problems += _newer_keys(document)
+        if problems:
+            _refuse_older(document)
+    if problems or build is None:
+        raise refuse(*sorted(problems, key=lambda item: (item.line, item.column, item.rule)))
+    if edition == 4:
+        notes.append(
+            finding(
+                "KCI107",
+                "no `edition`: read as edition 4 and upgraded in memory",
+                hint=f"`kci update {directory}` writes edition 5",
+                path=document.path,
+                span=document.key_span(("general",)),
+            )
+        )
+    notes += _unused_stable_abi(document, build)
+    return Kernel(directory, build, document, tuple(notes), edition)
+
+
+def detect_edition(document: Document) -> int:
+    """5 for `edition = 5`, 4 for a file without an edition (which may still turn out to be older).
+
+    Raises:
+        FindingsError: any other edition.
+    """
+    general = document.data.get("general")
+    if not isinstance(general, dict) or "edition" not in general:
+        return 4
+    edition = general["edition"]
+    if edition == 5 and type(edition) is int:
+        return 5
+    span = document.value_span(("general", "edition"))
+    if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
+        shown = f"{edition!r}"[:40] if isinstance(edition, int) else f"a {type(edition).__name__}"
+        message = f"invalid `general.edition`: expected the integer 5, got {shown}"
+        raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
+    hint = "version 4 files have no `edition` at all; write `edition = 5`" if edition < 5 else "update kci"
+    raise refuse(finding("KCI105", f"unsupported build edition {edition}", hint=hint, path=document.path, span=span))
+
+
+def _decode(wanted: type, value: Any) -> Any:
+    """msgspec's hook for the value types that are not its own."""
+    if wanted is StableAbi:
+        return StableAbi.parse(value)
+    if not isinstance(value, str):
+        raise ValueError("expected a string")
+    if wanted is Version:
+        return Version.parse(value)
+    if wanted is KernelName:
+        return KernelName(check_kernel_name(value))
+    if wanted is GitUrl:
+        return GitUrl(check_git_url(value))
+    raise NotImplementedError(wanted)
+
+
+_NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_archs"}
+
+
+def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic]]:
+    """Accept the kebab-case spelling in `[torch-noarch]` that the reference's documentation shows (trap 1)."""
+    table = document.data.get("torch-noarch")
+    if not isinstance(table, dict) or not _NOARCH_KEYS.keys() & table.keys():
+        return document.data, []
+    notes, respelled = [], {}
+    for key, value in table.items():
+        snake = _NOARCH_KEYS.get(key, key)
+        span = document.key_span(("torch-noarch", key))
+        if snake != key and snake in table:
+            message = f"`{key}` and `{snake}` are the same key; keep `{snake}`"
+            notes.append(finding("KCI110", message, path=document.path, span=span))
+        elif snake != key:
+            message = f"the reference builder does not read `{key}` under `[torch-noarch]`"
+            notes.append(finding("KCI111", message, hint=f"write `{snake}`", path=document.path, span=span))
+        respelled[snake] = value
+    return {**document.data, "torch-noarch": respelled}, notes
+
+
+def _framework_problems(document: Document) -> list[Diagnostic]:
+    present = [name for name in document.data if name in FRAMEWORKS]
+    if not present:
+        message = "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` must be there"
+        hint = "an empty `[torch-noarch]` is enough for a kernel of Python only"
+        return [finding("KCI106", message, hint=hint, path=document.path)]
+    return [
+        finding(
+            "KCI106",
+            f"`[{name}]` stands beside `[{present[0]}]`; a kernel has one framework",
+            path=document.path,
+            span=document.key_span((name,)),
+        )
+        for name in present[1:]
+    ]
+
+
+def _newer_keys(document: Document) -> list[Diagnostic]:
+    """What only edition 5 has: without `edition = 5` the reference refuses these."""
+    general = document.data.get("general")
+    general = general if isinstance(general, dict) else {}
+    paths: list[KeyPath] = [("general", key) for key in ("kernel-depends", "tpu") if key in general]
+    for backend in ("cuda", "xpu", "neuron"):
+        if isinstance(general.get(backend), dict) and "kernel-depends" in general[backend]:
+            paths.append(("general", backend, "kernel-depends"))
+    torch = document.data.get("torch")
+    if isinstance(torch, dict) and isinstance(torch.get("stable-abi"), dict):
+        paths.append(("torch", "stable-abi"))
+    return [
+        finding(
+            "KCI105",
+            f"`{'.'.join(map(str, path))}` exists from edition 5 on, and this file has no `edition`",
+            hint="add `edition = 5` to `[general]`",
+            path=document.path,
+            span=document.key_span(path),
+        )
+        for path in paths
+    ]
+
+
+def _refuse_older(document: Document) -> None:
+    """Say so when a file that is not valid as v4 is of an older format.
+
+    Raises:
+        FindingsError: it is.
+    """
+    from kci.config.editions import older_edition  # noqa: PLC0415  - only for files that failed
+
+    found = older_edition(document.data)
+    if found is None:
+        return
+    directory = document.path.rpartition("/")[0] or "."
+    if found == 3:
+        message = "this is a version 3 file; it has to be rewritten before it can be used"
+        raise refuse(finding("KCI108", message, hint=f"run `kci update {directory}`", path=document.path))
+    message = f"this is a version {found} file, which no current tool reads"
+    hint = "declare `backends` in `[general]` and port the file to edition 5 by hand"
+    raise refuse(finding("KCI109", message, hint=hint, path=document.path))
+
+
+def _unused_stable_abi(document: Document, build: Build) -> list[Diagnostic]:
+    stable = build.torch.stable_abi if build.torch else None
+    if stable is None:
+        return []
+    return [
+        finding(
+            "KCI112",
+            f"stable ABI entry for {backend}, which is not in `general.backends`: ignored",
+            path=document.path,
+            span=document.key_span(("torch", "stable-abi", str(backend))),
+        )
+        for backend in stable.by_backend
+        if backend not in build.general.backends
+    ]

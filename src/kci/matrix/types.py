@@ -1,0 +1,81 @@
+"""What the matrix of a kernel is made of."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from kci.matrix.names import Kind
+
+
+class Tier(enum.StrEnum):
+    """How much to build."""
+
+    PR = "pr"
+    """One variant per backend and system: newest torch, oldest compute version."""
+    RELEASE = "release"
+    """All that users load."""
+    COMPAT = "compat"
+    """Rows beside the catalog's supported window."""
+    ALL = "all"
+    """Release and compat, and the rows that are not bundled."""
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """One named build output, and what it is built against."""
+
+    name: str
+    kind: Kind
+    backend: str
+    system: str
+    torch: str | None
+    compute: str | None
+    stable_abi: str | None
+    tvm_ffi: str | None
+    archs: tuple[str, ...] | None
+    """In the order of metadata.json; None for backends without archs."""
+    bundled: bool
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """A candidate that is not built, and the rule and place that decided it."""
+
+    system: str
+    backend: str
+    torch: str | None
+    compute: str | None
+    rule: str
+    reason: str
+    path: str
+    line: int
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Why a variant is in the matrix, for `--explain`."""
+
+    variant: str
+    system: str
+    reason: str
+    path: str
+    line: int
+
+
+class KernelMatrix(msgspec.Struct, frozen=True):
+    """All candidates of one kernel in one tier: the variants kept, and those dropped."""
+
+    name: str
+    path: str
+    version: int
+    variants: tuple[Variant, ...]
+    dropped: tuple[Dropped, ...] = ()
+    kept: tuple[Kept, ...] = ()
+
+
+class Matrix(msgspec.Struct, frozen=True):
+    """The matrices of several kernels."""
+
+    tier: str
+    catalog_name: str
+    catalog_as_of: str
+    kernels: tuple[KernelMatrix, ...]
