@@ -77,21 +77,27 @@ def command(
 
 
 def _look_up(state: State, kernel: str, name: str, tier: str | None, catalog: str | None) -> tuple[Kernel, Variant]:
-    """The kernel, and the variant that a name stands for.
+    """The kernel, and the variant that a name stands for, for this system where there is a choice.
 
     A stable ABI name can be built against several torch versions; the release tier's is meant unless another is named.
     """
-    known: list[str] = []
-    for candidate in [tier] if tier else ["release", "all"]:
-        matrix, read = selected_matrix(state, [kernel], tier=candidate, catalog=catalog)
-        if len(read) > 1:
-            raise UsageError(f"{kernel} holds {len(read)} kernels", hint="name one of them")
-        for variant in matrix.kernels[0].variants:
-            if variant.name == name:
-                return read[0], variant
-        known = sorted({variant.name for variant in matrix.kernels[0].variants})
+    from kci.catalog.rows import load_catalog
+    from kci.matrix.selection import select
+    from kci.matrix.types import Tier
+    from kci.run.local import this_system
+
+    matrix, read = selected_matrix(state, [kernel], tier=tier or "release", catalog=catalog)
+    if len(read) > 1:
+        raise UsageError(f"{kernel} holds {len(read)} kernels", hint="name one of them")
+    variants = list(matrix.kernels[0].variants)
+    if tier is None:
+        variants += select(read[0], load_catalog(catalog), Tier.ALL).variants
+    for variant in sorted(variants, key=lambda item: item.system != this_system()):
+        if variant.name == name:
+            return read[0], variant
     from kci.config.explain import suggestion
 
+    known = sorted({variant.name for variant in variants})
     hint = suggestion(name, known) or f"`kci matrix {kernel} --format names` lists them"
     raise UsageError(f"{name!r} is no variant of {kernel}", hint=hint)
 

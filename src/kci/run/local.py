@@ -86,11 +86,15 @@ def outcomes_of(matrix: Matrix, system: str) -> list[Outcome]:
         for variant in _each_once(kernel, system):
             outcome = Outcome(kernel.name, variant)
             if variant.kind is not Kind.NOARCH and variant.system != system:
-                outcome.state, outcome.note = State.LEFT, f"needs a {variant.system} machine"
+                outcome.state, outcome.note = State.LEFT, f"needs {_article(variant.system)} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
                 outcome.state, outcome.note = State.LEFT, reason
             found.append(outcome)
     return found
+
+
+def _article(system: str) -> str:
+    return f"an {system}" if system.startswith("aarch64") else f"a {system}"
 
 
 def _each_once(kernel: KernelMatrix, system: str) -> list[Variant]:

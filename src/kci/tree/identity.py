@@ -58,7 +58,7 @@ def unique_id(kernel_dir: Path) -> str:
     tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
     if tree:
         return tree[:7] + ("_dirty" if _dirty(kernel_dir) else "")
-    return base64.b32encode(_content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
+    return base64.b32encode(content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
 
 
 def kernel_id(name: str, backend: str, unique: str) -> str:
@@ -108,7 +108,7 @@ def _git(directory: Path, *arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _content_hash(kernel_dir: Path) -> bytes:
+def content_hash(kernel_dir: Path) -> bytes:
     """A hash over names and contents of a kernel's files; hidden files, bytecode and build outputs do not count."""
     total = hashlib.sha256()
     for found in walk(kernel_dir):
