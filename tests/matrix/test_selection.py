@@ -131,9 +131,7 @@ def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
 
 def test_a_backend_without_a_component_turns_noarch(catalog: Catalog) -> None:
     """Trap 6."""
-    made = torch_kernel(
-        ["cpu", "cuda"], components='[kernel.one]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n'
-    )
+    made = torch_kernel(["cpu", "cuda"], components='[kernel.one]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n')
     assert "torch-cpu" in names(made, catalog, system="x86_64-linux")
 
 

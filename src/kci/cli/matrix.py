@@ -21,7 +21,7 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @click.option("--format", "output", type=click.Choice(FORMATS), default="table", help="The form of the answer.")
 @click.option("--explain", is_flag=True, help="Also every candidate dropped, with rule, reason and place.")
 @click.pass_obj
-def command(state: State, kernels: tuple[str, ...], output: str, explain: bool, **selection: Any) -> None:
+def command(state: State, /, kernels: tuple[str, ...], output: str, explain: bool, **selection: Any) -> None:
     """The variants that must exist for each KERNEL (default: this directory).
 
     KERNEL is a directory with a build.toml, or one with kernels below it.

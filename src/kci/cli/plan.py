@@ -19,7 +19,7 @@ from kci.plan.legs import Plan, as_json, github_matrix, make_plan
 @click.option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
 @click.option("--format", "output", type=click.Choice(["table", "json", "github"]), default="table")
 @click.pass_obj
-def command(state: State, kernels: tuple[str, ...], container: str, output: str, **selection: Any) -> None:
+def command(state: State, /, kernels: tuple[str, ...], container: str, output: str, **selection: Any) -> None:
     """The legs of a run over each KERNEL: runner, image, timeout; and what no job can build."""
     matrix, _ = selected_matrix(state, kernels, **selection)
     plan = make_plan(matrix, container=container == "auto")

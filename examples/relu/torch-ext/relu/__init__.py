@@ -1,7 +1,6 @@
 """The rectified linear unit, with a backward pass, for CPU, CUDA and ROCm tensors."""
 
 # PyTorch calls these functions, and so decides their arguments.
-# ruff: noqa: ARG001
 
 import torch
 

@@ -1,7 +1,6 @@
 """Root mean square normalisation, alone and fused with the addition before it, for CPU and CUDA tensors."""
 
 # PyTorch calls these functions, and so decides their arguments.
-# ruff: noqa: ARG001
 
 import torch
 

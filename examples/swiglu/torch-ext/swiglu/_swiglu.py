@@ -1,7 +1,6 @@
 """The operator. It is one node for autograd, which so keeps its two inputs and none of the float32 steps between."""
 
 # PyTorch calls these functions, and so decides their arguments.
-# ruff: noqa: ARG001
 
 import torch
 
