@@ -125,3 +125,14 @@ def test_a_repository_without_a_commit_counts_as_no_repository(tmp_path: Path) -
     (tmp_path / "a").write_text("x")
     assert len(unique_id(tmp_path)) == 13
     assert provenance(tmp_path) is None
+
+
+def test_a_linked_directory_counts_with_its_files(tmp_path: Path) -> None:
+    (tmp_path / "kernel").mkdir()
+    (tmp_path / "common").mkdir()
+    (tmp_path / "common" / "a.h").write_text("1")
+    (tmp_path / "common" / "loop").symlink_to("..")
+    (tmp_path / "kernel" / "csrc").symlink_to("../common")
+    first = unique_id(tmp_path / "kernel")
+    (tmp_path / "common" / "a.h").write_text("2")
+    assert unique_id(tmp_path / "kernel") != first

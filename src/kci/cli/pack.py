@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import platform
 from pathlib import Path
 
 import click
 
 from kci.cli import Command, State
+from kci.run.local import this_system
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg import artifact_name, leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal
@@ -44,16 +44,10 @@ def command(
     """Make the artifact of VARIANT_DIR, a built variant directory. Prints the artifact's path."""
     if reseal:
         seal(variant_dir, read_metadata(variant_dir / FILE_NAME))
-    leg = leg_for(variant_dir, system=system or host_system(), builder=builder, attempt=attempt)
+    leg = leg_for(variant_dir, system=system or this_system(), builder=builder, attempt=attempt)
     target = output or Path()
     if not target.name.endswith(SUFFIXES):
         target /= artifact_name(leg.kernel, leg.variant, zstd=zstd)
     click.echo(pack(variant_dir, target, leg))
     if not state.quiet:
         click.echo(f"{leg.variant}: digest {leg.digest}", err=True)
-
-
-def host_system() -> str:
-    """The system of this machine, for example `x86_64-linux`."""
-    machine = platform.machine()
-    return f"{ {'AMD64': 'x86_64', 'arm64': 'aarch64'}.get(machine, machine) }-{platform.system().lower()}"

@@ -58,7 +58,7 @@ def unique_id(kernel_dir: Path) -> str:
     tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
     if tree:
         return tree[:7] + ("_dirty" if _dirty(kernel_dir) else "")
-    return base64.b32encode(_content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
+    return base64.b32encode(content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
 
 
 def kernel_id(name: str, backend: str, unique: str) -> str:
@@ -108,19 +108,37 @@ def _git(directory: Path, *arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _content_hash(kernel_dir: Path) -> bytes:
-    """A hash over names and contents of a kernel's files; hidden files, bytecode and build outputs do not count."""
+def content_hash(kernel_dir: Path) -> bytes:
+    """A hash over names and contents of a kernel's files; hidden files, bytecode and build outputs do not count.
+
+    Directories behind links count as if they lay in the kernel.
+
+    Raises:
+        FindingsError: a file cannot be read.
+    """
+    return _hash_directory(kernel_dir, _OUTPUT_DIRECTORIES, frozenset())
+
+
+def _hash_directory(directory: Path, skipped: tuple[str, ...], above: frozenset[Path]) -> bytes:
+    real = directory.resolve()
+    if real in above:  # a link to one of its own parents
+        return b""
     total = hashlib.sha256()
-    for found in walk(kernel_dir):
+    for found in walk(directory):
         parts = found.name.split("/")
-        if not found.regular or is_bytecode(found.name) or any(part.startswith(".") for part in parts):
+        if is_bytecode(found.name) or any(part.startswith(".") for part in parts):
             continue
-        if parts[0] in _OUTPUT_DIRECTORIES and len(parts) > 1:
+        if parts[0] in skipped and len(parts) > 1:
             continue
         try:
-            with found.path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
+            if found.regular:
+                with found.path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").digest()
+            elif found.path.is_dir():
+                content = _hash_directory(found.path, (), above | {real})
+            else:
+                continue
         except OSError as error:
             raise FindingsError(f"cannot read {found.path}: {error.strerror}") from error
-        total.update(f"{found.name}\0{content}\0".encode())
+        total.update(f"{found.name}\0{content.hex()}\0".encode())
     return total.digest()
