@@ -127,12 +127,10 @@ def test_a_repository_without_a_commit_counts_as_no_repository(tmp_path: Path) -
     assert provenance(tmp_path) is None
 
 
-def test_a_linked_directory_counts_with_its_files(tmp_path: Path) -> None:
-    (tmp_path / "kernel").mkdir()
-    (tmp_path / "common").mkdir()
-    (tmp_path / "common" / "a.h").write_text("1")
-    (tmp_path / "common" / "loop").symlink_to("..")
-    (tmp_path / "kernel" / "csrc").symlink_to("../common")
-    first = unique_id(tmp_path / "kernel")
-    (tmp_path / "common" / "a.h").write_text("2")
-    assert unique_id(tmp_path / "kernel") != first
+def test_a_linked_directory_counts_by_where_it_points_and_is_not_walked(tmp_path: Path) -> None:
+    ids = []
+    for target in ("/", ".", "nowhere"):
+        (tmp_path / "csrc").unlink(missing_ok=True)
+        (tmp_path / "csrc").symlink_to(target)
+        ids.append(unique_id(tmp_path))
+    assert len(set(ids)) == 3

@@ -111,34 +111,28 @@ def _git(directory: Path, *arguments: str) -> str:
 def content_hash(kernel_dir: Path) -> bytes:
     """A hash over names and contents of a kernel's files; hidden files, bytecode and build outputs do not count.
 
-    Directories behind links count as if they lay in the kernel.
+    Of a linked directory only the link itself counts: inside the kernel its files are there anyway, and what lies
+    outside is no source that a build would take.
 
     Raises:
         FindingsError: a file cannot be read.
     """
-    return _hash_directory(kernel_dir, _OUTPUT_DIRECTORIES, frozenset())
-
-
-def _hash_directory(directory: Path, skipped: tuple[str, ...], above: frozenset[Path]) -> bytes:
-    real = directory.resolve()
-    if real in above:  # a link to one of its own parents
-        return b""
     total = hashlib.sha256()
-    for found in walk(directory):
+    for found in walk(kernel_dir):
         parts = found.name.split("/")
         if is_bytecode(found.name) or any(part.startswith(".") for part in parts):
             continue
-        if parts[0] in skipped and len(parts) > 1:
+        if parts[0] in _OUTPUT_DIRECTORIES and len(parts) > 1:
             continue
         try:
             if found.regular:
                 with found.path.open("rb") as file:
-                    content = hashlib.file_digest(file, "sha256").digest()
-            elif found.path.is_dir():
-                content = _hash_directory(found.path, (), above | {real})
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+            elif found.link:
+                content = f"-> {found.path.readlink()}"
             else:
                 continue
         except OSError as error:
             raise FindingsError(f"cannot read {found.path}: {error.strerror}") from error
-        total.update(f"{found.name}\0{content.hex()}\0".encode())
+        total.update(f"{found.name}\0{content}\0".encode())
     return total.digest()
