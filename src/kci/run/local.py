@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -71,13 +69,6 @@ class RunResult(msgspec.Struct, frozen=True):
     trees: tuple[TreeResult, ...]
 
 
-def this_system() -> str:
-    """The system of this machine, as variants name it."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
-    os_name = {"win32": "windows"}.get(sys.platform, sys.platform)
-    return f"{machine}-{os_name}"
-
-
 def outcomes_of(matrix: Matrix, system: str) -> list[Outcome]:
     """Every variant of the matrix once, those for other machines already marked as left."""
     reasons = {(item.kernel, item.variant): f"{item.rule}: {item.reason}" for item in make_plan(matrix).left_out}
@@ -86,11 +77,15 @@ def outcomes_of(matrix: Matrix, system: str) -> list[Outcome]:
         for variant in _each_once(kernel, system):
             outcome = Outcome(kernel.name, variant)
             if variant.kind is not Kind.NOARCH and variant.system != system:
-                outcome.state, outcome.note = State.LEFT, f"needs a {variant.system} machine"
+                outcome.state, outcome.note = State.LEFT, f"needs {_article(variant.system)} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
                 outcome.state, outcome.note = State.LEFT, reason
             found.append(outcome)
     return found
+
+
+def _article(system: str) -> str:
+    return f"an {system}" if system.startswith("aarch64") else f"a {system}"
 
 
 def _each_once(kernel: KernelMatrix, system: str) -> list[Variant]:

@@ -58,7 +58,7 @@ def unique_id(kernel_dir: Path) -> str:
     tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
     if tree:
         return tree[:7] + ("_dirty" if _dirty(kernel_dir) else "")
-    return base64.b32encode(_content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
+    return base64.b32encode(content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
 
 
 def kernel_id(name: str, backend: str, unique: str) -> str:
@@ -108,18 +108,30 @@ def _git(directory: Path, *arguments: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _content_hash(kernel_dir: Path) -> bytes:
-    """A hash over names and contents of a kernel's files; hidden files, bytecode and build outputs do not count."""
+def content_hash(kernel_dir: Path) -> bytes:
+    """A hash over names and contents of a kernel's files; hidden files, bytecode and build outputs do not count.
+
+    Of a linked directory only the link itself counts: inside the kernel its files are there anyway, and what lies
+    outside is no source that a build would take.
+
+    Raises:
+        FindingsError: a file cannot be read.
+    """
     total = hashlib.sha256()
     for found in walk(kernel_dir):
         parts = found.name.split("/")
-        if not found.regular or is_bytecode(found.name) or any(part.startswith(".") for part in parts):
+        if is_bytecode(found.name) or any(part.startswith(".") for part in parts):
             continue
         if parts[0] in _OUTPUT_DIRECTORIES and len(parts) > 1:
             continue
         try:
-            with found.path.open("rb") as file:
-                content = hashlib.file_digest(file, "sha256").hexdigest()
+            if found.regular:
+                with found.path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+            elif found.link:
+                content = f"-> {found.path.readlink()}"
+            else:
+                continue
         except OSError as error:
             raise FindingsError(f"cannot read {found.path}: {error.strerror}") from error
         total.update(f"{found.name}\0{content}\0".encode())
