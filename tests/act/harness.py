@@ -112,7 +112,9 @@ def run_workflow(
 
 
 def _parse(output: str, store: Path, ok: bool) -> Run:
+    """act gives all legs of a matrix the result of the worst one; here each leg has the result of its own steps."""
     jobs: dict[str, str] = {}
+    failed: set[str] = set()
     printed = []
     for line in output.splitlines():
         try:
@@ -120,8 +122,13 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
         except json.JSONDecodeError:
             continue
         printed.append(str(entry.get("msg", "")).rstrip("\n"))
+        if "jobID" not in entry:
+            continue
+        matrix = entry.get("matrix") or {}
+        name = " ".join([entry["jobID"], *(str(matrix[key]) for key in ("kernel", "variant") if key in matrix)])
+        if entry.get("stepResult") == "failure":
+            failed.add(name)
         if "jobResult" in entry:
-            matrix = entry.get("matrix") or {}
-            name = " ".join([entry["jobID"], *(str(matrix[key]) for key in ("kernel", "variant") if key in matrix)])
-            jobs[name] = entry["jobResult"]
+            own = "failure" if name in failed else "success"
+            jobs[name] = own if matrix else entry["jobResult"]
     return Run(dict(sorted(jobs.items())), store, "\n".join(printed), ok)

@@ -63,6 +63,11 @@ class Group(msgspec.Struct, frozen=True):
     condition: str
     legs: tuple[dict[str, Any], ...] = ()
 
+    @property
+    def own_machines(self) -> bool:
+        """Whether some of its legs run on machines that GitHub does not throw away."""
+        return not all(is_hosted(leg.get("runner")) for leg in self.legs)
+
 
 class Hosted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """The machines that GitHub runs itself."""
