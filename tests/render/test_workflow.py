@@ -16,8 +16,7 @@ from kci.render import workflow
 from kci.render.limits import check_files
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, cron, hosted, is_hosted, render
-
-from .cases import CASES, CPU, GOLDEN, GPU, VERSION, Case, leg
+from render.cases import CASES, CPU, GOLDEN, GPU, VERSION, Case, leg
 
 
 def parsed(text: str) -> dict:
@@ -35,9 +34,9 @@ def test_golden_files(case: Case, request: pytest.FixtureRequest) -> None:
 
 
 def test_every_golden_file_belongs_to_a_case() -> None:
-    assert sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir() and (folder / "kci.yml").exists()) == sorted(
-        case.name for case in CASES
-    )
+    assert sorted(
+        folder.name for folder in GOLDEN.iterdir() if folder.is_dir() and (folder / "kci.yml").exists()
+    ) == sorted(case.name for case in CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -74,7 +73,7 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
 
 def test_the_same_bytes_under_every_hash_seed() -> None:
     code = (
-        "import hashlib; from tests.render.cases import CASES; "
+        "import hashlib; from render.cases import CASES; "
         "print(hashlib.sha256(repr([case.files() for case in CASES]).encode()).hexdigest())"
     )
     root = Path(__file__).parents[2]
@@ -82,7 +81,7 @@ def test_the_same_bytes_under_every_hash_seed() -> None:
         subprocess.run(
             [sys.executable, "-c", code],
             cwd=root,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{root / 'tests'}{os.pathsep}{root / 'src'}"},
             check=True,
             capture_output=True,
         ).stdout
@@ -234,7 +233,7 @@ def test_hostile_values_are_refused(text: str) -> None:
 
 
 def test_quotes_and_yaml_signs_in_values_stay_values() -> None:
-    odd = 'a"b\'c: [d] # e & *f'
+    odd = "a\"b'c: [d] # e & *f"
     text = render(
         Inputs(names=("a",), kernels=(odd,), branch=odd, mode=Mode.STATIC, release_legs=({**CPU, "path": odd},)),
         shipped_pins(),
