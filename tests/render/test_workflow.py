@@ -35,9 +35,9 @@ def test_golden_files(case: Case, request: pytest.FixtureRequest) -> None:
 
 
 def test_every_golden_file_belongs_to_a_case() -> None:
-    assert sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir() and (folder / "kci.yml").exists()) == sorted(
-        case.name for case in CASES
-    )
+    assert sorted(
+        folder.name for folder in GOLDEN.iterdir() if folder.is_dir() and (folder / "kci.yml").exists()
+    ) == sorted(case.name for case in CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -234,7 +234,7 @@ def test_hostile_values_are_refused(text: str) -> None:
 
 
 def test_quotes_and_yaml_signs_in_values_stay_values() -> None:
-    odd = 'a"b\'c: [d] # e & *f'
+    odd = "a\"b'c: [d] # e & *f"
     text = render(
         Inputs(names=("a",), kernels=(odd,), branch=odd, mode=Mode.STATIC, release_legs=({**CPU, "path": odd},)),
         shipped_pins(),

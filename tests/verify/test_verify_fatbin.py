@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from variants import CUDA, make_variant
 
 from kci.diagnostics import Diagnostic
 from kci.verify import verify
@@ -24,6 +23,7 @@ from kci.verify.fatbin import (
     expected_code,
     hip_code,
 )
+from variants import CUDA, make_variant
 
 ROCM = "torch213-cxx11-rocm72-x86_64-linux"
 
@@ -187,12 +187,25 @@ def test_what_nvcc_makes_is_read_and_cuobjdump_agrees(tmp_path: Path) -> None:
     nvcc = cuda_tool("nvcc")
     if nvcc is None:
         pytest.skip("needs nvcc")
-    (tmp_path / "k.cu").write_text("__global__ void k(float* x) { x[threadIdx.x] *= 2.f; }\nvoid f() { k<<<1, 1>>>(0); }\n")
+    (tmp_path / "k.cu").write_text(
+        "__global__ void k(float* x) { x[threadIdx.x] *= 2.f; }\nvoid f() { k<<<1, 1>>>(0); }\n"
+    )
     library = tmp_path / "k.so"
     code = ["arch=compute_80,code=sm_80", "arch=compute_90a,code=sm_90a", "arch=compute_90,code=sm_90"]
     code += ["arch=compute_90,code=compute_90", "arch=compute_90a,code=compute_90a"]
     flags = [part for item in code for part in ("-gencode", item)]
-    command = [nvcc, "-shared", "-Xcompiler", "-fPIC", "-cudart", "none", *flags, "-o", str(library), str(tmp_path / "k.cu")]
+    command = [
+        nvcc,
+        "-shared",
+        "-Xcompiler",
+        "-fPIC",
+        "-cudart",
+        "none",
+        *flags,
+        "-o",
+        str(library),
+        str(tmp_path / "k.cu"),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     found = cuda_code(read_sections(library, (".nv_fatbin",))[".nv_fatbin"])
     assert found == DeviceCode(frozenset({"8.0", "9.0", "9.0a"}), frozenset({"9.0", "9.0a"}))

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from variants import CPU, STABLE, make_variant
 
 from kci.diagnostics import Diagnostic
 from kci.verify import verify
 from kci.verify.abi import above_cap, cpp_scope, library_allowed, native_table, python_symbols, torch_shims
 from kci.verify.elf import ElfError, read_elf
+from variants import CPU, STABLE, make_variant
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--branch", default="main", show_default=True, help="Pushes to this branch build a release.")
 @click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
 @click.pass_obj
-def command(  # noqa: PLR0917
+def command(
     state: State, kernels: tuple[str, ...], check: bool, diff: bool, mode: str, branch: str, output: str
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
