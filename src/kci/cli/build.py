@@ -67,7 +67,8 @@ def command(
         attempt=_attempt(),
     )
     output = output or Path(read.directory) / "build"
-    image = choose_image(container, _image_of(variant), _log(state))
+    own = _image_of(variant)
+    image = _dry_image(container, own) if dry_run else choose_image(container, own, _log(state))
     if image is not None:
         inner = _inner_arguments(read, variant, options, output, artifact, tier=tier, catalog=catalog)
         _in_container(image, read, inner, options, output, artifact, dry_run, _log(state))
@@ -116,6 +117,11 @@ def _image_of(variant: Variant) -> str:
 
     placed = place(variant, default_runners(), container=True)
     return str(placed["image"]) if isinstance(placed, dict) else ""
+
+
+def _dry_image(container: str, own: str) -> str | None:
+    """The image that a real build would ask docker for."""
+    return {"none": None, "auto": own or None}.get(container, container)
 
 
 def _inner_arguments(
