@@ -9,11 +9,11 @@ import json
 import sys
 import tarfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from act.harness import act_path, commit_all, copy_checkout, run_workflow
+from act.harness import Run, act_path, commit_all, copy_checkout, offline_pip, run_workflow
 from cli.runner import kci
 
 pytestmark = [
@@ -26,10 +26,28 @@ RELEASE, COMPAT = ".github/workflows/kci.yml", ".github/workflows/kci-compat.yml
 LEGS = ["build some-kernel torch-cpu", "build some-kernel torch-cuda"]
 
 
+class Runner(NamedTuple):
+    """The checkout of kci's actions, and how its jobs install it."""
+
+    checkout: Path
+    env: dict[str, str]
+
+    def run(self, repository: Path, workflow: str, event: str, scratch: Path, **payload: Any) -> Run:
+        """One run of a workflow; see `run_workflow`."""
+        return run_workflow(repository, workflow, event, scratch, checkout=self.checkout, payload=payload, env=self.env)
+
+
 @pytest.fixture(scope="session")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """kci's own repository as the action's checkout."""
-    return copy_checkout(tmp_path_factory.mktemp("checkout"))
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
+    return Runner(checkout, offline_pip(checkout, tmp_path_factory.mktemp("wheels")))
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    place = tmp_path / "scratch"
+    place.mkdir()
+    return place
 
 
 def add_kernel(repository: Path, name: str = "some-kernel", backends: tuple[str, ...] = ("cpu", "cuda")) -> Path:
@@ -66,17 +84,11 @@ def tree_names(artifacts: Path, attempt: int = 1) -> set[str]:
         return {name.split("/")[0] for name in archive.getnames()}
 
 
-def scratch(tmp_path: Path) -> Path:
-    place = tmp_path / "scratch"
-    place.mkdir()
-    return place
-
-
 @pytest.mark.parametrize("mode", ["runtime", "static"])
-def test_push_builds_merges_and_passes(repository: Path, checkout: Path, tmp_path: Path, mode: str) -> None:
+def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch: Path, mode: str) -> None:
     if mode == "static":
         render(repository, "--mode", "static")
-    run = run_workflow(repository, RELEASE, "push", scratch(tmp_path), checkout=checkout)
+    run = runner.run(repository, RELEASE, "push", scratch)
     assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), run.log
     assert run.ok
     assert sorted(path.name for path in run.artifacts.iterdir()) == [
@@ -88,48 +100,33 @@ def test_push_builds_merges_and_passes(repository: Path, checkout: Path, tmp_pat
 
 
 @pytest.mark.parametrize("mode", ["runtime", "static"])
-def test_a_pull_request_from_a_fork_runs_too(repository: Path, checkout: Path, tmp_path: Path, mode: str) -> None:
+def test_a_pull_request_from_a_fork_runs_too(repository: Path, runner: Runner, scratch: Path, mode: str) -> None:
     render(repository, "--mode", mode)
     head = {"head": {"repo": {"full_name": "somebody/kernels"}}, "base": {"sha": "0" * 40}}
-    run = run_workflow(
-        repository, RELEASE, "pull_request", scratch(tmp_path), checkout=checkout, payload={"pull_request": head}
-    )
+    run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=head)
     job = "build" if mode == "runtime" else "build-pr"
     built = {leg.replace("build ", f"{job} "): "success" for leg in LEGS}
     assert run.jobs == {**built, "kci": "success", "merge": "success", "plan": "success"}, run.log
 
 
-def test_with_nothing_to_do_the_gate_passes_alone(repository: Path, checkout: Path, tmp_path: Path) -> None:
-    run = run_workflow(
+def test_with_nothing_to_do_the_gate_passes_alone(repository: Path, runner: Runner, scratch: Path) -> None:
+    run = runner.run(
         repository,
         RELEASE,
         "workflow_dispatch",
-        scratch(tmp_path),
-        checkout=checkout,
-        payload=dispatch(only="nothing*"),
+        scratch,
+        **dispatch(only="nothing*"),
     )
     assert run.jobs == {"kci": "success", "plan": "success"}, run.log
     assert list(run.artifacts.iterdir()) == []
 
 
-def test_dispatch_inputs_narrow_the_run(repository: Path, checkout: Path, tmp_path: Path) -> None:
-    run = run_workflow(
-        repository,
-        RELEASE,
-        "workflow_dispatch",
-        scratch(tmp_path),
-        checkout=checkout,
-        payload=dispatch(backends="cuda"),
-    )
-    assert run.jobs == {LEGS[1]: "success", "kci": "success", "merge": "success", "plan": "success"}, run.log
-
-
-def test_a_broken_kernel_fails_the_gate_and_hides_no_other(repository: Path, checkout: Path, tmp_path: Path) -> None:
+def test_a_broken_kernel_fails_the_gate_and_hides_no_other(repository: Path, runner: Runner, scratch: Path) -> None:
     broken = add_kernel(repository, "broken-kernel", ("cpu",))
     (broken / "torch-ext" / "broken_kernel" / "__init__.py").unlink()
     (broken / "torch-ext" / "broken_kernel" / "other.py").write_text("")
     render(repository)
-    run = run_workflow(repository, RELEASE, "push", scratch(tmp_path), checkout=checkout)
+    run = runner.run(repository, RELEASE, "push", scratch)
     assert run.jobs == {
         "build broken-kernel torch-cpu": "failure",
         **dict.fromkeys(LEGS, "success"),
@@ -141,22 +138,20 @@ def test_a_broken_kernel_fails_the_gate_and_hides_no_other(repository: Path, che
     assert "kci build --variant=torch-cpu --builder=auto --container=none --output=build -- broken-kernel" in run.log
 
 
-def test_an_invalid_build_toml_fails_the_gate(repository: Path, checkout: Path, tmp_path: Path) -> None:
+def test_an_invalid_build_toml_fails_the_gate(repository: Path, runner: Runner, scratch: Path) -> None:
     (repository / "some-kernel" / "build.toml").write_text("[general]\nnme = 1\n")
     commit_all(repository)
-    run = run_workflow(repository, RELEASE, "push", scratch(tmp_path), checkout=checkout)
+    run = runner.run(repository, RELEASE, "push", scratch)
     assert run.jobs == {"kci": "failure", "plan": "failure"}, run.log
     assert "KCI101" in run.log
 
 
-def test_compat_merges_what_could_be_built(repository: Path, checkout: Path, tmp_path: Path) -> None:
+def test_compat_merges_what_could_be_built(repository: Path, runner: Runner, scratch: Path) -> None:
     broken = add_kernel(repository, "broken-kernel", ("cpu",))
     (broken / "torch-ext" / "broken_kernel" / "__init__.py").unlink()
     (broken / "torch-ext" / "broken_kernel" / "other.py").write_text("")
     render(repository)
-    run = run_workflow(
-        repository, COMPAT, "workflow_dispatch", scratch(tmp_path), checkout=checkout, payload=dispatch()
-    )
+    run = runner.run(repository, COMPAT, "workflow_dispatch", scratch, **dispatch())
     assert run.jobs["merge"] == "success", run.log
     assert run.jobs["build broken-kernel torch-cpu"] == "failure"
     assert "1 missing" in run.log
@@ -166,12 +161,9 @@ def test_compat_merges_what_could_be_built(repository: Path, checkout: Path, tmp
         assert "some-kernel/torch-cpu/__init__.py" in archive.getnames()
 
 
-def test_artifact_names_can_be_used_once(repository: Path, checkout: Path, tmp_path: Path) -> None:
+def test_artifact_names_can_be_used_once(repository: Path, runner: Runner, scratch: Path) -> None:
     """What the stand-ins are for: an upload under a name that is taken fails, as on GitHub."""
-    place = scratch(tmp_path)
-    (place / "artifacts" / "kci-some-kernel-torch-cpu-1").mkdir(parents=True)
-    run = run_workflow(
-        repository, RELEASE, "workflow_dispatch", place, checkout=checkout, payload=dispatch(backends="cpu")
-    )
+    (scratch / "artifacts" / "kci-some-kernel-torch-cpu-1").mkdir(parents=True)
+    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, **dispatch(backends="cpu"))
     assert run.jobs == {LEGS[0]: "failure", "kci": "failure", "plan": "success"}, run.log
     assert "(409) Conflict" in run.log
