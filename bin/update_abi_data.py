@@ -44,7 +44,7 @@ def python_symbols() -> None:
 
 
 def torch_shims(include: Path) -> None:
-    """torch's C shim functions that stand behind a version guard in its headers."""
+    """Torch's C shim functions that stand behind a version guard in its headers."""
     found: dict[tuple[int, int], set[str]] = defaultdict(set)
     for header in sorted((include / "torch" / "csrc").rglob("*.h")):
         if "shim" not in header.name or "deprecated" in header.name:

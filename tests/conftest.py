@@ -30,6 +30,11 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
     )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden`, for changing the golden files on purpose."""
+    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+
+
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
     """The default edition."""
@@ -41,3 +46,19 @@ def no_git_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Git commands of a test must not see an outer repository through the environment."""
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def torch_cache() -> Path:
+    """The cache with kci's own torch environments; it is made once and shared with `make demo`."""
+    from kci.builders.cache import default_cache
+
+    return default_cache()
+
+
+@pytest.fixture(scope="session")
+def torch_python(torch_cache: Path) -> Path:
+    """A Python that can import torch 2.13 (CPU) and load kernels."""
+    from kci.builders.environment import ensure_runtime
+
+    return ensure_runtime("2.13", cache=torch_cache, log=print)

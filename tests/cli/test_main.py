@@ -13,7 +13,9 @@ from cli.runner import kci, kci_process
 from conftest import ROOT
 from kci.cli import COMMANDS
 
-GOOD = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+GOOD = (
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+)
 
 
 @pytest.fixture
@@ -112,7 +114,9 @@ def test_all_errors_are_shown_at_once(tmp_path: Path) -> None:
     (tmp_path / "build.toml").write_text(GOOD.replace("name", "nmae").replace('"MIT"', "1"))
     shown = kci("check", tmp_path)
     assert shown.code == 1
-    assert {"KCI101", "KCI102", "KCI103"} <= {word[-7:-1] for word in shown.stderr.replace("]", "] ").split() if "KCI" in word}
+    assert {"KCI101", "KCI102", "KCI103"} <= {
+        word[-7:-1] for word in shown.stderr.replace("]", "] ").split() if "KCI" in word
+    }
 
 
 def test_matrix_json_is_the_documented_form() -> None:
@@ -125,7 +129,9 @@ def test_matrix_json_is_the_documented_form() -> None:
     assert all(set(variant) == keys for variant in kernel["variants"])
     dropped = {"system", "backend", "torch", "compute", "rule", "reason", "path", "line"}
     assert all(set(entry) == dropped for entry in kernel["dropped"])
-    assert "dropped" not in json.loads(kci("matrix", ROOT / "examples" / "relu", "--format", "json").stdout)["kernels"][0]
+    assert (
+        "dropped" not in json.loads(kci("matrix", ROOT / "examples" / "relu", "--format", "json").stdout)["kernels"][0]
+    )
 
 
 def test_names_are_sorted_and_unique_over_all_kernels() -> None:

@@ -10,7 +10,7 @@ import msgspec
 from kci.builders import native, nix, noarch
 from kci.builders.process import shown
 from kci.builders.publish import check_replaceable
-from kci.builders.types import Built, Log, Request
+from kci.builders.types import Built, Log, Request, silent
 from kci.config.model import Build
 from kci.errors import UsageError
 from kci.matrix.names import Kind
@@ -80,7 +80,7 @@ def plan_commands(
     isolation: bool = True,
     jobs: int | None = None,
     cache: Path,
-    log: Log,
+    log: Log = silent,
 ) -> list[str]:
     """The shell lines that `build_variant` would run, in order; lines that start with `#` are what kci does itself.
 

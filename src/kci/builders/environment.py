@@ -7,6 +7,7 @@ imported: what it is stands in `torch/version.py`, which is read as text.
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -93,7 +94,9 @@ def isolated(cache: Path, torch: str, flavour: str) -> Environment:
         flavour: the last part of the wheel index, `cpu` or `cu130`.
     """
     release = toolchains().torch_release(torch)
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
+    base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}-{base}"
     root = cache / "envs" / f"torch-{release}-{flavour}-{python}"
     packages = sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)})
     return Environment(

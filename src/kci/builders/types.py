@@ -14,6 +14,10 @@ Log = Callable[[str], None]
 """Takes one line of progress."""
 
 
+def silent(_line: str) -> None:
+    """A log that keeps nothing."""
+
+
 class Request(msgspec.Struct, frozen=True):
     """One variant to build."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -71,13 +69,6 @@ class RunResult(msgspec.Struct, frozen=True):
     trees: tuple[TreeResult, ...]
 
 
-def this_system() -> str:
-    """The system of this machine, as variants name it."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
-    os_name = {"win32": "windows"}.get(sys.platform, sys.platform)
-    return f"{machine}-{os_name}"
-
-
 def outcomes_of(matrix: Matrix, system: str) -> list[Outcome]:
     """Every variant of the matrix once, those for other machines already marked as left."""
     reasons = {(item.kernel, item.variant): f"{item.rule}: {item.reason}" for item in make_plan(matrix).left_out}
@@ -86,11 +77,15 @@ def outcomes_of(matrix: Matrix, system: str) -> list[Outcome]:
         for variant in _each_once(kernel, system):
             outcome = Outcome(kernel.name, variant)
             if variant.kind is not Kind.NOARCH and variant.system != system:
-                outcome.state, outcome.note = State.LEFT, f"needs a {variant.system} machine"
+                outcome.state, outcome.note = State.LEFT, f"needs {_article(variant.system)} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
                 outcome.state, outcome.note = State.LEFT, reason
             found.append(outcome)
     return found
+
+
+def _article(system: str) -> str:
+    return f"an {system}" if system.startswith("aarch64") else f"a {system}"
 
 
 def _each_once(kernel: KernelMatrix, system: str) -> list[Variant]:
@@ -133,7 +128,9 @@ def run_here(
             version = kernel.build.general.version
             planned = Planned({kernel.build.name: PlannedKernel(kernel.build.name, names, version)})
             manifest = merge(directories, tree, planned, allow_partial=True)[0]
-            merged.append(TreeResult(kernel.build.name, tree, manifest, tuple(verify(tree))))
+            # What is missing was left for other machines, which the outcomes say already.
+            findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
+            merged.append(TreeResult(kernel.build.name, tree, manifest, findings))
     return RunResult(tuple(outcomes), tuple(merged))
 
 
