@@ -70,7 +70,8 @@ def torch_shims(include: Path) -> None:
     parts = [re.search(rf"#define TORCH_VERSION_{part} (\d+)", text) for part in ("MAJOR", "MINOR")]
     version = ".".join(part[1] for part in parts)
     about = (
-        "Functions of torch's C shim by the version that added them. Functions that are not listed are older than 2.10.\n"
+        "Functions of torch's C shim by the version that added them. Functions that are not listed are older "
+        "than 2.10.\n"
         "Written by bin/update_abi_data.py."
     )
     write("torch-shims.toml", about, f"the TORCH_FEATURE_VERSION guards in the headers of torch {version}", found)

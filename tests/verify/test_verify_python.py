@@ -118,7 +118,7 @@ def test_ops_need_the_prefix(tmp_path: Path, name: str, head: str) -> None:
 @pytest.mark.parametrize(
     "argument", ['f"{add_op_namespace_prefix}::x"', 'wrap("x")', "add_op_namespace_prefix", "name"]
 )
-def test_only_a_call_of_the_helper_counts(tmp_path: Path, argument: str) -> None:
+def test_only_a_call_of_the_prefix_function_counts(tmp_path: Path, argument: str) -> None:
     assert [item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")] == ["KCI772"]
 
 
