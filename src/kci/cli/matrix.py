@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, State
-from kci.cli._kernels import selected_matrix, selection_options
+from kci.cli._kernels import runners_for, selected_matrix, selection_options
 
 if TYPE_CHECKING:
     from kci.matrix.types import Dropped, KernelMatrix, Matrix
@@ -21,12 +21,12 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @click.option("--format", "output", type=click.Choice(FORMATS), default="table", help="The form of the answer.")
 @click.option("--explain", is_flag=True, help="Also every candidate dropped, with rule, reason and place.")
 @click.pass_obj
-def command(state: State, kernels: tuple[str, ...], output: str, explain: bool, **selection: Any) -> None:
+def command(state: State, /, kernels: tuple[str, ...], output: str, explain: bool, **selection: Any) -> None:
     """The variants that must exist for each KERNEL (default: this directory).
 
     KERNEL is a directory with a build.toml, or one with kernels below it.
     """
-    matrix, _ = selected_matrix(state, kernels, explain=explain, **selection)
+    matrix, read = selected_matrix(state, kernels, explain=explain, **selection)
     match output:
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
@@ -37,8 +37,7 @@ def command(state: State, kernels: tuple[str, ...], output: str, explain: bool, 
             click.echo(msgspec.json.format(msgspec.json.encode(as_json(matrix, explain)), indent=2))
         case "github":
             from kci.plan.legs import github_matrix, make_plan
-
-            click.echo(github_matrix(make_plan(matrix)))
+            click.echo(github_matrix(make_plan(matrix, runners_for(read))))
         case "markdown":
             click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))
         case _:

@@ -99,7 +99,9 @@ def bounds_read_differently(kernel: Kernel) -> Iterator[Diagnostic]:
     for table, least, most in _bounds(kernel):
         name = ".".join(table)
         if least is not None and len(least) <= 2 < len(least.text.split(".")):
-            message = f"the reference builder takes {least.minor_text} to be older than `{name}.minver` = {least.text!r}"
+            message = (
+                f"the reference builder takes {least.minor_text} to be older than `{name}.minver` = {least.text!r}"
+            )
             hint = f'write "{least.minor_text}"'
             yield at_value(kernel, (*table, "minver"), "KCI135", message, hint)
         if most is not None and len(most) <= 1 and "." not in most.text:
@@ -232,7 +234,9 @@ def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
     for path, version in versions.items():
         if len(version) < 2:
             message = f"the stable ABI version {version.text!r} has no minor version"
-            yield at_value(kernel, ("torch", "stable-abi", *path), "KCI144", message, 'write it in full, such as "2.11"')
+            yield at_value(
+                kernel, ("torch", "stable-abi", *path), "KCI144", message, 'write it in full, such as "2.11"'
+            )
 
 
 def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:

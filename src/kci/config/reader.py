@@ -116,7 +116,7 @@ def detect_edition(document: Document) -> int:
 
 
 def _decode(wanted: type, value: Any) -> Any:
-    """msgspec's hook for the value types that are not its own."""
+    """Msgspec's hook for the value types that are not its own."""
     if wanted is StableAbi:
         return StableAbi.parse(value)
     if not isinstance(value, str):

@@ -42,6 +42,7 @@ class Subject(NamedTuple):
         return sorted(found)
 
     def cuda_components(self) -> Iterator[tuple[str, CudaComponent]]:
+        """The components for CUDA, by label."""
         for label, component in self.kernel.build.kernel.items():
             if isinstance(component, CudaComponent):
                 yield label, component
@@ -105,7 +106,9 @@ def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
             new = toolkits().new_name(entry.text, entry.too_new[0])
             what = f"is called {new} at" if new else "is gone at"
             message = f"capability {entry.text} {what} CUDA {_list(entry.too_new)}: not built there"
-            hint = f"list {new} as well" if new else "leave it out, or bound `general.cuda.maxver`, if that is not wanted"
+            hint = (
+                f"list {new} as well" if new else "leave it out, or bound `general.cuda.maxver`, if that is not wanted"
+            )
             if not new or new not in _siblings(subject, entry):
                 yield at_value(subject.kernel, entry.place, "KCI151", message, hint)
 
@@ -239,7 +242,9 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
             message = f"component `{label}` is in no variant: CUDA {versions[-1]} is the newest that is built"
             yield at_value(subject.kernel, place, "KCI158", message, "lower `cuda-minver`")
         elif bare:
-            message = f"the variants for CUDA {_list(bare)} have no component at all: `cuda-minver` leaves every one out"
+            message = (
+                f"the variants for CUDA {_list(bare)} have no component at all: `cuda-minver` leaves every one out"
+            )
             hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
             yield at_value(subject.kernel, place, "KCI158", message, hint)
             bare = []
@@ -261,7 +266,9 @@ def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
         versions = sorted({Version.parse(variant.torch or "") for variant in variants})
         every = sum(variant.backend == backend for variant in subject.variants) == len(variants)
         which = f"every {backend} variant" if every else f"{len(variants)} of the {backend} variants"
-        message = f"stable ABI {variants[0].stable_abi} is newer than torch {_list(versions)}, with which {which} is built"
+        message = (
+            f"stable ABI {variants[0].stable_abi} is newer than torch {_list(versions)}, with which {which} is built"
+        )
         place: KeyPath = ("torch", "stable-abi")
         if table is not None and table.every is None:
             place = (*place, backend)
