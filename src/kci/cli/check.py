@@ -6,7 +6,7 @@ import click
 
 from kci import __version__
 from kci.cli import Command, State
-from kci.cli._output import print_diagnostics
+from kci.cli._output import print_diagnostics, to_json
 from kci.config.discover import find_kernels
 from kci.config.settings import locate
 from kci.diagnostics import Severity, render_github
@@ -35,10 +35,7 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, catalog: str
     found = checked.diagnostics
     match output:
         case "json":
-            import msgspec
-
-            answer = {"schema": 1, "diagnostics": found}
-            click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+            click.echo(to_json({"schema": 1, "diagnostics": found}))
         case "github":
             click.echo("".join(render_github(diagnostic) + "\n" for diagnostic in found), nl=False)
         case "sarif":

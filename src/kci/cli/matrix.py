@@ -32,9 +32,9 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, explain: boo
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
             click.echo("".join(f"{name}\n" for name in names), nl=False)
         case "json":
-            import msgspec
+            from kci.cli._output import to_json
 
-            click.echo(msgspec.json.format(msgspec.json.encode(as_json(matrix, explain)), indent=2))
+            click.echo(to_json(as_json(matrix, explain)))
         case "github":
             from kci.plan.legs import github_matrix, make_plan
             click.echo(github_matrix(make_plan(matrix, runners_for(read))))

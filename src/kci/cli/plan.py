@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from kci.cli import Command, State
 from kci.cli._kernels import runners_for, selected_matrix, selection_options
-from kci.cli._output import table
+from kci.cli._output import table, to_json
 from kci.plan.legs import Leg, Plan, as_json, github_matrix, make_plan
 
 
@@ -25,7 +24,7 @@ def command(state: State, /, kernels: tuple[str, ...], container: str, output: s
     plan = make_plan(matrix, runners_for(read), container=container == "auto")
     match output:
         case "json":
-            click.echo(msgspec.json.format(msgspec.json.encode(as_json(plan)), indent=2))
+            click.echo(to_json(as_json(plan)))
         case "github":
             click.echo(github_matrix(plan))
         case _:

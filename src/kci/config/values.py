@@ -171,7 +171,9 @@ def check_git_url(url: str) -> str:
     if "://" in url:
         scheme, _, rest = url.partition("://")
         if scheme.lower() not in GIT_SCHEMES:
-            raise ValueError(f"{url!r} has the scheme {scheme!r}; a git URL starts with one of {', '.join(GIT_SCHEMES)}")
+            raise ValueError(
+                f"{url!r} has the scheme {scheme!r}; a git URL starts with one of {', '.join(GIT_SCHEMES)}"
+            )
         if not _has_host(rest):
             raise ValueError(f"{url!r} names no host")
         return url

@@ -105,7 +105,7 @@ def make_plan(matrix: Matrix, runners: Runners | None = None, *, container: bool
             by_name.setdefault(variant.name, variant)
         planned = []
         for name, variant in sorted(by_name.items()):
-            placed = place(kernel.name, variant, runners, container=container)
+            placed = place(variant, runners, container=container, kernel=kernel.name)
             if isinstance(placed, tuple):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, *placed))
                 continue
@@ -126,7 +126,7 @@ def make_plan(matrix: Matrix, runners: Runners | None = None, *, container: bool
     return Plan(matrix.tier, matrix.catalog_name, matrix.catalog_as_of, tuple(kernels), tuple(legs), tuple(left_out))
 
 
-def place(kernel: str, variant: Variant, runners: Runners, *, container: bool) -> dict[str, Any] | tuple[str, str]:
+def place(variant: Variant, runners: Runners, *, container: bool, kernel: str = "") -> dict[str, Any] | tuple[str, str]:
     """Runner, image, times and limits of a variant, or the rule and reason why no job can build it."""
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI:
