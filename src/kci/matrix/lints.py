@@ -123,15 +123,16 @@ def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
-    """KCI153: an older toolkit of the matrix cannot build a capability yet, and leaves it out."""
+    """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
+    lists: dict[KeyPath, dict[Version, list[str]]] = {}
     for entry in _entries(subject):
-        if entry.too_old:
-            old = [item.old for item in toolkits().renamed if entry.text.startswith(item.new)]
-            if any(entry.text.replace(item.new, item.old) in _siblings(subject, entry) for item in toolkits().renamed):
-                continue  # the older name of the same thing is listed too
-            also = f" (called {old[0]} there, if it exists)" if old else ""
-            message = f"CUDA {_list(entry.too_old)} cannot build capability {entry.text} yet: not built there{also}"
-            yield at_value(subject.kernel, entry.place, "KCI153", message, "nothing to do, unless it must be there")
+        if toolkits().old_name(entry.text) not in _siblings(subject, entry):  # else the same is listed by its older name
+            for version in entry.too_old:
+                lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
+    for place, by_version in lists.items():
+        parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
+        hint = "nothing to do, unless they must be there"
+        yield at_key(subject.kernel, place, "KCI153", f"{'; '.join(parts)}: not built there", hint)
 
 
 def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
