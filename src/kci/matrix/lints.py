@@ -224,9 +224,11 @@ def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
 
 def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
     """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
+    bare = _bare(subject)  # nothing_left speaks about those
     for label, component in subject.cuda_components():
-        without = _without(subject, component)
-        if without and len(without) < len(subject.computes(Backend.CUDA)):
+        missing = _without(subject, component)
+        without = [version for version in missing if version not in bare]
+        if without and len(missing) < len(subject.computes(Backend.CUDA)):
             message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
             hint = "nothing to do, if the binding compiles without it"
             yield at_value(subject.kernel, ("kernel", label, "cuda-minver"), "KCI157", message, hint)
@@ -236,7 +238,7 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
     """KCI158: `cuda-minver` leaves every CUDA component out of a variant, or one component out of all."""
     components = dict(subject.cuda_components())
     versions = subject.computes(Backend.CUDA)
-    bare = [version for version in versions if all(version in _without(subject, item) for item in components.values())]
+    bare = _bare(subject)
     for label, component in components.items():
         place: KeyPath = ("kernel", label, "cuda-minver")
         if versions and len(_without(subject, component)) == len(versions):
@@ -249,6 +251,12 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
             hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
             yield at_value(subject.kernel, place, "KCI158", message, hint)
             bare = []
+
+
+def _bare(subject: Subject) -> list[Version]:
+    """The CUDA versions of the matrix at which no component is compiled, of kernels that have some."""
+    without = [set(_without(subject, component)) for _, component in subject.cuda_components()]
+    return sorted(set.intersection(*without)) if without else []
 
 
 def _without(subject: Subject, component: CudaComponent) -> list[Version]:
