@@ -1,4 +1,4 @@
-"""Lints of build.toml: each speaks about its own example, stays silent about the mended one, and points at the place."""
+"""Lints of build.toml: each speaks about its own example, is silent about the mended one, and points at the place."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def only(rule: str, found: list[Diagnostic]) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize(
     ("rule", "text", "place"),
     [
-        ("KCI130", '[torch]\n[kernel]\n', (6, 13, 19)),
+        ("KCI130", "[torch]\n[kernel]\n", (6, 13, 19)),
         ("KCI131", '[torch]\n[kernel.a]\nbackend = "xpu"\ndepends = []\nsrc = []\n', (10, 11, 16)),
         ("KCI135", '[general.cuda]\nmaxver = "13"\n[torch]\n', (9, 10, 14)),
         ("KCI137", '[torch]\nsrc = ["a.cpp", "/etc/passwd"]\n', (9, 17, 30)),
@@ -131,15 +131,20 @@ def test_repository_ids(text: str) -> None:
     assert repo_id_problem(text) == ""
 
 
-@pytest.mark.parametrize("text", ["", "norm", "/norm", "acme/", "a/b/c", "a b/c", "acme/-norm", "acme/norm.", "a/b--c",
-                                  "a/b..c", "a/norm.git", "https://x/y", "a/" + "b" * 97, "acme/ñ", "a/b\n"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    ["", "norm", "/norm", "acme/", "a/b/c", "a b/c", "acme/-norm", "acme/norm.",
+     "a/b--c", "a/b..c", "a/norm.git", "https://x/y", "a/" + "b" * 97, "acme/ñ", "a/b\n"]
+)  # fmt: skip
 def test_texts_that_are_no_repository_id(text: str) -> None:
     assert repo_id_problem(text)
 
 
 @pytest.mark.rule("KCI140", triggers=True)
 def test_the_repositories_of_kernel_dependencies_are_judged_too(catalog: Catalog) -> None:
-    found = lint(HEAD + '[general.cuda]\nkernel-depends = [{ repo-id = "norm", version = 1 }]\n[torch-noarch]\n', catalog)
+    found = lint(
+        HEAD + '[general.cuda]\nkernel-depends = [{ repo-id = "norm", version = 1 }]\n[torch-noarch]\n', catalog
+    )
     assert only("KCI140", found) == [(9, 31, 37)]
 
 

@@ -113,7 +113,8 @@ def test_a_stable_abi_newer_than_some_rows_names_them(catalog: Catalog) -> None:
     """XPU 2025.3 exists with torch 2.12 only, so an ABI of 2.13 cannot be built there."""
     found = lint_matrix(torch_kernel(["xpu"], torch='stable-abi = { xpu = "2.13" }'), catalog)
     assert [(item.rule, item.line) for item in found] == [("KCI160", 10)]
-    assert "1 of the xpu variants" in found[0].message and "torch 2.12" in found[0].message
+    assert "1 of the xpu variants" in found[0].message
+    assert "torch 2.12" in found[0].message
     assert found[0].hint == "ask for at most 2.12"
 
 
@@ -136,7 +137,9 @@ def test_torch_bounds_that_drop_everything_are_told_once(catalog: Catalog) -> No
 
 
 @pytest.mark.rule("KCI161", triggers=False)
-@pytest.mark.parametrize("general", ['[general.cuda]\nminver = "13.2"\nmaxver = "12.6"\n', '[general.cuda]\nminver = "13.2"\n'])
+@pytest.mark.parametrize(
+    "general", ['[general.cuda]\nminver = "13.2"\nmaxver = "12.6"\n', '[general.cuda]\nminver = "13.2"\n']
+)
 def test_inverted_bounds_are_another_rule_s_matter(catalog: Catalog, general: str) -> None:
     lint_matrix(torch_kernel(["cuda"], general=general), catalog)
 
@@ -152,9 +155,9 @@ def test_every_lint_is_registered_once() -> None:
 
 @pytest.mark.parametrize(
     ("capability", "since", "until"),
-    [("9.0", "11.8", None), ("9.0a", "12.1", None), ("10.1", "12.8", "13.0"), ("10.3", "12.9", None), ("11.0", "13.0", None),
-     ("12.0f", "12.9", None), ("12.0a+PTX", "12.8", None), ("7.2", "11.8", "13.0"), ("3.5", "11.8", "12.1"),
-     ("10.7", "13.4", None), ("8.8", "13.0", None)],
+    [("9.0", "11.8", None), ("9.0a", "12.1", None), ("10.1", "12.8", "13.0"), ("10.3", "12.9", None),
+     ("11.0", "13.0", None), ("12.0f", "12.9", None), ("12.0a+PTX", "12.8", None), ("7.2", "11.8", "13.0"),
+     ("3.5", "11.8", "12.1"), ("10.7", "13.4", None), ("8.8", "13.0", None)],
 )  # fmt: skip
 def test_what_each_toolkit_builds(capability: str, since: str, until: str | None) -> None:
     for text in ("11.8", "12.1", "12.4", "12.6", "12.8", "12.9", "13.0", "13.2", "13.4", "13.5"):

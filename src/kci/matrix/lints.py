@@ -126,7 +126,9 @@ def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
     """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
     lists: dict[KeyPath, dict[Version, list[str]]] = {}
     for entry in _entries(subject):
-        if toolkits().old_name(entry.text) not in _siblings(subject, entry):  # else the same is listed by its older name
+        if toolkits().old_name(entry.text) not in _siblings(
+            subject, entry
+        ):  # else the same is listed by its older name
             for version in entry.too_old:
                 lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
     for place, by_version in lists.items():
