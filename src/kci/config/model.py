@@ -6,12 +6,12 @@ that it does not know. Keys are kebab-case in the file, except in `[torch-noarch
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Version
+from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Version, check_kernel_name
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -218,3 +218,50 @@ class Build(Table, frozen=True):
     def data_extensions(self) -> tuple[str, ...]:
         """Extensions of data files that are installed beside the Python files (section 1.4)."""
         return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)
+
+
+def to_build(data: dict[str, Any]) -> Build:
+    """The build config that parsed TOML says, if it is one in edition 5 form. Frameworks are not counted here.
+
+    Raises:
+        msgspec.ValidationError: the first thing that is wrong; `explain` finds all of them.
+    """
+    return msgspec.convert(data, Build, dec_hook=_decode)
+
+
+def _decode(wanted: type, value: Any) -> Any:
+    """msgspec's hook for the value types that are not its own."""
+    if wanted is StableAbi:
+        return StableAbi.parse(value)
+    if not isinstance(value, str):
+        raise ValueError("expected a string")
+    if wanted is Version:
+        return Version.parse(value)
+    if wanted is KernelName:
+        return KernelName(check_kernel_name(value))
+    if wanted is GitUrl:
+        from kci.config.urls import check_git_url  # noqa: PLC0415  - few files name a URL
+
+        return GitUrl(check_git_url(value))
+    raise NotImplementedError(wanted)
+
+
+def to_data(value: Any) -> Any:
+    """A build config, or a part of one, as plain data in the shape of a build.toml; keys without a value are left out.
+
+    Versions are as they were spelt, so two files say the same exactly when this is equal for both.
+    """
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        data = {"backend": tag} if tag else {}
+        fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return data | {key: to_data(part) for key, name in fields if (part := getattr(value, name)) is not None}
+    if isinstance(value, Version):
+        return value.text
+    if isinstance(value, StableAbi):
+        return value.every.text if value.every is not None else to_data(value.by_backend)
+    if isinstance(value, dict):
+        return {str(key): to_data(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return [to_data(part) for part in value]
+    return str(value) if isinstance(value, str) else value
