@@ -142,7 +142,7 @@ def key_paths(data: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
         yield from key_paths(value, (*path, name))
 
 
-def changed(data: dict[str, Any], path: KeyPath, value: Any = None, *, rename: str | None = None) -> dict[str, Any]:
+def changed(data: dict[str, Any], path: KeyPath, value: Any, rename: str | None) -> dict[str, Any]:
     """A copy with one place dropped (no value), replaced, or renamed."""
     result = copy.deepcopy(data)
     parent: Any = result
@@ -159,8 +159,8 @@ def changed(data: dict[str, Any], path: KeyPath, value: Any = None, *, rename: s
     return result
 
 
-def data_mutations(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every change of one place of a document."""
+def data_mutations(data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any, str | None]]:
+    """Every change of one place of a document, as arguments of `changed`."""
     tables: list[KeyPath] = [()]
     for path in key_paths(data):
         name = path[-1]
@@ -169,19 +169,19 @@ def data_mutations(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
             value = value[part]
         if isinstance(value, dict):
             tables.append(path)
-        yield changed(data, path)
+        yield path, None, None
         replacements = [*OTHER_TYPES, *(_VALUES.get(name, []) if isinstance(name, str) else [])]
         if path[:2] == ("torch", "stable-abi") and len(path) == 3:
             replacements += VERSIONS
         for replacement in replacements:
-            yield changed(data, path, replacement)
+            yield path, replacement, None
         if isinstance(name, str):
             renames = {name.replace("-", "_"), name.replace("_", "-"), name.upper(), name + "s", name[:-1], f" {name}", ""}
             for rename in sorted(renames - {name}):
-                yield changed(data, path, rename=rename)
+                yield path, None, rename
     for path, added in itertools.product(tables, [*KEYS, "unknown", ""]):
         for value in _VALUES.get(added, []) + [{}, ["x"], "1.2"]:
-            yield changed(data, (*path, added), value)
+            yield (*path, added), value, None
 
 
 SNIPPETS = """\\
@@ -287,14 +287,15 @@ def text_mutations(raw: bytes, random_: random.Random, count: int) -> Iterator[b
 
 
 def corpus(per_seed: int, text_per_seed: int) -> Iterator[bytes]:
-    """Seed files and changed ones, each once: from every seed at most `per_seed` changes of the data, spread evenly."""
+    """Seed files and changed ones, each once: from every seed at most `per_seed` changes of the data."""
     seen: set[bytes] = set()
     for name, raw in seeds().items():
         random_ = random.Random(name)
         data = tomllib.loads(raw.decode().replace("\r\n", "\n"))
-        mutations = [dump(mutated).encode() for mutated in data_mutations(data)]
-        random_.shuffle(mutations)
-        for text in (raw, dump(data).encode(), *mutations[:per_seed], *text_mutations(raw, random_, text_per_seed)):
+        changes = list(data_mutations(data))
+        chosen = random_.sample(changes, min(per_seed, len(changes)))
+        mutations = (dump(changed(data, *change)).encode() for change in chosen)
+        for text in (raw, dump(data).encode(), *mutations, *text_mutations(raw, random_, text_per_seed)):
             if text not in seen:
                 seen.add(text)
                 yield text

@@ -85,7 +85,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
         message = f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB"
         raise refuse(finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not hold them"))
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8").removeprefix("\ufeff")  # editors on Windows write one; the reference skips it, too
     except UnicodeDecodeError as error:
         span = _span_at(raw[: error.start].decode("utf-8", "replace"))
         message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -137,7 +138,7 @@ class _Walk:
     def check_struct(
         self, wanted: type[msgspec.Struct], value: dict[str, Any], path: KeyPath, known: set[str] = frozenset()  # type: ignore[assignment]
     ) -> Iterator[Diagnostic]:
-        hints = get_type_hints(wanted, include_extras=True)
+        hints = _hints(wanted)
         fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
         optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
         for key in fields:
@@ -172,6 +173,11 @@ class _Walk:
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
         hint = suggestion(value, known) or one_of(known)
         return self.problem("KCI104", path, f"{shorten(value)!r} is not a {kind}", hint)
+
+
+@cache
+def _hints(wanted: type) -> dict[str, Any]:
+    return get_type_hints(wanted, include_extras=True)
 
 
 def dotted(path: KeyPath) -> str:
