@@ -41,7 +41,9 @@ def ask_kci(text: bytes) -> tuple[str, Build | None, list[Diagnostic]]:
     return "accepts", kernel.build, list(kernel.diagnostics)
 
 
-def explained(text: bytes, ours: str, build: Build | None, found: list[Diagnostic], theirs: str, said: str) -> str | None:
+def explained(
+    text: bytes, ours: str, build: Build | None, found: list[Diagnostic], theirs: str, said: str
+) -> str | None:
     """The row of the table that a difference belongs to."""
     if ours == "accepts" and any(one.rule == "KCI111" for one in found):
         return "kebab-noarch"
@@ -61,7 +63,11 @@ def explained(text: bytes, ours: str, build: Build | None, found: list[Diagnosti
 def _odd_versions(build: Build) -> bool:
     torch = to_data(build.torch) if build.torch else {}
     abi = torch.get("stable-abi", "1.0")
-    versions = [torch.get("minver", "1.0"), torch.get("maxver", "1.0"), *(abi.values() if isinstance(abi, dict) else [abi])]
+    versions = [
+        torch.get("minver", "1.0"),
+        torch.get("maxver", "1.0"),
+        *(abi.values() if isinstance(abi, dict) else [abi]),
+    ]
     return any(version.count(".") != 1 for version in versions)
 
 

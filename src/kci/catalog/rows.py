@@ -111,9 +111,7 @@ def read_catalog(path: Path, shown_as: str) -> Catalog:
         for compute in entry.compute or (None,):
             for system in entry.systems:
                 rows.append(
-                    Row(
-                        entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi, table.name, place
-                    )
+                    Row(entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi, table.name, place)
                 )
     return Catalog(table.name, str(table.as_of), table.source, tuple(rows), table.beside, document)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -53,6 +54,13 @@ def source_line(diagnostic: Diagnostic, cache: dict[str, list[str]]) -> str | No
             cache[diagnostic.path] = []
     lines = cache[diagnostic.path]
     return lines[diagnostic.line - 1].rstrip("\r") if diagnostic.line <= len(lines) else None
+
+
+def to_json(answer: Any) -> str:
+    """An answer as indented JSON."""
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

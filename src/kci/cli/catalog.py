@@ -8,7 +8,7 @@ import click
 
 from kci.catalog.rows import editions, load_catalog
 from kci.cli import Command
-from kci.cli._output import table
+from kci.cli._output import table, to_json
 
 
 class _Group(click.Group):
@@ -41,10 +41,8 @@ def show(catalog: str | None, output: str) -> None:
         for row in loaded.rows
     ]
     if output == "json":
-        import msgspec
-
         answer = {"schema": 1, "name": loaded.name, "as_of": loaded.as_of, "source": loaded.source, "rows": rows}
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+        click.echo(to_json(answer))
         return
     click.echo(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})")
     cells = [[str(value) if value is not None else "" for value in row.values()] for row in rows]

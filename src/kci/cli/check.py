@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from kci.cli import Command, State
-from kci.cli._output import print_diagnostics
+from kci.cli._output import print_diagnostics, to_json
 from kci.config.discover import find_kernels
 from kci.config.reader import read_kernel
 from kci.diagnostics import Diagnostic, Severity, render_github
@@ -28,10 +28,7 @@ def command(state: State, kernels: tuple[str, ...], output: str) -> int:
     errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in found)
     match output:
         case "json":
-            import msgspec
-
-            answer = {"schema": 1, "diagnostics": found}
-            click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+            click.echo(to_json({"schema": 1, "diagnostics": found}))
         case "github":
             click.echo("".join(render_github(diagnostic) + "\n" for diagnostic in found), nl=False)
         case _:

@@ -21,7 +21,7 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @click.option("--format", "output", type=click.Choice(FORMATS), default="table", help="The form of the answer.")
 @click.option("--explain", is_flag=True, help="Also every candidate dropped, with rule, reason and place.")
 @click.pass_obj
-def command(state: State, kernels: tuple[str, ...], output: str, explain: bool, **selection: Any) -> None:
+def command(state: State, /, kernels: tuple[str, ...], output: str, explain: bool, **selection: Any) -> None:
     """The variants that must exist for each KERNEL (default: this directory).
 
     KERNEL is a directory with a build.toml, or one with kernels below it.
@@ -32,9 +32,9 @@ def command(state: State, kernels: tuple[str, ...], output: str, explain: bool, 
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
             click.echo("".join(f"{name}\n" for name in names), nl=False)
         case "json":
-            import msgspec
+            from kci.cli._output import to_json
 
-            click.echo(msgspec.json.format(msgspec.json.encode(as_json(matrix, explain)), indent=2))
+            click.echo(to_json(as_json(matrix, explain)))
         case "github":
             from kci.plan.legs import github_matrix, make_plan
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import click
-import msgspec
 
 from kci.cli import Command, State
 from kci.cli._kernels import selected_matrix, selection_options
-from kci.cli._output import table
+from kci.cli._output import table, to_json
 from kci.plan.legs import Plan, as_json, github_matrix, make_plan
 
 
@@ -19,13 +18,13 @@ from kci.plan.legs import Plan, as_json, github_matrix, make_plan
 @click.option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
 @click.option("--format", "output", type=click.Choice(["table", "json", "github"]), default="table")
 @click.pass_obj
-def command(state: State, kernels: tuple[str, ...], container: str, output: str, **selection: Any) -> None:
+def command(state: State, /, kernels: tuple[str, ...], container: str, output: str, **selection: Any) -> None:
     """The legs of a run over each KERNEL: runner, image, timeout; and what no job can build."""
     matrix, _ = selected_matrix(state, kernels, **selection)
     plan = make_plan(matrix, container=container == "auto")
     match output:
         case "json":
-            click.echo(msgspec.json.format(msgspec.json.encode(as_json(plan)), indent=2))
+            click.echo(to_json(as_json(plan)))
         case "github":
             click.echo(github_matrix(plan))
         case _:

@@ -1,1 +1,1 @@
-"""The compat room."""
+"""The scheduled side: what should be published against what is."""

@@ -83,7 +83,9 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     """Parse the bytes of a TOML file; see `read_document`."""
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB"
-        raise refuse(finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not hold them"))
+        raise refuse(
+            finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not hold them")
+        )
     try:
         text = raw.decode("utf-8").removeprefix("\ufeff")  # editors on Windows write one; the reference skips it, too
     except UnicodeDecodeError as error:

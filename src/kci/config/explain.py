@@ -136,13 +136,17 @@ class _Walk:
             yield self.wrong_type(_TOML_NAME[wanted], value, path)
 
     def check_struct(
-        self, wanted: type[msgspec.Struct], value: dict[str, Any], path: KeyPath, known: set[str] = frozenset()  # type: ignore[assignment]
+        self,
+        wanted: type[msgspec.Struct],
+        value: dict[str, Any],
+        path: KeyPath,
+        known: set[str] = frozenset(),  # type: ignore[assignment]
     ) -> Iterator[Diagnostic]:
         hints = _hints(wanted)
         fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
         optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
-        for key in fields:
-            if key not in value and fields[key] not in optional:
+        for key, field in fields.items():
+            if key not in value and field not in optional:
                 place = f"`{dotted(path)}` lacks" if path else "the file lacks"
                 yield self.problem("KCI102", path, f"{place} the key `{key}`", key=True)
         for key, element in value.items():

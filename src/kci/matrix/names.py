@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 
 import msgspec
 
@@ -145,3 +146,12 @@ def _split_compute(part: str) -> tuple[str, str | None]:
             vv = part[len(prefix) :]
             return backend, f"{vv[:-1]}.{vv[-1]}"
     return part, None
+
+
+def this_system() -> str:
+    """The system of this machine, as variants name it."""
+    import platform  # noqa: PLC0415  - slow to import, and only wanted where something is built
+
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    os_name = {"win32": "windows"}.get(sys.platform, sys.platform)
+    return f"{machine}-{os_name}"

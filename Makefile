@@ -1,0 +1,52 @@
+# Everything a newcomer types. Needs Python 3.11 or newer, a C++ compiler and make; each target sets itself up.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# Environments with torch, which demo and tests share; about 2 GB.
+export KCI_CACHE ?= $(HOME)/.cache/kci
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint types format docs bench clean
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+# Modules are compiled at once: where PYTHONDONTWRITEBYTECODE is set they would otherwise be compiled at every start.
+$(BIN)/kci: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("kci needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable .
+	-$(BIN)/python -m compileall -q src/kci
+	@touch $@
+
+$(VENV)/.dev: $(BIN)/kci
+	$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this machine
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
+	$(BIN)/python -m pytest
+
+test-fast: $(VENV)/.dev  ## the tests that need no torch, in under a minute
+	$(BIN)/python -m pytest -m 'not torch' -n 2
+
+lint: $(VENV)/.dev  ## style, and the direction of imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(VENV)/.dev  ## the strict type checker
+	$(BIN)/mypy
+
+format: $(VENV)/.dev  ## mend what can be mended by machine
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## figures, as ratios against something measured in the same run
+	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:  ## remove what the targets made here (not the cache)
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

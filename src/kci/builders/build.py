@@ -1,0 +1,114 @@
+"""The entry points: build a variant, or say what building it would run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+
+from kci.builders import native, nix, noarch
+from kci.builders.process import shown
+from kci.builders.publish import check_replaceable
+from kci.builders.types import Built, Log, Request, silent
+from kci.config.model import Build
+from kci.errors import UsageError
+from kci.matrix.names import Kind
+from kci.matrix.types import Variant
+
+BUILDERS = ("auto", "noarch", "native", "nix")
+
+
+def build_variant(
+    kernel_dir: Path,
+    build: Build,
+    variant: Variant,
+    kernel_id: str,
+    output: Path,
+    *,
+    builder: str = "auto",
+    isolation: bool = True,
+    jobs: int | None = None,
+    cache: Path,
+    log: Log,
+) -> Built:
+    """Build one variant into a directory, without its metadata.json.
+
+    The directory appears, or replaces an older one, only when everything has gone well.
+
+    Args:
+        kernel_dir: the directory of build.toml.
+        build: what build.toml says.
+        variant: what to build.
+        kernel_id: the kernel's id for the variant's backend, which names the native module and the operators.
+        output: the variant directory to make.
+        builder: one of `BUILDERS`; auto is noarch for a noarch variant and native for every other.
+        isolation: compile against a torch of kci's own instead of the one of this Python.
+        jobs: how many compilers to run at once; by default as many as cores and memory allow.
+        cache: where environments, toolkits and objects are kept; see `default_cache`.
+        log: takes lines of progress.
+
+    Raises:
+        UsageError: no such builder, or one that cannot make this kind of variant.
+        FindingsError: the kernel's files are not as build.toml says.
+        UnsafeError: a path leads out of the kernel's directory, or `output` is something else than a variant.
+        MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
+        BuildFailedError: a compiler failed, or the variant cannot be built at all.
+    """
+    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs)
+    name = choose_builder(builder, variant)
+    check_replaceable(output)
+    started = time.monotonic()
+    match name:
+        case "noarch":
+            built = noarch.build(request, log)
+        case "native":
+            built = native.build(request, log)
+        case _:
+            built = nix.build(request, log)
+    return msgspec.structs.replace(built, seconds=round(time.monotonic() - started, 3))
+
+
+def plan_commands(
+    kernel_dir: Path,
+    build: Build,
+    variant: Variant,
+    kernel_id: str,
+    output: Path,
+    *,
+    builder: str = "auto",
+    isolation: bool = True,
+    jobs: int | None = None,
+    cache: Path,
+    log: Log = silent,
+) -> list[str]:
+    """The shell lines that `build_variant` would run, in order; lines that start with `#` are what kci does itself.
+
+    Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
+    """
+    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs)
+    match choose_builder(builder, variant):
+        case "noarch":
+            return noarch.commands(request)
+        case "native":
+            recipe = native.plan(request, log)
+            return [*native.commands(recipe), f"# kci copies the module and the package to {output}"]
+        case _:
+            return [
+                f"cd {shown([str(kernel_dir)])}",
+                shown(nix.command(request)),
+                f"# kci copies the result to {output}",
+            ]
+
+
+def choose_builder(builder: str, variant: Variant) -> str:
+    """The builder for a variant.
+
+    Raises:
+        UsageError: there is no builder of that name.
+    """
+    if builder not in BUILDERS:
+        raise UsageError(f"there is no builder {builder!r}", hint=f"use one of {', '.join(BUILDERS)}")
+    if builder != "auto":
+        return builder
+    return "noarch" if variant.kind is Kind.NOARCH else "native"

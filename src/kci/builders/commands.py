@@ -1,0 +1,227 @@
+"""The command lines of a native build: compile, link, and the stub library.
+
+Where a flag is not obvious the reason stands beside it; the rules are those of the format, sections 8.2 and 8.3.
+All paths in the work directory are relative, because ninja runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from kci.builders.cuda import Toolkit
+from kci.builders.environment import Environment
+from kci.builders.sources import Language, Unit
+from kci.builders.toolchains import toolchains
+from kci.config.values import Version
+from kci.errors import BuildFailedError
+from kci.matrix.names import Kind
+from kci.matrix.types import Variant
+
+GENERATED = "generated"
+COMPAT = "compat"
+COMPAT_SOURCE = "compat.cpp"
+COMPAT_OBJECT = "obj/compat.o"
+STUB = "stub/libtorch_cuda.so"
+
+PYTHON_ABI = "0x03090000"
+"""The limited API of CPython 3.9, the oldest that kernels promise to work with (format section 6.1)."""
+
+
+class Toolchain(msgspec.Struct, frozen=True):
+    """Everything that compiles one variant."""
+
+    cxx: tuple[str, ...]
+    """The C++ compiler, possibly behind a launcher such as ccache."""
+    gnu_unique: bool
+    """Whether the compiler knows -fno-gnu-unique (GCC does)."""
+    environment: Environment
+    python_include: Path
+    cuda: Toolkit | None = None
+    depends_include: tuple[Path, ...] = ()
+    glibc_compat: bool = False
+    """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
+    nvcc_threads: int | None = None
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What is being built."""
+
+    variant: Variant
+    kernel_dir: Path
+    work: Path
+    kernel_id: str
+
+    @property
+    def module(self) -> str:
+        """The file name of the native module."""
+        return f"{self.kernel_id}.abi3.so"
+
+
+def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    """The command that compiles one source."""
+    if unit.language is Language.CUDA:
+        return _nvcc(chain, target, unit)
+    return [
+        *chain.cxx,
+        *_standard(target),
+        "-O3",
+        "-DNDEBUG",
+        *_host_flags(chain, target, unit),
+        *_defines(target),
+        *_includes(chain, target, unit),
+        *_cuda_includes(chain),
+        *unit.flags,
+        *_dependencies(unit),
+        "-c",
+        str(unit.source),
+        "-o",
+        unit.object,
+    ]
+
+
+def compat_command(chain: Toolchain, target: Target) -> list[str]:
+    """The command that compiles what an older C++ library lacks."""
+    return [*chain.cxx, *_standard(target), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
+
+
+def stub_command(chain: Toolchain) -> list[str]:
+    """The command that makes an empty libtorch_cuda.so; see `link_command`."""
+    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libtorch_cuda.so", "stub.cpp", "-o", STUB]
+
+
+def link_command(chain: Toolchain, target: Target, objects: Iterable[str]) -> list[str]:
+    """The command that links the native module.
+
+    The libraries of torch and CUDA are linked dynamically and found by whoever imported torch first, so there is no
+    RPATH. A stable-ABI CUDA module imports its stream and device functions from libtorch_cuda.so and must name that
+    library, or its import fails; the CPU wheel it is compiled against has no such library, so an empty one of that
+    SONAME stands in. Undefined symbols are resolved when the module is loaded, in the real library.
+
+    Local and debugging symbols are left out. The rest of .symtab stays: the reference's ABI check reads only that table
+    and would find nothing to check in a stripped file.
+    """
+    command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
+    cuda = chain.cuda if target.variant.backend == "cuda" else None
+    stable = target.variant.kind is Kind.STABLE_ABI
+    if cuda is not None and stable:
+        command += ["-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda"]
+    command += ["-Wl,--as-needed", f"-L{chain.environment.torch / 'lib'}"]
+    if cuda is not None:
+        command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"]
+        command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
+    return [*command, "-ltorch_cpu", *([] if stable else ["-ltorch", "-lc10"])]
+
+
+def gencode(archs: Iterable[str]) -> list[str]:
+    """The flags of nvcc for archs: machine code for each, and PTX on top for one with `+PTX` (format section 2.6)."""
+    flags: list[str] = []
+    for arch in archs:
+        number = arch.removesuffix("+PTX").replace(".", "")
+        flags.append(f"-gencode=arch=compute_{number},code=sm_{number}")
+        if arch.endswith("+PTX"):
+            flags.append(f"-gencode=arch=compute_{number},code=compute_{number}")
+    return flags
+
+
+def stable_abi_define(stable_abi: str) -> str:
+    """The define that limits torch's headers to the stable ABI of a version: major and minor in the top two bytes.
+
+    Raises:
+        BuildFailedError: the version has no minor; `3.0` cannot be told from an unset one.
+    """
+    version = Version.parse(stable_abi)
+    if len(version) < 2:
+        hint = "name a version with a minor other than 0, such as 2.11"
+        raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
+    return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
+
+
+def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    assert chain.cuda is not None  # noqa: S101  - a CUDA unit exists only in a CUDA variant
+    host = [flag for option in _host_flags(chain, target, unit) for flag in ("-Xcompiler", option.replace(",", "\\,"))]
+    threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
+    return [
+        str(chain.cuda.nvcc),
+        "-ccbin",
+        host_compiler(chain.cxx),
+        *_standard(target),
+        "-O3",
+        "-DNDEBUG",
+        "--expt-relaxed-constexpr",
+        "--expt-extended-lambda",
+        "-DENABLE_FP8",
+        *threads,
+        *gencode(unit.archs),
+        *host,
+        *_defines(target),
+        *_includes(chain, target, unit),
+        *unit.flags,
+        *_dependencies(unit),
+        "-c",
+        str(unit.source),
+        "-o",
+        unit.object,
+    ]
+
+
+def host_compiler(cxx: tuple[str, ...]) -> str:
+    """The compiler itself, without launcher and flags: nvcc takes only that."""
+    programs = [word for word in cxx if not word.startswith("-") and Path(word).name not in ("ccache", "sccache")]
+    return programs[0] if programs else cxx[0]
+
+
+def _standard(target: Target) -> list[str]:
+    assert target.variant.torch is not None  # noqa: S101  - every torch variant has a torch
+    return [f"-std=c++{toolchains().cxx_standard(target.variant.torch)}"]
+
+
+def _host_flags(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    """Flags of the C++ compiler for both languages.
+
+    -fno-gnu-unique keeps the static data of two kernels in one process apart. The prefix maps and the seed keep
+    directories out of the object: the same source gives the same bytes wherever it is compiled.
+    """
+    maps = {
+        target.kernel_dir.resolve(): "kernel",
+        target.work: "build",
+        chain.environment.torch: "torch",
+        chain.python_include: "python",
+    }
+    return [
+        "-fPIC",
+        *(["-fno-gnu-unique"] if chain.gnu_unique else []),
+        *(f"-ffile-prefix-map={place}={name}" for place, name in maps.items()),
+        f"-frandom-seed={unit.shown}",
+    ]
+
+
+def _defines(target: Target) -> list[str]:
+    variant = target.variant
+    defines = [f"-DTORCH_EXTENSION_NAME={target.kernel_id}", f"-DPy_LIMITED_API={PYTHON_ABI}"]
+    defines += ["-DCUDA_KERNEL", "-DUSE_CUDA=1"] if variant.backend == "cuda" else ["-DCPU_KERNEL"]
+    if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
+        defines.append(stable_abi_define(variant.stable_abi))
+    return defines
+
+
+def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    own = [Path(GENERATED), target.kernel_dir.resolve() / "csrc", *unit.include]
+    system = [*chain.depends_include, *chain.environment.include, chain.python_include]
+    if chain.glibc_compat:
+        system.insert(0, Path(COMPAT))
+    return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", str(path))]
+
+
+def _cuda_includes(chain: Toolchain) -> list[str]:
+    """CUDA's headers for C++ sources. /usr/include must not be named: it would come before the C++ library's own."""
+    if chain.cuda is None:
+        return []
+    places = [path for path in chain.cuda.include if path != Path("/usr/include")]
+    return [part for path in places for part in ("-isystem", str(path))]
+
+
+def _dependencies(unit: Unit) -> list[str]:
+    return ["-MD", "-MF", f"{unit.object}.d"]

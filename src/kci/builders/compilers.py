@@ -1,0 +1,79 @@
+"""The compilers of this machine, and what to say when one is missing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from typing import NoReturn
+
+from kci.builders.process import run
+from kci.config.values import Version
+from kci.errors import MissingToolError
+
+_CXX_NAMES = ("g++", "clang++", "c++")
+_GPU_COMPILERS = {
+    "rocm": ("hipcc", "install ROCm, or build in a ROCm image (--container auto)"),
+    "xpu": ("icpx", "install oneAPI's DPC++ compiler, or build in a oneAPI image (--container auto)"),
+    "metal": ("xcrun", "build on macOS with Xcode's command line tools"),
+}
+
+MANYLINUX_GLIBC = Version.parse("2.28")
+"""What published kernels may need at most (format section 6.1)."""
+
+
+def cxx_compiler() -> tuple[str, ...]:
+    """The C++ compiler: `CXX` (it may have arguments, such as a launcher), else the first of g++, clang++, c++.
+
+    Raises:
+        MissingToolError: there is none.
+    """
+    hint = "install one, for example: apt-get install g++"
+    if explicit := os.environ.get("CXX"):
+        words = tuple(shlex.split(explicit))
+        if not words or shutil.which(words[0]) is None:
+            raise MissingToolError(f"CXX={explicit} names a C++ compiler that is not there", hint=hint)
+        return words
+    for name in _CXX_NAMES:
+        if found := shutil.which(name):
+            return (found,)
+    raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
+
+
+def knows_gnu_unique(cxx: tuple[str, ...]) -> bool:
+    """Whether a compiler takes -fno-gnu-unique; GCC does, clang has nothing to turn off."""
+    return run([*cxx, "-fno-gnu-unique", "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]).code == 0
+
+
+def version_line(cxx: tuple[str, ...]) -> str:
+    """What a compiler says it is, in one line."""
+    lines = run([*cxx, "--version"]).output.splitlines()
+    return lines[0] if lines else cxx[0]
+
+
+def glibc_is_newer() -> bool:
+    """Whether this machine's glibc is newer than what published kernels may need."""
+    try:
+        name = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, ValueError, OSError):
+        return False
+    version = name.rpartition(" ")[2]
+    try:
+        return Version.parse(version) > MANYLINUX_GLIBC
+    except ValueError:
+        return False
+
+
+def refuse_backend(backend: str) -> NoReturn:
+    """Say why a backend cannot be compiled natively here.
+
+    Raises:
+        MissingToolError: always; it names the compiler if that is missing, and kci's own limit if it is there.
+    """
+    tool, remedy = _GPU_COMPILERS.get(backend, ("", ""))
+    if not tool:
+        raise MissingToolError(f"the native builder has no compiler for {backend}", hint="try --builder nix")
+    if shutil.which(tool) is None:
+        raise MissingToolError(f"building for {backend} needs {tool}, which is not on this machine", hint=remedy)
+    hint = "build it with --builder nix, or with the reference builder"
+    raise MissingToolError(f"{tool} is there, but the native builder cannot build for {backend} yet", hint=hint)

@@ -1,0 +1,277 @@
+"""Running a build inside an image: the same directories at the same paths, as the same user, with kci of this checkout.
+
+Everything that the container may touch is mounted at its own path, so commands, messages and results need no
+translation. The container gets no privileges, no capabilities and no docker socket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+import kci
+from kci.builders.process import Finished, run, stream
+from kci.builders.types import Log
+from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
+
+ENGINE = "docker"
+
+# Passed on by name only, so that their values (an index with a password, say) are on no command line and in no log.
+PASSED_ON = (
+    "GITHUB_RUN_ATTEMPT",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "MAX_JOBS",
+    "NO_PROXY",
+    "NVCC_THREADS",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_INDEX_URL",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+)
+
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_ENGINE_SECONDS = 15
+_ENGINE_CODES = (125, 126, 127)
+"""docker's own exit codes: it failed itself, or the image has nothing to run."""
+
+# Arguments: what to install as kci (a directory or a requirement), then the arguments of kci.
+# Images for building manylinux wheels carry their Pythons under /opt/python; others have one on the PATH.
+SCRIPT = """\
+set -eu
+kci="$1"
+shift
+found=
+wheels=/opt/python
+for python in "$wheels/cp313-cp313/bin/python" "$wheels/cp312-cp312/bin/python" "$wheels/cp311-cp311/bin/python" \\
+    python3.13 python3.12 python3.11 python3; do
+  if command -v "$python" >/dev/null 2>&1 \\
+      && "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+    found="$python"
+    break
+  fi
+done
+if [ -z "$found" ]; then
+  echo "this image has no Python 3.11 or newer, which kci needs" >&2
+  exit 3
+fi
+room="$(mktemp -d)"
+trap 'rm -rf "$room"' EXIT
+"$found" -m venv "$room/venv" >&2
+"$room/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$kci" >&2
+"$room/venv/bin/kci" "$@"
+"""
+
+
+class Mount(msgspec.Struct, frozen=True, order=True):
+    """A directory that the container sees, at the same path as outside."""
+
+    path: Path
+    writable: bool = False
+
+
+def docker_command(
+    image: str,
+    mounts: Iterable[Mount],
+    command: Sequence[str],
+    *,
+    workdir: Path | None = None,
+    environment: Iterable[str] = (),
+    settings: Iterable[tuple[str, str]] = (),
+    gpus: bool = False,
+    rocm: bool = False,
+) -> list[str]:
+    """The docker command that runs something in an image.
+
+    Args:
+        image: the image, by tag or digest.
+        mounts: what it sees of this machine.
+        command: what to run in it.
+        workdir: where to run it.
+        environment: names of variables that are passed on.
+        settings: variables that are set.
+        gpus: give it the NVIDIA GPUs.
+        rocm: give it the AMD GPUs.
+
+    Raises:
+        UsageError: the image's name or a path is not one that can be passed safely.
+    """
+    if not _IMAGE.fullmatch(image):
+        raise UsageError(f"{image!r} is not the name of an image", hint="write it as registry/name:tag or name@digest")
+    arguments = [ENGINE, "run", "--rm", "--init", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    arguments.append(f"--user={os.getuid()}:{os.getgid()}")
+    for mount in sorted({item.path: item for item in sorted(mounts)}.values()):
+        arguments.append(_mount(mount))
+    for name in sorted(environment):
+        arguments.append(f"--env={name}")
+    for name, value in sorted(settings):
+        arguments.append(f"--env={name}={value}")
+    if gpus:
+        arguments.append("--gpus=all")
+    if rocm:
+        arguments += ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--group-add=render"]
+    if workdir is not None:
+        arguments.append(f"--workdir={workdir}")
+    return [*arguments, image, *command]
+
+
+def build_command(
+    image: str, kernel_dir: Path, arguments: Sequence[str], *, writable: Iterable[Path], cache: Path
+) -> list[str]:
+    """The command that runs `kci build` in an image.
+
+    Args:
+        image: the image.
+        kernel_dir: the kernel; its whole repository is visible, because the kernel's id is made from its state.
+        arguments: what follows `kci`, with absolute paths and `--container none`.
+        writable: the directories that take the variant and the artifact. All else of this machine is read-only.
+        cache: the cache directory.
+
+    Raises:
+        UsageError: as `docker_command`.
+    """
+    source, mounts = kci_source()
+    mounts = [*mounts, *_sources(kernel_dir.resolve()), Mount(cache.resolve(), writable=True)]
+    mounts += [Mount(path.resolve(), writable=True) for path in writable]
+    # The user has no home in the image, and pip and git must not take the root directory for one.
+    home = cache.resolve() / "home"
+    return docker_command(
+        image,
+        mounts,
+        ["sh", "-c", SCRIPT, "kci-in-container", source, *arguments],
+        workdir=kernel_dir.resolve(),
+        environment=[name for name in PASSED_ON if name in os.environ],
+        settings=[("HOME", str(home)), ("KCI_CACHE", str(cache.resolve()))],
+    )
+
+
+def run_in_container(
+    image: str, kernel_dir: Path, arguments: Sequence[str], *, writable: Iterable[Path], cache: Path, log: Log
+) -> Finished:
+    """Run `kci build` in an image; the arguments are those of `build_command`, and `log` takes lines of progress.
+
+    Raises:
+        MissingToolError: docker is not there, does not answer, or cannot run the image.
+        KciError: kci failed in the image; the error is of the kind that its exit code stands for.
+    """
+    require_engine()
+    # docker would make missing directories itself, as root.
+    places = list(writable)
+    for place in (*places, cache, cache / "home"):
+        place.mkdir(parents=True, exist_ok=True)
+    done = stream(build_command(image, kernel_dir, arguments, writable=places, cache=cache), log)
+    if done.code == 0:
+        return done
+    if done.code in _ENGINE_CODES:
+        hint = "check the image's name, and that this machine may fetch it"
+        raise MissingToolError(f"docker cannot run {image}:\n{done.tail()}", hint=hint)
+    kinds = {kind.exit_code: kind for kind in KciError.__subclasses__()}
+    kind = kinds.get(done.code, BuildFailedError)
+    raise kind(f"the build in {image} failed with exit code {done.code}\n{done.tail()}")
+
+
+def choose_image(option: str, image: str, log: Log) -> str | None:
+    """The image to build in, or None for this machine.
+
+    Args:
+        option: what `--container` says: `none`, `auto`, or an image.
+        image: the image of the leg, which `auto` means; empty if it has none.
+        log: takes lines of progress.
+
+    Raises:
+        MissingToolError: an image is asked for by name, and there is no docker to run it.
+    """
+    if option == "none" or (option == "auto" and not image):
+        return None
+    if option != "auto":
+        require_engine()
+        return option
+    try:
+        require_engine()
+    except MissingToolError as error:
+        log(f"{error.message}: building on this machine instead of in {image}")
+        return None
+    return image
+
+
+def require_engine() -> None:
+    """Make sure that docker is here and answers.
+
+    Raises:
+        MissingToolError: it is not, or does not.
+    """
+    if shutil.which(ENGINE) is None:
+        raise MissingToolError("docker is not on this machine", hint="install docker, or use --container none")
+    try:
+        done = subprocess.run(
+            [ENGINE, "version", "--format", "{{.Server.Version}}"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ENGINE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MissingToolError(f"docker does not answer: {error}", hint="start it, or use --container none") from error
+    if done.returncode != 0:
+        reason = (done.stderr or done.stdout).strip()
+        raise MissingToolError(f"docker does not answer: {reason}", hint="start its service, or use --container none")
+
+
+def kci_source() -> tuple[str, list[Mount]]:
+    """What to install as kci in the container, and what to mount for it.
+
+    That is the checkout that this kci runs or was installed from, so that both are the same; a kci that came from a
+    package index is installed from there, in the same version.
+    """
+    package = Path(kci.__file__).resolve().parent
+    checkout = package.parent.parent
+    if package.parent.name == "src" and (checkout / "pyproject.toml").is_file():
+        return str(checkout), [Mount(checkout)]
+    local = _installed_from()
+    if local is not None:
+        return str(local), [Mount(local)]
+    return f"kci=={kci.__version__}", []
+
+
+def _installed_from() -> Path | None:
+    """The local directory or wheel that kci was installed from, as pip records it."""
+    try:
+        text = metadata.distribution("kci").read_text("direct_url.json")
+        url = urlsplit(str(json.loads(text)["url"])) if text else None
+    except (metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    if url is None or url.scheme != "file":
+        return None
+    place = Path(unquote(url.path))
+    return place if place.exists() else None
+
+
+def _sources(kernel_dir: Path) -> list[Mount]:
+    """The repository that a kernel is in (read-only), and where its git data is if that is elsewhere."""
+    for place in (kernel_dir, *kernel_dir.parents):
+        marker = place / ".git"
+        if marker.is_dir():
+            return [Mount(place)]
+        if marker.is_file():
+            done = run(["git", "-C", str(place), "rev-parse", "--path-format=absolute", "--git-common-dir"])
+            common = Path(done.output.strip())
+            return [Mount(place), *([Mount(common)] if done.code == 0 and common.is_dir() else [])]
+    return [Mount(kernel_dir)]
+
+
+def _mount(mount: Mount) -> str:
+    text = str(mount.path)
+    if any(char in text for char in ',"\n\r') or not mount.path.is_absolute():
+        raise UsageError(f"{text!r} cannot be mounted into a container", hint="use a path without commas and quotes")
+    return f"--mount=type=bind,source={text},target={text}{'' if mount.writable else ',readonly'}"

@@ -1,0 +1,184 @@
+"""The CUDA toolkit to compile with: this machine's if its version is the variant's, else wheels from PyPI."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kci.builders.cache import locked
+from kci.builders.environment import pip_install, same_version
+from kci.builders.process import run, shown
+from kci.builders.toolchains import toolchains
+from kci.builders.types import Log
+from kci.config.values import Version
+from kci.errors import MissingToolError
+
+_RELEASE = re.compile(r"release (\d+\.\d+)")
+_TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
+
+
+class Toolkit(msgspec.Struct, frozen=True):
+    """A CUDA toolkit of one version."""
+
+    version: str
+    nvcc: Path
+    root: Path
+    wheels: Path | None = None
+    """The folder that the wheels go into, if it is made of wheels."""
+
+    @property
+    def include(self) -> tuple[Path, ...]:
+        """Header directories for code that nvcc does not compile (nvcc knows its own)."""
+        return (self.root / "include", self.root / "include" / "cccl")
+
+    @property
+    def runtime(self) -> str:
+        """The SONAME of the CUDA runtime library, which carries the major version."""
+        return f"libcudart.so.{self.version.partition('.')[0]}"
+
+    @property
+    def library_dir(self) -> Path:
+        """Where that library is."""
+        if self.wheels is not None:
+            return self.root / "lib"
+        for folder in (self.root / "lib64", self.root / "lib", *sorted(self.root.glob("targets/*/lib"))):
+            if (folder / self.runtime).exists():
+                return folder
+        raise MissingToolError(
+            f"{self.runtime} is missing from the CUDA toolkit at {self.root}", hint="install its runtime libraries"
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is there and usable."""
+        return self.wheels is None or self.nvcc.exists()
+
+    def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
+        """The commands that make it, for one that is made of wheels."""
+        if self.wheels is None:
+            return []
+        packages = toolchains().cuda[self.version]
+        return [[*pip_install(python), "--no-deps", "--target", str(target or self.wheels), *packages]]
+
+
+def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
+    """The toolkit for a CUDA version; `ensure_toolkit` makes it if it is one of wheels.
+
+    Args:
+        compute: the CUDA version of the variant, `13.0`.
+        cache: the cache directory.
+        log: takes lines of progress.
+
+    Raises:
+        MissingToolError: this machine has none of that version and PyPI has neither; or `NVCC` names another version.
+    """
+    version = Version.parse(compute).minor_text
+    return _host_toolkit(version, log) or _wheel_toolkit(version, cache)
+
+
+def ensure_toolkit(toolkit: Toolkit, python: Path, log: Log) -> Toolkit:
+    """Install the wheels of a toolkit if they are not there yet.
+
+    Args:
+        toolkit: what `find_toolkit` found.
+        python: a Python with pip.
+        log: takes lines of progress.
+
+    Raises:
+        MissingToolError: the wheels cannot be installed.
+    """
+    if toolkit.wheels is None or toolkit.complete:
+        return toolkit
+    with locked(toolkit.wheels, log):
+        if not toolkit.complete:
+            log(f"installing nvcc {toolkit.version} into {toolkit.wheels}")
+            fetch(toolkit.wheels, lambda target: toolkit.setup(python, target)[0], f"nvcc {toolkit.version}")
+    return toolkit
+
+
+def fetch(folder: Path, command: Callable[[Path], list[str]], what: str) -> None:
+    """Install wheels into a folder that appears only when it is whole.
+
+    Args:
+        folder: where they go.
+        command: gives the pip command for a folder.
+        what: what they are, for the message.
+
+    Raises:
+        MissingToolError: pip failed.
+    """
+    partial = folder.with_name(folder.name + ".part")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    arguments = command(partial)
+    done = run(arguments)
+    if done.code != 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        hint = "check the network and the package index"
+        raise MissingToolError(f"cannot install {what}\n{shown(arguments)}\n{done.tail()}", hint=hint)
+    partial.rename(folder)
+
+
+def nvcc_version(nvcc: Path) -> str | None:
+    """The release that an nvcc says it is, or None if it says nothing useful."""
+    try:
+        done = run([str(nvcc), "--version"])
+    except MissingToolError:
+        return None
+    found = _RELEASE.search(done.output)
+    return found[1] if done.code == 0 and found else None
+
+
+def _host_toolkit(version: str, log: Log) -> Toolkit | None:
+    if explicit := os.environ.get("NVCC"):
+        nvcc = shutil.which(explicit)
+        found = nvcc_version(Path(nvcc)) if nvcc else None
+        if nvcc is None or not same_version(found, version):
+            what = f"is CUDA {found}" if found else "does not run"
+            hint = f"set NVCC to the nvcc of CUDA {version}, or unset it"
+            raise MissingToolError(f"NVCC={explicit} {what}, but the variant needs CUDA {version}", hint=hint)
+        return Toolkit(version, Path(nvcc), _root(Path(nvcc)))
+    for nvcc_path in _candidates(version):
+        found = nvcc_version(nvcc_path)
+        if same_version(found, version):
+            return Toolkit(version, nvcc_path, _root(nvcc_path))
+        if found:
+            log(f"{nvcc_path} is CUDA {found}, not {version}: not used")
+    return None
+
+
+def _candidates(version: str) -> list[Path]:
+    """Places where an nvcc may be, in the order in which they are asked."""
+    homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home]
+    on_path = shutil.which("nvcc")
+    places = [home / "bin" / "nvcc" for home in homes]
+    places += [Path(on_path)] if on_path else []
+    places += [Path(f"/usr/local/cuda-{version}/bin/nvcc"), Path("/usr/local/cuda/bin/nvcc")]
+    return [place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)]
+
+
+def _root(nvcc: Path) -> Path:
+    """The toolkit's directory. nvcc is asked, because the nvcc on the PATH may be a wrapper script elsewhere."""
+    done = run([str(nvcc), "--dryrun", "-c", "kci.cu"])
+    top = _TOP.search(done.output)
+    root = Path(top[1].strip()).resolve() if top else nvcc.resolve().parent.parent
+    if not (root / "include" / "cuda_runtime.h").is_file():
+        hint = "install the toolkit's headers, or set NVCC to the nvcc of a whole toolkit"
+        raise MissingToolError(f"the CUDA toolkit of {nvcc} has no headers (looked in {root}/include)", hint=hint)
+    return root
+
+
+def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
+    if version not in toolchains().cuda:
+        known = ", ".join(sorted(toolchains().cuda))
+        hint = f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})"
+        raise MissingToolError(f"no nvcc of CUDA {version} on this machine", hint=hint)
+    wheels = cache / "cuda" / version
+    # Wheels of one major version share a directory, whatever the minor.
+    root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"
+    return Toolkit(version, root / "bin" / "nvcc", root, wheels)

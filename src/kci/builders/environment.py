@@ -1,0 +1,282 @@
+"""The torch to compile against: a cached environment per torch release and flavour, or this Python's own.
+
+torch is installed without its dependencies, because a build only reads its headers and libraries, and it is never
+imported: what it is stands in `torch/version.py`, which is read as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import msgspec
+
+from kci.builders.cache import locked
+from kci.builders.process import Finished, run, shown
+from kci.builders.toolchains import toolchains
+from kci.builders.types import Log
+from kci.config.values import Version
+from kci.errors import MissingToolError
+
+COMPLETE = ".kci-complete"
+_RUNTIME = ".kci-runtime"
+_PROBE_SECONDS = 5
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Where a torch and the programs beside it are."""
+
+    python: Path
+    torch: Path
+    """The directory of the torch package."""
+    ninja: Path
+    root: Path | None
+    """The environment's directory if it is kci's own; None for this Python's own torch."""
+    release: str | None = None
+    """The torch release that is asked for, `2.13.0`."""
+    flavour: str = "cpu"
+
+    @property
+    def include(self) -> tuple[Path, ...]:
+        """Header directories of torch."""
+        return (self.torch / "include", self.torch / "include" / "torch" / "csrc" / "api" / "include")
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is there and usable."""
+        return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())
+
+    def setup(self, *, from_index: bool = True) -> list[list[str]]:
+        """The commands that make it."""
+        if self.root is None:
+            return []
+        index = toolchains().index_url(self.flavour)
+        if from_index:
+            torch = ["--index-url", index, f"torch=={self.release}+{self.flavour}"]
+        else:
+            # Three equals signs leave out local versions such as +cpu, so this is the build that PyPI itself carries.
+            torch = [f"torch=={self.release}" if self.flavour == "cpu" else f"torch==={self.release}"]
+        pip = pip_install(self.python)
+        return [
+            [sys.executable, "-m", "venv", str(self.root)],
+            [*pip, "--no-deps", *torch],
+            [*pip, "--no-deps", toolchains().tools["ninja"]],
+        ]
+
+
+class TorchVersion(msgspec.Struct, frozen=True):
+    """What `torch/version.py` says."""
+
+    release: str
+    cuda: str | None
+    hip: str | None
+
+    @property
+    def minor(self) -> str:
+        """Major and minor, such as `2.13`."""
+        return ".".join(self.release.split(".")[:2])
+
+
+def isolated(cache: Path, torch: str, flavour: str) -> Environment:
+    """An environment of kci's own for a torch minor version, which `ensure` makes if it is not there.
+
+    Args:
+        cache: the cache directory.
+        torch: the minor version, `2.13`.
+        flavour: the last part of the wheel index, `cpu` or `cu130`.
+    """
+    release = toolchains().torch_release(torch)
+    # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
+    base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}-{base}"
+    root = cache / "envs" / f"torch-{release}-{flavour}-{python}"
+    packages = sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)})
+    return Environment(
+        python=root / "bin" / "python",
+        torch=Path(packages) / "torch",
+        ninja=root / "bin" / "ninja",
+        root=root,
+        release=release,
+        flavour=flavour,
+    )
+
+
+def own() -> Environment:
+    """The torch and ninja that this Python can import, for `--no-isolation`.
+
+    Raises:
+        MissingToolError: one of them is not installed.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        hint = "pip install torch, or leave out --no-isolation"
+        raise MissingToolError(f"torch is not installed for {sys.executable}", hint=hint)
+    ninja = shutil.which("ninja", path=str(Path(sys.executable).parent)) or shutil.which("ninja")
+    if ninja is None:
+        hint = "pip install ninja, or leave out --no-isolation"
+        raise MissingToolError("ninja is not installed", hint=hint)
+    return Environment(python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja), root=None)
+
+
+def ensure(environment: Environment, log: Log) -> Environment:
+    """Make an environment if it is not there yet; several processes may ask at once.
+
+    It is made in place, because a Python environment cannot be moved, and counts as there only once its marker file,
+    which is written last, exists. One without the marker is what a killed run left behind, and is made anew.
+
+    Raises:
+        MissingToolError: it cannot be made here (no venv module, no torch for this Python, no network).
+    """
+    root = environment.root
+    if root is None or environment.complete:
+        return environment
+    with locked(root, log):
+        if not environment.complete:
+            shutil.rmtree(root, ignore_errors=True)
+            try:
+                _make(environment, log)
+            except BaseException:
+                shutil.rmtree(root, ignore_errors=True)
+                raise
+            (root / COMPLETE).write_text(f"torch {environment.release} {environment.flavour}\n", encoding="utf-8")
+    return environment
+
+
+def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
+    """A Python that imports torch and loads kernels: the CPU environment, plus what that takes.
+
+    Args:
+        torch: the minor version, `2.13`.
+        cache: the cache directory.
+        log: takes lines of progress.
+
+    Returns:
+        The path of the Python.
+
+    Raises:
+        MissingToolError: it cannot be made here.
+    """
+    environment = ensure(isolated(cache, torch, "cpu"), log)
+    root = environment.root
+    assert root is not None  # noqa: S101  - `isolated` always sets it
+    with locked(root, log):
+        if not (root / _RUNTIME).is_file():
+            log(f"installing what it takes to load kernels into {root}")
+            _must([*pip_install(environment.python), *toolchains().runtime["packages"]], "the runtime packages")
+            check = run([str(environment.python), "-c", "import torch, kernels"])
+            if check.code != 0:
+                hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
+                raise MissingToolError(f"torch {torch} does not import:\n{check.tail()}", hint=hint)
+            (root / _RUNTIME).touch()
+    return environment.python
+
+
+def read_torch_version(environment: Environment) -> TorchVersion:
+    """What an environment's torch really is.
+
+    Raises:
+        MissingToolError: there is no torch, or it does not say.
+    """
+    path = environment.torch / "version.py"
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise MissingToolError(f"cannot read what torch this is: {path}", hint="install torch again") from error
+    values: dict[str, str | None] = {}
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            values[target.id] = value.value if isinstance(value.value, str) else None
+    release = values.get("__version__")
+    if release is None:
+        raise MissingToolError(f"{path} does not say which torch this is", hint="install torch again")
+    return TorchVersion(release, values.get("cuda"), values.get("hip"))
+
+
+def python_include() -> Path:
+    """Where `Python.h` is. Any version's will do: the native module uses the limited API of 3.9.
+
+    Raises:
+        MissingToolError: it is not installed.
+    """
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").is_file():
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        hint = f"install Python's headers, for example: apt-get install python{version}-dev"
+        raise MissingToolError(f"Python.h is missing (looked in {include})", hint=hint)
+    return include
+
+
+def pip_install(python: Path) -> list[str]:
+    """The start of every pip command. Only wheels: a build must not run the setup scripts of others."""
+    return [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
+
+
+def _make(environment: Environment, log: Log) -> None:
+    index = toolchains().index_url(environment.flavour)
+    reachable = _reachable(index)
+    if not reachable:
+        log(f"{index} cannot be reached: taking torch {environment.release} from pip's default index")
+    venv, torch, ninja = environment.setup(from_index=reachable)
+    made = run(venv)
+    if made.code != 0:
+        hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
+        raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+    log(f"installing torch {environment.release} ({environment.flavour}) into {environment.root}")
+    _must(torch, f"torch {environment.release}")
+    _check_flavour(environment)
+    _must(ninja, "ninja")
+
+
+def _check_flavour(environment: Environment) -> None:
+    """A GPU flavour from the default index may be for another toolkit; such a one must not be cached under the name."""
+    if not environment.flavour.startswith("cu"):
+        return
+    found = read_torch_version(environment)
+    if toolchains().flavour("cuda", found.cuda) != environment.flavour:
+        built_for = f"CUDA {found.cuda}" if found.cuda else "the CPU"
+        hint = f"make {toolchains().index_url(environment.flavour)} reachable"
+        raise MissingToolError(
+            f"the default index has torch {found.release} for {built_for}, not for {environment.flavour}", hint=hint
+        )
+
+
+def _must(command: list[str], what: str) -> Finished:
+    done = run(command)
+    if done.code != 0:
+        hint = "check the network and that this Python has wheels for it"
+        raise MissingToolError(f"cannot install {what}\n{shown(command)}\n{done.tail()}", hint=hint)
+    return done
+
+
+def _reachable(url: str) -> bool:
+    """Whether a wheel index answers, asked once and briefly: pip itself would retry for minutes."""
+    if os.environ.get("PIP_NO_INDEX"):
+        return False
+    request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - the address is in our own data
+    try:
+        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code == 405  # it is there, and does not like a HEAD
+    except (OSError, ValueError):
+        return False
+
+
+def same_version(left: str | None, right: str | None) -> bool:
+    """Whether two versions have the same major and minor; 13 equals 13.0."""
+    if left is None or right is None:
+        return left == right
+    try:
+        return Version.parse(left).minor_text == Version.parse(right).minor_text
+    except ValueError:
+        return False

@@ -1,0 +1,61 @@
+"""How much of the machine a build may use."""
+
+from __future__ import annotations
+
+import os
+
+from kci.errors import UsageError
+
+# What one compiler of torch sources was seen to need at its worst, in GiB; nvcc with several archs needs more.
+_MEMORY_PER_JOB = {"cuda": 4, "cpu": 2}
+
+
+def job_count(asked: int | None, backend: str) -> int:
+    """How many compilers run at once: what was asked for, else `MAX_JOBS`, else by cores and memory.
+
+    nvcc may itself run several threads (`NVCC_THREADS`), and each of them counts.
+
+    Raises:
+        UsageError: the number asked for is not a positive integer.
+    """
+    if asked is not None:
+        if asked < 1:
+            raise UsageError(f"the number of jobs must be at least 1, not {asked}")
+        return asked
+    if (limit := _positive("MAX_JOBS")) is not None:
+        jobs = limit
+    else:
+        jobs = max(1, min(_cores(), _memory_gib() // _MEMORY_PER_JOB[backend]))
+    threads = nvcc_threads() if backend == "cuda" else None
+    return max(1, jobs // (threads or 1))
+
+
+def nvcc_threads() -> int | None:
+    """`NVCC_THREADS`, or None if it is not set.
+
+    Raises:
+        UsageError: it is not a positive integer.
+    """
+    return _positive("NVCC_THREADS")
+
+
+def _positive(name: str) -> int | None:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise UsageError(f"{name}={text!r} is not a positive number", hint=f"set {name} to 1 or more, or unset it")
+    return int(text)
+
+
+def _cores() -> int:
+    """Cores that this process may use, which in a container can be fewer than the machine has."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _memory_gib() -> int:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**30
+    except (ValueError, OSError):
+        return 4

@@ -1,0 +1,300 @@
+"""The native builder: compiles a CPU or CUDA variant on this machine with its own compilers, without CMake or Nix.
+
+`plan` decides everything and runs nothing that changes the machine; `build` then carries it out. `--dry-run` prints
+what `plan` decided, so what is printed is what is run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from kci.builders import generate
+from kci.builders.cache import locked, work_dir
+from kci.builders.commands import (
+    COMPAT,
+    COMPAT_OBJECT,
+    COMPAT_SOURCE,
+    GENERATED,
+    STUB,
+    Target,
+    Toolchain,
+    compat_command,
+    compile_command,
+    link_command,
+    stub_command,
+)
+from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
+from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
+from kci.builders.depends import Headers, ensure_headers, find_headers
+from kci.builders.environment import (
+    Environment,
+    ensure,
+    isolated,
+    own,
+    python_include,
+    read_torch_version,
+    same_version,
+)
+from kci.builders.limits import job_count, nvcc_threads
+from kci.builders.ninjafile import Step, ninja_text
+from kci.builders.package import installed_files, package_dir, write_package
+from kci.builders.paths import is_plain, refused
+from kci.builders.process import Finished, shown, stream
+from kci.builders.publish import publish
+from kci.builders.sources import Language, Sources, collect
+from kci.builders.toolchains import toolchains
+from kci.builders.types import Built, Log, Request
+from kci.config.values import Version
+from kci.errors import BuildFailedError, MissingToolError, UsageError
+from kci.matrix.names import Kind
+
+_LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
+BUILDABLE = ("cpu", "cuda")
+_SYSTEMS = {("Linux", "x86_64"): "x86_64-linux", ("Linux", "aarch64"): "aarch64-linux"}
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """A planned build: what to install, what to write, what to run, what to copy."""
+
+    target: Target
+    chain: Toolchain
+    headers: tuple[Headers, ...]
+    sources: Sources
+    steps: tuple[Step, ...]
+    files: dict[str, str]
+    """Generated files, relative to the work directory."""
+    package: dict[str, Path]
+    jobs: int
+
+    def setup(self) -> Iterator[list[str]]:
+        """The commands that install what is missing."""
+        environment = self.chain.environment
+        if not environment.complete:
+            yield from environment.setup()
+        if self.chain.cuda is not None and not self.chain.cuda.complete:
+            yield from self.chain.cuda.setup(environment.python)
+        for headers in self.headers:
+            if not headers.complete:
+                yield headers.setup(environment.python)
+
+    def ninja(self) -> list[str]:
+        """The command that compiles and links."""
+        return [str(self.chain.environment.ninja), "-C", str(self.target.work), "-j", str(self.jobs)]
+
+
+def plan(request: Request, log: Log) -> Recipe:
+    """Decide how to build a variant.
+
+    Raises:
+        FindingsError: the kernel's files are not as build.toml says.
+        UnsafeError: build.toml names a path outside of the kernel's directory.
+        MissingToolError: this machine cannot build the variant; the message names what is missing.
+        BuildFailedError: the variant cannot be built at all.
+    """
+    variant = request.variant
+    _check_kind(request)
+    _check_machine(request)
+    generate.checked_id(request.kernel_id)
+    package = package_dir(request.kernel_dir, request.build)
+    files = installed_files(request.kernel_dir, package, request.build)
+    sources = collect(request, log)
+    work = work_dir(request.cache, request.kernel_dir, variant.name).absolute()
+    for path in (request.kernel_dir.resolve(), work):
+        if not is_plain(str(path)) or "|" in str(path):
+            raise UsageError(f"kci cannot build in {str(path)!r}", hint="use a path without control characters and `|`")
+    environment, headers = _environment(request), find_headers(sources.depends, request.cache)
+    cxx = cxx_compiler()
+    chain = Toolchain(
+        cxx=cxx,
+        gnu_unique=knows_gnu_unique(cxx),
+        environment=environment,
+        python_include=python_include(),
+        cuda=find_toolkit(variant.compute, request.cache, log)
+        if variant.backend == "cuda" and variant.compute
+        else None,
+        depends_include=tuple(path for found in headers for path in found.include),
+        glibc_compat=glibc_is_newer(),
+        nvcc_threads=nvcc_threads(),
+    )
+    target = Target(variant, request.kernel_dir, work, request.kernel_id)
+    generated = _generated(chain)
+    return Recipe(
+        target=target,
+        chain=chain,
+        headers=headers,
+        sources=sources,
+        steps=tuple(_steps(chain, target, sources, tuple(sorted(generated)))),
+        files=generated,
+        package=files,
+        jobs=job_count(request.jobs, variant.backend),
+    )
+
+
+def commands(recipe: Recipe) -> list[str]:
+    """What a build runs, one shell line each, for `--dry-run`."""
+    lines = [shown(command) for command in recipe.setup()]
+    lines += [f"mkdir -p {shown([str(recipe.target.work)])}", f"cd {shown([str(recipe.target.work)])}"]
+    lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
+    lines += [f"# {shown(recipe.ninja())} runs:"]
+    lines += [shown(step.command) for step in recipe.steps]
+    return lines
+
+
+def build(request: Request, log: Log) -> Built:
+    """Build a variant into `request.output`, which appears only when it is whole.
+
+    Raises:
+        BuildFailedError: a compiler failed; the message holds its command and its output.
+        KciError: as `plan`.
+    """
+    recipe = plan(request, log)
+    environment = ensure(recipe.chain.environment, log)
+    _check_torch(request, environment)
+    if recipe.chain.cuda is not None:
+        ensure_toolkit(recipe.chain.cuda, environment.python, log)
+    ensure_headers(recipe.headers, environment.python, log)
+    work = recipe.target.work
+    with locked(work, log):
+        _prepare(recipe)
+        done = stream(recipe.ninja(), log, env=_compile_environment())
+        if done.code != 0:
+            raise BuildFailedError(_failure(request, done), hint=_hint(done))
+        with publish(request.output) as staging:
+            write_package(staging, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
+            shutil.copyfile(work / recipe.target.module, staging / recipe.target.module)
+            (staging / recipe.target.module).chmod(0o755)
+    archs = recipe.sources.archs if request.variant.backend == "cuda" else None
+    return Built(output=request.output, builder="native", archs=archs)
+
+
+def _check_kind(request: Request) -> None:
+    variant = request.variant
+    if variant.kind is Kind.NOARCH:
+        message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
+        raise BuildFailedError(message, hint=refused("KCI507", message).hint)
+    if variant.kind is Kind.TVM_FFI:
+        hint = "build it with --builder nix, or with the reference builder"
+        raise MissingToolError("the native builder cannot build tvm-ffi kernels yet", hint=hint)
+
+
+def _check_machine(request: Request) -> None:
+    """Refuse what this machine cannot compile for; kci does not cross-compile."""
+    variant = request.variant
+    if variant.backend not in BUILDABLE:
+        refuse_backend(variant.backend)
+    here = _SYSTEMS.get((platform.system(), platform.machine()))
+    if here != variant.system:
+        shown_here = here or f"{platform.system()} on {platform.machine()}"
+        hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
+        raise MissingToolError(
+            f"{variant.name} needs a machine of {variant.system}, and this is {shown_here}", hint=hint
+        )
+
+
+def _environment(request: Request) -> Environment:
+    """The torch to compile against.
+
+    A stable-ABI build needs torch's headers only, and the CPU wheel carries CUDA's as well, so it takes the small wheel
+    whatever the backend. A full build links torch's own CUDA libraries and needs the wheel of the exact CUDA version.
+    """
+    if not request.isolation:
+        return own()
+    variant = request.variant
+    assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
+    full_gpu = variant.kind is Kind.FULL and variant.backend == "cuda"
+    flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
+    return isolated(request.cache, variant.torch, flavour)
+
+
+def _check_torch(request: Request, environment: Environment) -> None:
+    """Compare the torch that is really there with the variant's name: a wrong one would give a mislabelled binary."""
+    variant, found = request.variant, read_torch_version(environment)
+    hint = "leave out --no-isolation, and kci installs the right one" if environment.root is None else ""
+    if variant.kind is Kind.STABLE_ABI:
+        # The name promises a stable ABI version, not the torch it was compiled with, so any torch that has it will do.
+        if variant.stable_abi and Version.parse(found.minor) < Version.parse(variant.stable_abi):
+            message = f"torch {found.release} is older than the stable ABI {variant.stable_abi} of {variant.name}"
+            raise MissingToolError(message, hint=hint)
+        return
+    if not same_version(found.minor, variant.torch):
+        raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {found.release}", hint=hint)
+    if variant.backend == "cuda" and not same_version(found.cuda, variant.compute):
+        built_for = f"CUDA {found.cuda}" if found.cuda else "no CUDA"
+        message = f"{variant.name} needs a torch for CUDA {variant.compute}, and {found.release} is for {built_for}"
+        raise MissingToolError(message, hint=hint)
+
+
+def _steps(chain: Toolchain, target: Target, sources: Sources, generated: tuple[str, ...]) -> Iterator[Step]:
+    """Every command. All of them depend on the generated files, which also name the versions of the tools."""
+    for unit in sources.units:
+        tool = "nvcc" if unit.language is Language.CUDA else "c++"
+        command = tuple(compile_command(chain, target, unit))
+        yield Step(unit.object, (str(unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
+    libraries: tuple[str, ...] = ()
+    if target.variant.kind is Kind.STABLE_ABI and target.variant.backend == "cuda":
+        libraries = (STUB,)
+        yield Step(STUB, ("stub.cpp",), tuple(stub_command(chain)), f"link {STUB}", generated)
+    objects = tuple(unit.object for unit in sources.units)
+    if chain.glibc_compat:
+        objects = (*objects, COMPAT_OBJECT)
+        yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
+    link = tuple(link_command(chain, target, objects))
+    yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
+
+
+def _generated(chain: Toolchain) -> dict[str, str]:
+    tools = [
+        version_line(chain.cxx),
+        f"torch {chain.environment.release or read_torch_version(chain.environment).release}",
+    ]
+    tools += [f"nvcc {nvcc_version(chain.cuda.nvcc) or chain.cuda.version}"] if chain.cuda else []
+    files = {
+        f"{GENERATED}/registration.h": generate.REGISTRATION_H,
+        "stub.cpp": generate.STUB_CPP,
+        "tools.txt": "\n".join(tools) + "\n",
+    }
+    if chain.glibc_compat:
+        files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
+        files[f"{COMPAT}/bits/sstream.tcc"] = generate.SSTREAM_TCC
+        files[COMPAT_SOURCE] = generate.COMPAT_CPP
+    return files
+
+
+def _prepare(recipe: Recipe) -> None:
+    """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
+    texts = {**recipe.files, "build.ninja": ninja_text(recipe.steps, recipe.target.module)}
+    for name, text in texts.items():
+        path = recipe.target.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+
+
+def _compile_environment() -> dict[str, str]:
+    """The caller's environment, with compilers speaking English and ninja reporting plainly."""
+    return {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
+
+
+def _failure(request: Request, done: Finished) -> str:
+    """The failing command and the compiler's words, from where ninja begins to report them."""
+    lines = done.output.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("FAILED:")]
+    told = Finished(done.code, "\n".join(lines[starts[0] :])) if starts else done
+    return f"building {request.variant.name} failed\n{told.tail()}"
+
+
+def _hint(done: Finished) -> str:
+    """What to do about a failure that a build on a bare machine is likely to meet."""
+    if missing := _LIBRARY_HEADER.search(done.output):
+        return (
+            f"{missing[1]} belongs to a CUDA library that comes with a whole toolkit only: build in the leg's image "
+            "(--container auto), or move the kernel to the stable ABI"
+        )
+    return "the command can be run again by hand in the work directory"

@@ -1,0 +1,63 @@
+"""The noarch builder: a variant of Python files only."""
+
+from __future__ import annotations
+
+from kci.builders.generate import noarch_ops
+from kci.builders.package import all_files, package_dir, write_package
+from kci.builders.paths import refused
+from kci.builders.publish import publish
+from kci.builders.types import Built, Log, Request
+from kci.errors import BuildFailedError, UsageError
+from kci.matrix.names import Kind
+
+
+def build(request: Request, log: Log) -> Built:
+    """Copy the package and generate its `_ops.py` (format sections 8.4 and 8.5).
+
+    Raises:
+        UsageError: the variant is not a noarch one.
+        BuildFailedError: the kernel is one of compiled code, and this backend merely has no component.
+        FindingsError: the package is missing or wrong.
+        UnsafeError: a link in it leads out of the kernel's directory.
+    """
+    check(request)
+    package = package_dir(request.kernel_dir, request.build)
+    files = all_files(request.kernel_dir, package)
+    ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
+    with publish(request.output) as staging:
+        write_package(staging, files, {"_ops.py": ops})
+    log(f"copied {len(files)} files of {package.name}")
+    return Built(output=request.output, builder="noarch", archs=request.variant.archs)
+
+
+def check(request: Request) -> None:
+    """Refuse variants that have compiled code.
+
+    Raises:
+        UsageError: the variant's name says that it is compiled.
+        BuildFailedError: only its framework says so (trap 6 of the format).
+    """
+    variant = request.variant
+    if variant.kind is not Kind.NOARCH:
+        raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", hint="use --builder native")
+    if request.build.torch_noarch is None:
+        framework = request.build.framework_name
+        error = refused(
+            "KCI507", f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
+        )
+        raise BuildFailedError(error.message, hint=error.hint, diagnostics=error.diagnostics)
+
+
+def commands(request: Request) -> list[str]:
+    """What a build does, for `--dry-run`: nothing is run.
+
+    Raises:
+        KciError: as `build`.
+    """
+    check(request)
+    package = package_dir(request.kernel_dir, request.build)
+    count = len(all_files(request.kernel_dir, package))
+    return [
+        f"# kci copies {count} files of {package} to {request.output}",
+        f"# kci writes {request.output / '_ops.py'}",
+    ]

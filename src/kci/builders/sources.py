@@ -1,0 +1,172 @@
+"""What is compiled for one variant: every source of the binding and of the backend's components, checked."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kci.builders.paths import inside, is_plain, refused, source_file
+from kci.builders.types import Log, Request
+from kci.config.model import Component, CudaComponent
+from kci.config.values import Depend, Version
+from kci.errors import BuildFailedError
+from kci.matrix.archs import component_archs
+
+CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
+CUDA_ENDINGS = (".cu",)
+HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+
+_STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
+_STUB_SINCE = Version.parse("12.8")
+
+
+class Language(enum.StrEnum):
+    """Which compiler takes a source."""
+
+    CXX = "cxx"
+    CUDA = "cuda"
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One source to compile."""
+
+    source: Path
+    shown: str
+    """The path as build.toml names it."""
+    object: str
+    """Where the object goes, relative to the work directory."""
+    language: Language
+    include: tuple[Path, ...]
+    flags: tuple[str, ...]
+    """The author's flags, in the order of build.toml."""
+    archs: tuple[str, ...] = ()
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """All of a variant's units, and what the components ask for on top."""
+
+    units: tuple[Unit, ...]
+    depends: tuple[Depend, ...]
+    archs: tuple[str, ...]
+    """The union over the components, sorted as text, as metadata.json lists them (format section 2.8)."""
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """One table of build.toml that names sources."""
+
+    label: str
+    src: tuple[str, ...]
+    include: tuple[str, ...]
+    cxx_flags: tuple[str, ...]
+    cuda_flags: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+    cuda: bool = False
+
+
+def collect(request: Request, log: Log) -> Sources:
+    """The units of a variant, in the order of build.toml.
+
+    A component whose `cuda-minver` is above the variant's toolkit is left out, as the format says (section 2.2).
+
+    Raises:
+        FindingsError: a source is missing or of the wrong kind, a flag cannot be carried, or no arch is left.
+        UnsafeError: a path leads out of the kernel's directory.
+        BuildFailedError: no component is left.
+    """
+    torch = request.build.torch
+    assert torch is not None  # noqa: S101  - the native builder is asked for torch kernels only
+    components = dict(_active(request, log))
+    if not components:
+        hint = "lower the component's cuda-minver, or raise general.cuda.minver so that the variant is not planned"
+        raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
+    origins = [_Origin("torch", torch.src, torch.include or (), torch.cxx_flags or ())]
+    origins += [_origin(request, label, component) for label, component in components.items()]
+    units: list[Unit] = []
+    for origin in origins:
+        units += _units(request.kernel_dir, origin, len(units))
+    return Sources(
+        units=tuple(units),
+        depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
+        archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
+    )
+
+
+def _active(request: Request, log: Log) -> Iterator[tuple[str, Component]]:
+    compute = Version.parse(request.variant.compute) if request.variant.compute else None
+    for label, component in request.build.components(request.variant.backend).items():
+        minver = component.cuda_minver if isinstance(component, CudaComponent) else None
+        if minver is not None and compute is not None and compute < minver:
+            log(f"component {label} is left out: it needs CUDA {minver}, and this variant has {compute}")
+            continue
+        yield label, component
+
+
+def _origin(request: Request, label: str, component: Component) -> _Origin:
+    if not isinstance(component, CudaComponent):
+        return _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
+    assert request.variant.compute is not None  # noqa: S101  - every CUDA variant has a compute version
+    compute = Version.parse(request.variant.compute)
+    archs = component_archs(component, compute)
+    if not archs:
+        wanted = ", ".join(component.cuda_capabilities or ())
+        raise refused(
+            "KCI508", f"kernel.{label} asks for {wanted or 'no archs'}, and CUDA {compute} can build none of it"
+        )
+    return _Origin(
+        label=f"kernel.{label}",
+        src=component.src,
+        include=component.include or (),
+        cxx_flags=component.cxx_flags or (),
+        cuda_flags=tuple(_known_to(compute, component.cuda_flags or ())),
+        archs=archs,
+        cuda=True,
+    )
+
+
+def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
+    """Without the one flag that kernels commonly set and that a toolkit below 12.8 does not know (section 8.3)."""
+    return (flag for flag in flags if compute >= _STUB_SINCE or not flag.startswith(_STUB_FLAGS))
+
+
+def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
+    for flag in (*origin.cxx_flags, *origin.cuda_flags):
+        if not is_plain(flag):
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which a build file cannot carry")
+    include = tuple(inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
+    number = first
+    for entry in dict.fromkeys(origin.src):
+        source = source_file(kernel_dir, entry, f"{origin.label}.src")
+        language = _language(origin, entry)
+        if language is None:
+            continue
+        yield Unit(
+            source=source,
+            shown=entry,
+            object=f"obj/{number:03d}-{_plain_name(entry)}.o",
+            language=language,
+            include=include,
+            flags=origin.cuda_flags if language is Language.CUDA else origin.cxx_flags,
+            archs=origin.archs if language is Language.CUDA else (),
+        )
+        number += 1
+
+
+def _language(origin: _Origin, entry: str) -> Language | None:
+    """The compiler for a source; None for a header, which is listed so that it is known to be part of the kernel."""
+    ending = PurePosixPath(entry).suffix.lower()
+    if ending in HEADER_ENDINGS:
+        return None
+    if ending in CXX_ENDINGS:
+        return Language.CXX
+    if ending in CUDA_ENDINGS and origin.cuda:
+        return Language.CUDA
+    where = "for a component of another backend" if ending in CUDA_ENDINGS else "that kci has no compiler for"
+    raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
+
+
+def _plain_name(entry: str) -> str:
+    """The file name with everything but letters, digits, dots and dashes replaced; the number keeps it unique."""
+    return "".join(char if char.isascii() and (char.isalnum() or char in ".-_") else "_" for char in Path(entry).name)

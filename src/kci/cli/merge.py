@@ -1,0 +1,56 @@
+"""`kci merge`: artifacts into one tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from kci.cli import Command, State
+from kci.tree.manifest import Manifest
+from kci.tree.merge import merge
+from kci.tree.planned import read_plan
+
+
+@click.command("merge", cls=Command)
+@click.argument("artifacts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="ARTIFACT...")
+@click.option("--into", required=True, type=click.Path(path_type=Path), help="The tree, or a folder for several.")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="What has to be there, from `kci plan`.")
+@click.option("--allow-partial", is_flag=True, help="Planned variants may be missing.")
+@click.option("--kernel", help="Merge this kernel only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
+@click.pass_obj
+def command(
+    state: State,
+    /,
+    *,
+    artifacts: tuple[Path, ...],
+    into: Path,
+    plan_file: Path | None,
+    allow_partial: bool,
+    kernel: str | None,
+    as_json: bool,
+) -> None:
+    """Merge artifacts, folders of artifacts and variant directories to one tree per kernel.
+
+    One kernel: DIR is its tree. Several: DIR/<kernel> is each one's. Exit 1 if a planned variant is missing.
+    """
+    planned = read_plan(plan_file) if plan_file else None
+    manifests = merge(artifacts, into, planned, allow_partial=allow_partial, kernel=kernel)
+    if as_json:
+        answer = {"schema": 1, "complete": all(item.complete for item in manifests), "manifests": manifests}
+        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+    elif not state.quiet:
+        for manifest in manifests:
+            click.echo(_text(manifest))
+
+
+def _text(manifest: Manifest) -> str:
+    lines = [f"{manifest.kernel} version {manifest.version}: {len(manifest.present)} variants"]
+    for entry in manifest.present:
+        carried = "  (kept from the tree as it was)" if entry.origin.carried else ""
+        lines.append(f"  {entry.variant}{carried}")
+    if manifest.planned is not None:
+        lines += [f"  missing: {name}" for name in manifest.missing] or ["  all planned variants are there"]
+    return "\n".join(lines)

@@ -1,0 +1,53 @@
+"""`kci pack`: the artifact of a built variant directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kci.cli import Command, State
+from kci.matrix.names import this_system
+from kci.tree.archive import SUFFIXES
+from kci.tree.leg import artifact_name, leg_for
+from kci.tree.metadata import FILE_NAME, read_metadata, seal
+from kci.tree.pack import pack
+
+
+@click.command("pack", cls=Command)
+@click.argument("variant_dir", type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True))
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="File or directory to write to.  [default: .]")
+@click.option("--zstd", is_flag=True, help="Compress; a file name that ends with .zst says so too.")
+@click.option("--seal", "reseal", is_flag=True, help="Remove bytecode and hash the files anew before packing.")
+@click.option("--builder", default="", help="Which builder made the variant, for the record.")
+@click.option("--system", help="Where it was built, for a noarch variant.  [default: this machine]")
+@click.option(
+    "--attempt",
+    type=click.IntRange(min=1),
+    default=1,
+    envvar="GITHUB_RUN_ATTEMPT",
+    help="Of two artifacts for one variant, the higher attempt wins.  [env: GITHUB_RUN_ATTEMPT]",
+)
+@click.pass_obj
+def command(
+    state: State,
+    /,
+    *,
+    variant_dir: Path,
+    output: Path | None,
+    zstd: bool,
+    reseal: bool,
+    builder: str,
+    system: str | None,
+    attempt: int,
+) -> None:
+    """Make the artifact of VARIANT_DIR, a built variant directory. Prints the artifact's path."""
+    if reseal:
+        seal(variant_dir, read_metadata(variant_dir / FILE_NAME))
+    leg = leg_for(variant_dir, system=system or this_system(), builder=builder, attempt=attempt)
+    target = output or Path()
+    if not target.name.endswith(SUFFIXES):
+        target /= artifact_name(leg.kernel, leg.variant, zstd=zstd)
+    click.echo(pack(variant_dir, target, leg))
+    if not state.quiet:
+        click.echo(f"{leg.variant}: digest {leg.digest}", err=True)

@@ -1,0 +1,89 @@
+"""Python dependencies: the curated names, and which of them a variant's metadata carries (format section 1.6)."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from kci.config.model import Build, KernelDependency
+from kci.config.values import Backend
+from kci.errors import FindingsError
+from kci.tree.files import tree_error
+
+
+class PythonPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a curated name stands for: the package to install and the modules to import."""
+
+    package: str
+    imports: tuple[str, ...]
+
+
+class DependsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """The curated names, general and by backend."""
+
+    as_of: datetime.date
+    source: str
+    general: dict[str, PythonPackage]
+    backends: dict[str, dict[str, PythonPackage]]
+
+    def lookup(self, name: str, backend: str) -> PythonPackage | None:
+        """What the loader finds for a name: the general table first, then the backend's own."""
+        return self.general.get(name) or self.backends.get(backend, {}).get(name)
+
+
+@cache
+def depends_table() -> DependsTable:
+    """The curated names that the reference's loader knows."""
+    text = (Path(__file__).parent / "data" / "python-depends.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), DependsTable)
+
+
+_RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
+"""Backends whose `python-depends` reach the metadata. `general.neuron.python-depends` is read and then ignored."""
+
+
+def python_depends(build: Build, backend: str) -> tuple[str, ...]:
+    """The names for a variant's metadata: the general ones, then the backend's own.
+
+    Every backend's list is checked, declared or not, because the reference resolves all of them.
+
+    Raises:
+        FindingsError: a name is not in the curated table that it was looked up in.
+    """
+    table = depends_table()
+    general = build.general.python_depends or ()
+    _require(general, table.general, "general.python-depends")
+    by_backend: dict[str, tuple[str, ...]] = {}
+    for name in _RESOLVED:
+        part = getattr(build.general, name.value)
+        names = (part.python_depends or ()) if part is not None else ()
+        _require(names, table.backends.get(name.value, {}), f"general.{name.value}.python-depends")
+        by_backend[name.value] = names
+    return general + by_backend.get(backend, ())
+
+
+def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) -> None:
+    for name in names:
+        if name not in known:
+            raise _unknown(name, known, key)
+
+
+def _unknown(name: str, known: dict[str, PythonPackage], key: str) -> FindingsError:
+    choice = f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
+    return tree_error(
+        "KCI601",
+        f"{key} names {name!r}, which no loader knows",
+        hint=f"{choice}; other packages cannot be depended on",
+        path="build.toml",
+    )
+
+
+def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
+    """The kernels that a variant depends on: the general ones, then the backend's own (cuda, neuron, xpu)."""
+    part = getattr(build.general, backend, None) if backend in ("cuda", "neuron", "xpu") else None
+    own = (part.kernel_depends or ()) if part is not None else ()
+    return (build.general.kernel_depends or ()) + own

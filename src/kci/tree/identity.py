@@ -1,0 +1,138 @@
+"""What tells one build of a kernel from another: the unique id, the kernel id, and the commit it came from.
+
+Format section 3.2: the kernel id is torch's op namespace, the native module's name and the key in `sys.modules`, all in
+one, so two builds of different sources must not share it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from kci.config.values import python_name
+from kci.errors import FindingsError
+from kci.tree.files import is_bytecode, walk
+
+_LOCATION_VARIABLES = (
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_WORK_TREE",
+)
+"""Variables that would make git answer for another repository, as they do inside a hook."""
+
+_OUTPUT_DIRECTORIES = ("build", "result", "dist")
+"""Folders of a kernel that hold what was built from it; they must not change the id of the next build."""
+
+
+class GitState(msgspec.Struct, frozen=True):
+    """The commit a source was taken from, and whether tracked files differ from it."""
+
+    commit: str
+    dirty: bool
+
+
+def unique_id(kernel_dir: Path) -> str:
+    """The part of a kernel id that changes with the source.
+
+    In a git repository: the first 7 digits of the root tree of HEAD, with `_dirty` if tracked files changed. Anywhere
+    else the reference draws 64 random bits. kci takes them from a hash of the kernel's files instead: the legs of one
+    plan run on different machines and must agree, and a second run must give the same bytes.
+
+    Args:
+        kernel_dir: the directory with the build.toml.
+
+    Raises:
+        FindingsError: the directory is in a git repository that git refuses to read, or it cannot be read.
+    """
+    tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
+    if tree:
+        return tree[:7] + ("_dirty" if _dirty(kernel_dir) else "")
+    return base64.b32encode(content_hash(kernel_dir)[:8]).decode().rstrip("=").lower()
+
+
+def kernel_id(name: str, backend: str, unique: str) -> str:
+    """`_<python name>_<backend>_<unique id>`, for example `_gated_norm_rocm_1a2b3c4`."""
+    return f"_{python_name(name)}_{backend}_{unique}"
+
+
+def provenance(kernel_dir: Path) -> GitState | None:
+    """The commit of the kernel's source, or None outside git.
+
+    Raises:
+        FindingsError: the directory is in a git repository that git refuses to read.
+    """
+    commit = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    return GitState(commit, _dirty(kernel_dir)) if commit else None
+
+
+def _dirty(kernel_dir: Path) -> bool:
+    """Whether tracked files of the repository changed; untracked files and submodules do not count."""
+    return bool(_git(kernel_dir, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"))
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    """What git prints, stripped; empty where there is no git, no repository or no such object.
+
+    Raises:
+        FindingsError: git found a repository and refuses to read it. Going on would silently give another id.
+    """
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    environment = {key: value for key, value in os.environ.items() if key not in _LOCATION_VARIABLES}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
+    # A repository's own configuration may name programs to run; none of them is needed to read a commit.
+    command = [git, "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(directory), *arguments]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=120
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FindingsError(f"git cannot be run in {directory}: {error}") from error
+    if "dubious ownership" in done.stderr:
+        raise FindingsError(
+            f"git refuses to read the repository of {directory}: it belongs to another user",
+            hint=f"git config --global --add safe.directory '{directory.resolve()}' (or its repository's root)",
+        )
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def content_hash(kernel_dir: Path) -> bytes:
+    """A hash over names and contents of a kernel's files; hidden files, bytecode and build outputs do not count.
+
+    Of a linked directory only the link itself counts: inside the kernel its files are there anyway, and what lies
+    outside is no source that a build would take.
+
+    Raises:
+        FindingsError: a file cannot be read.
+    """
+    total = hashlib.sha256()
+    for found in walk(kernel_dir):
+        parts = found.name.split("/")
+        if is_bytecode(found.name) or any(part.startswith(".") for part in parts):
+            continue
+        if parts[0] in _OUTPUT_DIRECTORIES and len(parts) > 1:
+            continue
+        try:
+            if found.regular:
+                with found.path.open("rb") as file:
+                    content = hashlib.file_digest(file, "sha256").hexdigest()
+            elif found.link:
+                content = f"-> {found.path.readlink()}"
+            else:
+                continue
+        except OSError as error:
+            raise FindingsError(f"cannot read {found.path}: {error.strerror}") from error
+        total.update(f"{found.name}\0{content}\0".encode())
+    return total.digest()

@@ -1,0 +1,88 @@
+"""`kci-manifest.json` at a tree's top: what was planned, what is there, and where each variant came from.
+
+It holds no times and no paths of the machine that merged, so equal inputs give equal bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from kci import __version__
+from kci.tree.files import tree_error
+
+FILE_NAME = "kci-manifest.json"
+SCHEMA = 1
+_MAX_BYTES = 16 * 1024 * 1024
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a variant came from."""
+
+    artifact: str
+    """The artifact's file name; empty for a variant directory that was given as it was."""
+    commit: str | None = None
+    dirty: bool | None = None
+    attempt: int = 1
+    builder: str = ""
+    carried: bool = False
+    """The variant was in the tree before this merge and was not in its artifacts."""
+
+
+class Present(msgspec.Struct, frozen=True):
+    """A variant that is in the tree."""
+
+    variant: str
+    digest: str
+    backend: str
+    origin: Origin
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The tree's record. `planned` is null when the merge was given no plan; nothing is missing then."""
+
+    kernel: str
+    version: int
+    planned: tuple[str, ...] | None
+    present: tuple[Present, ...]
+    missing: tuple[str, ...]
+    complete: bool
+    schema: int = SCHEMA
+    created_by: str = f"kci {__version__}"
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA:
+            raise ValueError(f"schema {self.schema} is not known; this kci reads schema {SCHEMA}")
+
+
+_ORDER = ("schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing")
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The bytes of `kci-manifest.json`, with a newline at the end."""
+    data = msgspec.to_builtins(manifest)
+    text = msgspec.json.encode({key: data[key] for key in _ORDER})
+    return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def read_manifest(tree: Path) -> Manifest | None:
+    """The manifest of a tree, or None if it has none.
+
+    Raises:
+        FindingsError: there is one, and it cannot be read.
+    """
+    path = tree / FILE_NAME
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise tree_error("KCI611", f"cannot read {path}: {error.strerror}", path=str(path)) from error
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except ValueError as error:
+        raise tree_error(
+            "KCI611", f"{path} is not a manifest: {error}", hint="remove it and merge again", path=str(path)
+        ) from error

@@ -1,0 +1,265 @@
+"""`metadata.json` of a variant: its keys, how it is made from a build.toml, reading and writing (format section 3)."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from kci import __version__
+from kci.config.model import Build, KernelDependency
+from kci.config.values import KERNEL_NAME_PATTERN, Backend, check_git_url
+from kci.errors import FindingsError
+from kci.tree.depends import kernel_depends, python_depends
+from kci.tree.digest import Digest, compute
+from kci.tree.files import remove_bytecode, tree_error, write_atomic
+from kci.tree.identity import GitState, kernel_id
+
+FILE_NAME = "metadata.json"
+SIGNATURE_NAME = "metadata.json.sigstore"
+MAX_BYTES = 16 * 1024 * 1024
+"""A metadata file lists a variant's files; a larger one is no metadata file."""
+
+NAME_PATTERN = KERNEL_NAME_PATTERN.removesuffix("$") + r"\Z"
+"""A kernel name and nothing after it: `$` would let a newline through."""
+
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class GitRecord(msgspec.Struct, frozen=True):
+    """A commit in the metadata: its full id, and whether tracked files differed from it."""
+
+    commit: str
+    dirty: bool
+
+    def __post_init__(self) -> None:
+        _check_commit(self.commit)
+
+
+class BuilderRecord(msgspec.Struct, frozen=True):
+    """The tool that built the variant. `commit` and `dirty` come together or not at all."""
+
+    version: str
+    commit: str | None = None
+    dirty: bool | None = None
+
+    def __post_init__(self) -> None:
+        if (self.commit is None) != (self.dirty is None):
+            raise ValueError("`commit` and `dirty` come together or not at all")
+        if self.commit is not None:
+            _check_commit(self.commit)
+
+
+class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
+    """Where a variant came from."""
+
+    kernel_builder: BuilderRecord
+    kernel: GitRecord | None = None
+
+
+class BackendRecord(msgspec.Struct, frozen=True):
+    """The backend, and the GPU architectures that the variant holds code for."""
+
+    type: Backend
+    archs: tuple[str, ...] | None = None
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
+    """`metadata.json`; the fields are in the order in which they are written."""
+
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    id: str
+    version: Annotated[int, Meta(ge=0)]
+    license: str
+    upstream: str | None = None
+    source: str | None = None
+    python_depends: tuple[str, ...] = ()
+    kernel_depends: tuple[KernelDependency, ...] = ()
+    backend: BackendRecord = BackendRecord(Backend.CPU)
+    digest: Digest | None = None
+    provenance: Provenance | None = None
+
+    def __post_init__(self) -> None:
+        if not self.id.isascii() or not self.id.isidentifier() or keyword.iskeyword(self.id):
+            raise ValueError(f"`id` {self.id!r} is not a Python module name")
+        for url in (self.upstream, self.source):
+            if url is not None:
+                check_git_url(url)
+
+
+_REQUIRED = ("name", "id", "version", "license", "python-depends", "backend")
+"""Keys that the reference's reader insists on."""
+
+
+def metadata_for(
+    build: Build,
+    backend: str,
+    unique: str,
+    *,
+    archs: Iterable[str] | None = None,
+    provenance: GitState | None = None,
+) -> Metadata:
+    """The metadata of a variant, before it is sealed.
+
+    Args:
+        build: the kernel.
+        backend: the variant's backend.
+        unique: the unique id of the source, see `identity.unique_id`.
+        archs: the archs that were really built; written text-sorted. A `[torch-noarch]` kernel has its own lists,
+            which are copied in file order.
+        provenance: the commit of the source, None outside git.
+
+    Raises:
+        FindingsError: a Python dependency is not in the curated tables.
+    """
+    kind = Backend(backend)
+    return Metadata(
+        name=build.name,
+        id=kernel_id(build.name, kind.value, unique),
+        version=build.general.version,
+        license=build.general.license,
+        upstream=_text(build.general.upstream),
+        source=_text(build.general.source),
+        python_depends=python_depends(build, kind.value),
+        kernel_depends=kernel_depends(build, kind.value),
+        backend=BackendRecord(kind, _archs(build, kind, archs)),
+        provenance=Provenance(
+            # Version text is free. The suffix says that kci, not the reference's builder, was at work.
+            kernel_builder=BuilderRecord(version=f"{__version__}+kci"),
+            kernel=GitRecord(provenance.commit, provenance.dirty) if provenance else None,
+        ),
+    )
+
+
+def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple[str, ...] | None:
+    """The archs to record (section 2.8): only cuda and rocm have them."""
+    if build.torch_noarch is not None:
+        noarch = {Backend.CUDA: build.torch_noarch.cuda_capabilities, Backend.ROCM: build.torch_noarch.rocm_archs}
+        return noarch.get(backend)
+    if backend not in (Backend.CUDA, Backend.ROCM) or archs is None:
+        return None
+    return tuple(sorted({arch for arch in archs if arch})) or None
+
+
+def _text(url: str | None) -> str | None:
+    return None if url is None else str(url)
+
+
+def encode(metadata: Metadata) -> bytes:
+    """The bytes of `metadata.json`: two spaces of indent, the keys in their order, no newline at the end."""
+    data = _without_none(msgspec.to_builtins(metadata))
+    return json.dumps(data, indent=2, ensure_ascii=False).encode()
+
+
+def _without_none(value: Any) -> Any:
+    """Drop keys without a value; the reference leaves them out rather than writing null."""
+    match value:
+        case dict():
+            return {key: _without_none(item) for key, item in value.items() if item is not None}
+        case list() | tuple():
+            return [_without_none(item) for item in value]
+        case _:
+            return value
+
+
+def read_metadata(path: Path) -> Metadata:
+    """Read a `metadata.json` as strictly as the reference's reader, and insist on an id that can be imported.
+
+    Raises:
+        FindingsError: the file is missing, unreadable or not a metadata file.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise tree_error("KCI602", f"cannot read {path}: {error.strerror}", path=str(path)) from error
+    if len(data) > MAX_BYTES:
+        raise tree_error("KCI602", f"{path} is larger than {MAX_BYTES} bytes", path=str(path))
+    try:
+        return decode(data)
+    except ValueError as error:
+        raise tree_error("KCI602", f"{path} is not a metadata file: {error}", path=str(path)) from error
+
+
+def decode(data: bytes) -> Metadata:
+    """Read the bytes of a metadata file.
+
+    Raises:
+        ValueError: what is wrong with them.
+    """
+    try:
+        raw = json.loads(data, object_pairs_hook=_unique_keys)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"no JSON: {error}" if not str(error).startswith("the key") else str(error)) from None
+    if not isinstance(raw, dict):
+        raise ValueError("expected an object")
+    missing = [key for key in _REQUIRED if key not in raw]
+    if missing:
+        raise ValueError(f"the key `{missing[0]}` is missing")
+    # None stands for "not there" in the types above, so a null has to be refused before.
+    for key in ("kernel-depends", "python-depends"):
+        if key in raw and raw[key] is None:
+            raise ValueError(f"`{key}` is null")
+    return msgspec.convert(_canonical_provenance(raw), Metadata)
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r} is there twice")
+        found[key] = value
+    return found
+
+
+def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:
+    """Accept the older key `sha` for `commit`, and write commits in lower case."""
+    record = raw.get("provenance")
+    if not isinstance(record, dict):
+        return raw
+    parts = {
+        key: _canonical_commit(key, part) if key in ("kernel-builder", "kernel") and isinstance(part, dict) else part
+        for key, part in record.items()
+    }
+    return raw | {"provenance": parts}
+
+
+def _canonical_commit(key: str, record: dict[str, Any]) -> dict[str, Any]:
+    if "sha" in record and "commit" in record:
+        raise ValueError(f"`provenance.{key}` has both `commit` and its older name `sha`")
+    renamed = {"commit" if name == "sha" else name: value for name, value in record.items()}
+    commit = renamed.get("commit")
+    return renamed | {"commit": commit.lower()} if isinstance(commit, str) else renamed
+
+
+def _check_commit(commit: str) -> None:
+    if not _COMMIT.fullmatch(commit):
+        raise ValueError(f"{commit!r} is not a full commit id of 40 or 64 hexadecimal digits")
+
+
+def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
+    """Finish a variant directory: remove bytecode, hash the files, write `metadata.json` last.
+
+    A signature of an earlier metadata file is removed, because it cannot hold for the new one.
+
+    Returns:
+        The metadata as written, with its digest.
+
+    Raises:
+        FindingsError: a file cannot be read or written.
+    """
+    if not variant_dir.is_dir():
+        raise FindingsError(f"{variant_dir} is not a directory")
+    remove_bytecode(variant_dir)
+    (variant_dir / SIGNATURE_NAME).unlink(missing_ok=True)
+    sealed = msgspec.structs.replace(metadata, digest=compute(variant_dir))
+    write_atomic(variant_dir / FILE_NAME, encode(sealed))
+    return sealed

@@ -1,0 +1,113 @@
+"""Making the artifact of a variant directory: one tar that is the same bytes whenever the files are."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, cast
+
+import msgspec
+
+from kci.errors import UnsafeError, UsageError
+from kci.tree.archive import LIMITS, SUFFIXES, zstandard
+from kci.tree.files import Found, folded, is_bytecode, is_executable, tree_error, unsafe_name, walk, work_dir
+from kci.tree.leg import LEG_NAME, Leg
+
+_ZSTD_LEVEL = 10
+
+
+def pack(variant_dir: Path, out_file: Path, leg: Leg) -> Path:
+    """Write the artifact of a variant directory.
+
+    Names are sorted, times and owners zero and modes 644 or 755, so the same files always give the same bytes.
+
+    Args:
+        variant_dir: a sealed variant directory.
+        out_file: where to; `.tar.zst` compresses, `.tar` does not.
+        leg: what `leg_for` says about the directory.
+
+    Returns:
+        `out_file`.
+
+    Raises:
+        UsageError: the file name ends with neither suffix, or the leg is another variant's.
+        UnsafeError: the directory holds a link, a device or a name that cannot travel.
+        FindingsError: a file cannot be read, the archive cannot be written, or the variant is too large.
+        MissingToolError: `.tar.zst` without the zstandard package.
+    """
+    if not out_file.name.endswith(SUFFIXES):
+        raise UsageError(f"{out_file} is no artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")
+    if leg.variant != variant_dir.name:
+        raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
+    files = packable(variant_dir)
+    with work_dir(out_file, "pack") as work:
+        temporary = work / "artifact"
+        try:
+            with temporary.open("wb") as raw, _compressed(raw, zstd=out_file.name.endswith(".zst")) as stream:
+                _write(stream, leg, files)
+            temporary.replace(out_file)
+        except OSError as error:
+            raise tree_error("KCI604", f"cannot write {out_file}: {error.strerror}", path=str(out_file)) from error
+    return out_file
+
+
+def packable(variant_dir: Path) -> list[Found]:
+    """The files of a variant directory that an artifact can hold, after the same checks that unpacking makes.
+
+    Raises:
+        UnsafeError: there is a link, a device or a name that cannot travel.
+        FindingsError: the variant is too large for an artifact.
+    """
+    found = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
+    seen: dict[str, str] = {}
+    for item in found:
+        reason = unsafe_name(item.name)
+        if item.link:
+            reason = "it is a link; put the file itself there"
+        elif not item.regular:
+            reason = "it is neither a file nor a directory"
+        elif other := seen.get(folded(item.name)):
+            reason = f"it differs from {other!r} in case only"
+        if reason:
+            raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
+        seen[folded(item.name)] = item.name
+    size = sum(item.path.stat().st_size for item in found)
+    if len(found) > LIMITS.members or size > LIMITS.size:
+        raise tree_error(
+            "KCI604",
+            f"{variant_dir} is too large for an artifact: {len(found)} files, {size} bytes",
+            hint=f"an artifact holds up to {LIMITS.members} files and {LIMITS.size} bytes",
+            path=str(variant_dir),
+        )
+    return found
+
+
+@contextmanager
+def _compressed(raw: IO[bytes], *, zstd: bool) -> Iterator[IO[bytes]]:
+    if not zstd:
+        yield raw
+        return
+    compressor = zstandard().ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
+    with compressor.stream_writer(raw, closefd=False) as stream:
+        yield cast("IO[bytes]", stream)
+
+
+def _write(stream: IO[bytes], leg: Leg, files: list[Found]) -> None:
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        text = msgspec.json.format(msgspec.json.encode(leg), indent=2) + b"\n"
+        archive.addfile(_member(LEG_NAME, len(text)), io.BytesIO(text))
+        for item in files:
+            with item.path.open("rb") as file:
+                member = _member(f"{leg.variant}/{item.name}", item.path.stat().st_size)
+                member.mode = 0o755 if is_executable(item.path) else 0o644
+                archive.addfile(member, file)
+
+
+def _member(name: str, size: int) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    member.mode = 0o644
+    return member

@@ -1,0 +1,82 @@
+"""What a plan promises: the variants of each kernel. Read from the JSON that `kci plan --format json` prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kci.errors import FindingsError
+from kci.matrix.names import parse_variant_name
+from kci.tree.files import tree_error
+from kci.tree.metadata import NAME_PATTERN
+
+SCHEMA = 1
+
+
+class PlannedKernel(msgspec.Struct, frozen=True):
+    """The variants of one kernel that a run set out to build. `version` is null where the plan does not say."""
+
+    name: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    planned: tuple[str, ...]
+    version: Annotated[int, Meta(ge=0)] | None = None
+
+    def __post_init__(self) -> None:
+        for variant in self.planned:
+            parse_variant_name(variant)
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """The kernels of a plan by name. A run without legs has none."""
+
+    kernels: dict[str, PlannedKernel]
+
+
+class _Plan(msgspec.Struct):
+    schema: int
+    kernels: tuple[PlannedKernel, ...]
+
+
+def read_plan(path: Path) -> Planned:
+    """Read a plan file.
+
+    Raises:
+        FindingsError: it cannot be read, or is no plan that this kci knows.
+    """
+    try:
+        return parse_plan(path.read_bytes(), str(path))
+    except OSError as error:
+        raise _error(f"cannot read the plan {path}: {error.strerror}", str(path)) from error
+
+
+def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
+    """Read the JSON of a plan; keys that are not about planned variants are ignored.
+
+    Args:
+        text: the JSON.
+        where: what to call it in an error.
+
+    Raises:
+        FindingsError: it is no plan that this kci knows.
+    """
+    try:
+        schema = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("schema")
+        if schema != msgspec.Raw(str(SCHEMA).encode()):
+            raise ValueError(
+                f"schema {bytes(schema).decode() if schema else 'missing'}; this kci reads schema {SCHEMA}"
+            )
+        plan = msgspec.json.decode(text, type=_Plan)
+    except (ValueError, RecursionError) as error:
+        raise _error(f"{where} is not a plan: {error}", where) from error
+    kernels: dict[str, PlannedKernel] = {}
+    for kernel in plan.kernels:
+        if kernel.name in kernels:
+            raise _error(f"{where} names the kernel {kernel.name} twice", where)
+        kernels[kernel.name] = kernel
+    return Planned(kernels)
+
+
+def _error(message: str, where: str) -> FindingsError:
+    return tree_error("KCI611", message, hint="kci plan --format json makes one", path=where)

@@ -1,0 +1,83 @@
+"""Editions of the catalog: what they hold, and that a bad file is refused with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kci.catalog.rows import DEFAULT_EDITION, Catalog, beside, editions, load_catalog
+from kci.catalog.runners import default_runners
+from kci.errors import FindingsError, UsageError
+from kci.matrix.names import SYSTEMS
+
+
+def test_the_default_edition_is_the_references_table(catalog: Catalog) -> None:
+    assert catalog.name == DEFAULT_EDITION
+    # One row per torch, compute and system: the numbered table of the format reference, expanded.
+    assert len(catalog.rows) == 2 + (3 + 6 + 1 + 2 + 1) + (3 + 4 + 2 + 1 + 2 + 1)
+    first = catalog.rows[0]
+    assert (first.torch.text, first.backend, first.bundled) == ("2.11", "cpu", False)
+    assert [row.torch.text for row in catalog.rows] == sorted(row.torch.text for row in catalog.rows)
+    tvm = {(row.torch.text, row.compute.text) for row in catalog.rows if row.tvm_ffi and row.compute}
+    assert tvm == {("2.12", "12.6"), ("2.12", "13.0"), ("2.12", "13.2"), ("2.12", "2025.3.2"), ("2.13", "13.2")}
+
+
+@pytest.mark.parametrize("name", editions())
+def test_every_edition_is_sound(name: str) -> None:
+    loaded = load_catalog(name)
+    assert loaded.name == name
+    assert loaded.source
+    assert len({row.key for row in loaded.rows}) == len(loaded.rows), "a row stands twice"
+    assert {row.system for row in loaded.rows} <= set(SYSTEMS)
+    assert all(load_catalog(neighbour) for neighbour in loaded.beside)
+    for row in loaded.rows:
+        path, line = loaded.line(row)
+        assert loaded.document.line(line) == "[[row]]", path
+
+
+def test_rows_beside_the_window_come_from_the_neighbours(catalog: Catalog) -> None:
+    found = {(row.torch.text, row.edition) for _, row in beside(catalog)}
+    assert found == {("2.11", DEFAULT_EDITION), ("2.11", "2026-03-25"), ("2.14", "2026-09-02")}
+    supported = {row.key for row in catalog.rows if row.bundled}
+    assert not supported & {row.key for _, row in beside(catalog)}
+
+
+def test_every_row_that_kci_compiles_for_has_a_runner() -> None:
+    runners = default_runners()
+    for backend, build in runners.build.items():
+        assert set(build.image) <= set(runners.runner), backend
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "missing required field"),
+        ('name = "x"\nas-of = 2026-01-01\nsource = "y"\nrow = 1', "row"),
+        (
+            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "gpu"\nsystems = []',
+            "backend",
+        ),
+        (
+            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []',
+            "a cuda row needs `compute` versions",
+        ),
+        (
+            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
+            '[[row]]\ntorch = "2.13"\nbackend = "cpu"\ncompute = ["1.0"]\nsystems = []',
+            "a cpu row has no `compute` versions",
+        ),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    with pytest.raises(FindingsError) as caught:
+        load_catalog(str(tmp_path / "mine.toml"))
+    (found,) = caught.value.diagnostics
+    assert found.rule == "KCI120"
+    assert said in found.message
+
+
+def test_an_unknown_edition_is_wrong_usage() -> None:
+    with pytest.raises(UsageError):
+        load_catalog("2020-01-01")

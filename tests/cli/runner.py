@@ -1,0 +1,47 @@
+"""Calls the command line as a user does: in a process of its own, or, where that is too slow, in this one."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import msgspec
+
+from kci.cli import main
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a command answered."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+def kci(*arguments: str | Path) -> Result:
+    """Run a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code: object = 0
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = stop.code
+    return Result(int(code or 0), out.getvalue(), err.getvalue())  # type: ignore[call-overload]
+
+
+def kci_process(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> Result:
+    """Run a command in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kci", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)

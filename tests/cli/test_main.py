@@ -1,0 +1,193 @@
+"""What holds for every command: help, exit codes, where output goes, and that start-up stays light."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci, kci_process
+from conftest import ROOT
+from kci.cli import COMMANDS
+
+GOOD = (
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+)
+
+
+@pytest.fixture
+def kernel_dir(tmp_path: Path) -> Path:
+    (tmp_path / "build.toml").write_text(GOOD)
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+def test_every_command_has_help(command: str, flag: str) -> None:
+    result = kci(command, flag)
+    assert result.code == 0
+    assert result.stdout.startswith(f"Usage: kci {command}")
+
+
+def test_every_command_takes_the_common_options() -> None:
+    for command in COMMANDS:
+        shown = kci(command, "--help").stdout
+        if "COMMAND [ARGS]" not in shown:
+            assert all(option in shown for option in ("-q, --quiet", "-v, --verbose", "--color")), command
+
+
+def test_a_misspelt_command_is_wrong_usage_with_a_suggestion() -> None:
+    result = kci("matrx")
+    assert result.code == 2
+    assert "did you mean `matrix`?" in result.stderr
+
+
+def test_the_answer_is_on_stdout_and_findings_on_stderr(tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
+    result = kci_process("matrix", tmp_path, "--format", "names")
+    assert (result.code, result.stdout) == (0, "torch-cpu\n")
+    assert "warning[KCI107]" in result.stderr
+    assert kci_process("matrix", tmp_path, "--format", "names", "-q").stderr == ""
+
+
+def test_on_github_findings_are_annotations_too(tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text(GOOD.replace("version", "verison"))
+    result = kci_process("matrix", tmp_path, GITHUB_ACTIONS="true")
+    assert result.code == 1
+    assert "::error title=KCI101,file=" in result.stderr
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m kci matrix examples/relu | head -1",
+        shell=True, cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+
+
+def test_color_is_off_where_nobody_looks_and_on_when_asked(kernel_dir: Path) -> None:
+    assert "\x1b[" not in kci_process("matrix", kernel_dir).stdout
+    assert "\x1b[" in kci_process("matrix", kernel_dir, "--color", "always").stdout
+
+
+def test_the_hot_path_imports_nothing_heavy() -> None:
+    """`kci matrix` is typed all day."""
+    code = (
+        "import sys\nfrom kci.cli import main\n"
+        "try: main(['matrix', 'examples/relu', '--format', 'names'])\nexcept SystemExit: pass\n"
+        "heavy = {'rich', 'jinja2', 'yaml', 'tomlkit', 'tree_sitter', 'packaging', 'elftools', 'subprocess', 'asyncio',"
+        " 'difflib', 'urllib.request', 'kci.render', 'kci.builders', 'kci.tree', 'kci.verify', 'kci.config.explain'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+BAD = {
+    "no build.toml": (None, 1, "no build.toml here or below"),
+    "broken TOML": ("[general\n", 1, "build.toml:1:9: error[KCI004]"),
+    "unknown key": (GOOD + "colour = 1\n", 1, "error[KCI101]: `colour` is not a key of `[torch-noarch]`"),
+    "wrong type": (GOOD.replace('["cpu"]', '"cpu"'), 1, "error[KCI103]: `general.backends` must be an array"),
+    "unknown edition": (GOOD.replace("= 5", "= 6"), 1, "error[KCI105]: unsupported build edition 6"),
+    "no framework": (GOOD.replace("[torch-noarch]", ""), 1, "error[KCI106]"),
+    "two frameworks": (GOOD + "[torch]\n", 1, "error[KCI106]"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("command", ["matrix", "plan", "render", "run"])
+def test_bad_input_is_named_with_its_place_and_without_a_traceback(command: str, case: str, tmp_path: Path) -> None:
+    text, code, said = BAD[case]
+    if text is not None:
+        (tmp_path / "build.toml").write_text(text)
+    result = kci_process(command, tmp_path)
+    assert result.code == code
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_all_errors_are_shown_at_once(tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text(GOOD.replace("name", "nmae").replace('"MIT"', "1"))
+    shown = kci("check", tmp_path)
+    assert shown.code == 1
+    assert {"KCI101", "KCI102", "KCI103"} <= {
+        word[-7:-1] for word in shown.stderr.replace("]", "] ").split() if "KCI" in word
+    }
+
+
+def test_matrix_json_is_the_documented_form() -> None:
+    answer = json.loads(kci("matrix", ROOT / "examples" / "relu", "--format", "json", "--explain").stdout)
+    assert answer["schema"] == 1
+    assert set(answer["catalog"]) == {"name", "as_of"}
+    (kernel,) = answer["kernels"]
+    assert {"name", "path", "version", "variants", "dropped"} <= set(kernel)
+    keys = {"name", "kind", "backend", "system", "torch", "compute", "stable_abi", "tvm_ffi", "archs", "bundled"}
+    assert all(set(variant) == keys for variant in kernel["variants"])
+    dropped = {"system", "backend", "torch", "compute", "rule", "reason", "path", "line"}
+    assert all(set(entry) == dropped for entry in kernel["dropped"])
+    assert (
+        "dropped" not in json.loads(kci("matrix", ROOT / "examples" / "relu", "--format", "json").stdout)["kernels"][0]
+    )
+
+
+def test_names_are_sorted_and_unique_over_all_kernels() -> None:
+    names = kci("matrix", ROOT / "examples", "--format", "names").stdout.splitlines()
+    assert names == sorted(set(names))
+    assert {"torch-cpu", "torch-stable-abi211-cu130-x86_64-linux", "torch213-cxx11-cpu-x86_64-linux"} <= set(names)
+
+
+def test_the_github_form_is_one_line_of_legs() -> None:
+    text = kci("matrix", ROOT / "examples" / "relu", "--format", "github").stdout
+    assert text.count("\n") == 1
+    legs = json.loads(text)["include"]
+    assert {"kernel", "path", "variant", "backend", "system", "runner"} <= set(legs[0])
+
+
+def test_markdown_can_be_pasted() -> None:
+    shown = kci("matrix", ROOT / "examples" / "swiglu", "--format", "markdown", "--explain").stdout
+    assert "| --- | --- |" in shown
+    assert "| torch-cpu | noarch |" in shown
+
+
+def test_filters_narrow_and_repeat() -> None:
+    names = kci(
+        "matrix", ROOT / "examples" / "relu", "--format", "names", "--backend", "cpu", "--backend", "rocm",
+        "--system", "x86_64-linux", "--only", "*213*",
+    ).stdout.split()  # fmt: skip
+    assert names == [
+        "torch213-cxx11-cpu-x86_64-linux",
+        "torch213-cxx11-rocm71-x86_64-linux",
+        "torch213-cxx11-rocm72-x86_64-linux",
+    ]
+
+
+def test_another_edition_of_the_catalog_gives_other_variants() -> None:
+    names = kci("matrix", ROOT / "examples" / "relu", "--format", "names", "--catalog", "2026-03-25").stdout
+    assert "torch211-cxx11-cu128-x86_64-linux" in names
+    assert kci("matrix", ROOT / "examples" / "relu", "--catalog", "1999-01-01").code == 2
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+def test_output_does_not_depend_on_hash_order(seed: str) -> None:
+    arguments = ("matrix", ROOT / "examples", "--format", "json", "--explain", "--tier", "all")
+    assert kci_process(*arguments, PYTHONHASHSEED=seed) == kci_process(*arguments, PYTHONHASHSEED="0")
+
+
+def test_explain_knows_every_rule() -> None:
+    listed = kci("explain").stdout.splitlines()
+    assert len(listed) > 30
+    for line in listed:
+        assert "Fix: " in kci("explain", line.split()[0]).stdout
+    assert kci("explain", "unknown-key").stdout.startswith("KCI101")
+    assert kci("explain", "KCI999").code == 2
+
+
+def test_catalog_show() -> None:
+    assert "2.13   cuda     13.0" in kci("catalog", "show").stdout
+    answer = json.loads(kci("catalog", "show", "2026-09-02", "--format", "json").stdout)
+    assert answer["as_of"] == "2026-09-02"
+    assert {row["torch"] for row in answer["rows"]} == {"2.13", "2.14"}

@@ -1,0 +1,123 @@
+"""Which archs a component is built for (format sections 2.6 to 2.8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import kernel, torch_kernel
+from kci.catalog.archs import arch_tables
+from kci.config.values import Version
+from kci.matrix.archs import component_archs, intersect_capabilities, natural, variant_archs
+from kci.matrix.names import Kind
+
+# What the reference's own code gives, by list and toolkit (section 2.6).
+TABLE = [
+    ("8.0 9.0a 12.0+PTX", "8.0 9.0a", "8.0 9.0a 12.0+PTX", "8.0 9.0a 12.0+PTX"),
+    ("7.5 8.0 8.6 9.0 9.0a", "7.5 8.0 8.6 9.0a", "7.5 8.0 8.6 9.0a", "7.5 8.0 8.6 9.0a"),
+    ("10.0a 10.0", "", "10.0 10.0a", "10.0a"),
+    ("6.0+PTX", "6.0+PTX", "6.0+PTX", "6.0+PTX"),
+    ("5.0 8.0 12.0a+PTX", "8.0", "8.0 12.0a+PTX", "8.0 12.0a+PTX"),
+]
+
+
+@pytest.mark.parametrize("toolkit", [0, 1, 2], ids=["12.6", "12.8", "13.0"])
+@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
+def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
+    default = arch_tables().cuda_default(Version.parse(["12.6", "12.8", "13.0"][toolkit]))
+    assert " ".join(intersect_capabilities(row[0].split(), default)) == row[1 + toolkit]
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "first", "last"),
+    [("11.8", "7.0", "9.0+PTX"), ("12.6", "7.0", "9.0+PTX"), ("12.8", "7.0", "12.0+PTX"), ("12.9", "7.0", "12.0+PTX"),
+     ("13.0", "7.5", "12.1+PTX"), ("13.2", "7.5", "12.1+PTX"), ("14.0", "7.5", "12.1+PTX")],
+)  # fmt: skip
+def test_the_default_list_follows_the_toolkit(toolkit: str, first: str, last: str) -> None:
+    default = arch_tables().cuda_default(Version.parse(toolkit))
+    assert (default[0], default[-1]) == (first, last)
+
+
+def test_numbers_sort_as_numbers() -> None:
+    assert sorted(["10.0", "9.0a", "9.0", "12.0"], key=natural) == ["9.0", "9.0a", "10.0", "12.0"]
+
+
+def test_the_metadata_order_is_textual_and_a_union_over_components() -> None:
+    built = torch_kernel(
+        ["cuda"],
+        components="""
+        [kernel.one]
+        backend = "cuda"
+        depends = []
+        src = []
+        cuda-capabilities = ["7.5", "10.0"]
+        [kernel.two]
+        backend = "cuda"
+        depends = []
+        src = []
+        cuda-capabilities = ["8.0", "7.5"]
+        """,
+    ).build
+    # Under 12.8 the 10.1 of the default list picks 10.0 as well; it is there once.
+    assert variant_archs(built, Kind.FULL, "cuda", Version.parse("13.0")) == ("10.0", "7.5", "8.0")
+
+
+def test_a_component_below_its_cuda_minver_counts_for_nothing() -> None:
+    built = torch_kernel(
+        ["cuda"],
+        components="""
+        [kernel.everywhere]
+        backend = "cuda"
+        depends = []
+        src = []
+        cuda-capabilities = ["8.0"]
+        [kernel.newer]
+        backend = "cuda"
+        depends = []
+        src = []
+        cuda-capabilities = ["9.0a"]
+        cuda-minver = "13.0"
+        """,
+    ).build
+    assert variant_archs(built, Kind.FULL, "cuda", Version.parse("12.6")) == ("8.0",)
+    assert variant_archs(built, Kind.FULL, "cuda", Version.parse("13.0")) == ("8.0", "9.0a")
+
+
+def test_rocm_intersects_exactly() -> None:
+    part = torch_kernel(
+        ["rocm"],
+        components="""
+        [kernel.one]
+        backend = "rocm"
+        depends = []
+        src = []
+        rocm-archs = ["gfx942", "gfx90a", "gfx940"]
+        """,
+    ).build.kernel["one"]
+    assert component_archs(part, Version.parse("7.1")) == ("gfx90a", "gfx942")
+    everything = torch_kernel(["rocm"]).build
+    archs = variant_archs(everything, Kind.FULL, "rocm", Version.parse("7.2"))
+    assert archs == (
+        "gfx1030", "gfx1100", "gfx1101", "gfx1200", "gfx1201", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950",
+    )  # fmt: skip
+
+
+def test_noarch_lists_are_copied_verbatim_and_only_for_their_backend() -> None:
+    built = kernel("""
+        [general]
+        name = "some-kernel"
+        version = 1
+        edition = 5
+        license = "MIT"
+        backends = ["cpu", "cuda", "rocm"]
+        [torch-noarch]
+        cuda_capabilities = ["9.0", "11.8", "8.0"]
+        rocm_archs = ["gfx942", "gfx1"]
+    """).build
+    assert variant_archs(built, Kind.NOARCH, "cuda", Version.parse("12.6")) == ("9.0", "11.8", "8.0")
+    assert variant_archs(built, Kind.NOARCH, "rocm", Version.parse("7.1")) == ("gfx942", "gfx1")
+    assert variant_archs(built, Kind.NOARCH, "cpu", None) is None
+
+
+def test_backends_without_archs_have_none() -> None:
+    built = torch_kernel(["cpu"]).build
+    assert variant_archs(built, Kind.FULL, "cpu", None) is None

@@ -1,0 +1,251 @@
+"""Which variants a kernel has, and why not the others (format sections 2.1 to 2.5)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import ROOT, kernel, torch_kernel
+from kci.catalog.rows import Catalog, load_catalog
+from kci.config.reader import Kernel, parse_kernel
+from kci.matrix.names import parse_variant_name
+from kci.matrix.selection import compute_matrix, select
+from kci.matrix.types import Tier
+
+CONFORMANCE = ROOT.parent / "shared" / "conformance" / "variants.json"
+
+GATED_NORM = """
+    [general]
+    name = "gated-norm"
+    version = 2
+    edition = 5
+    license = "apache-2.0"
+    backends = ["cuda", "rocm"]
+    [general.cuda]
+    minver = "13.0"
+    [torch]
+    src = ["torch-ext/torch_binding.cpp"]
+    [torch.stable-abi]
+    cuda = "2.11"
+    xpu = "2.11"
+    [kernel.norm_cuda]
+    backend = "cuda"
+    depends = ["torch"]
+    src = ["csrc/norm.cu"]
+    cuda-capabilities = ["8.0", "9.0a", "12.0+PTX"]
+    [kernel.norm_rocm]
+    backend = "rocm"
+    depends = ["torch"]
+    src = ["csrc/norm.cu"]
+    rocm-archs = ["gfx942", "gfx90a", "gfx940"]
+"""
+
+
+def names(made: Kernel, catalog: Catalog, tier: Tier = Tier.RELEASE, system: str | None = None) -> list[str]:
+    variants = select(made, catalog, tier).variants
+    return [variant.name for variant in variants if system in (None, variant.system)]
+
+
+def test_stable_and_full_abi_side_by_side(catalog: Catalog) -> None:
+    made = kernel(GATED_NORM)
+    assert names(made, catalog, system="x86_64-linux") == [
+        "torch-stable-abi211-cu130-x86_64-linux",
+        "torch-stable-abi211-cu132-x86_64-linux",
+        "torch212-cxx11-rocm71-x86_64-linux",
+        "torch212-cxx11-rocm72-x86_64-linux",
+        "torch213-cxx11-rocm71-x86_64-linux",
+        "torch213-cxx11-rocm72-x86_64-linux",
+    ]
+    assert names(made, catalog, system="aarch64-darwin") == []
+    assert names(made, catalog, Tier.PR, "x86_64-linux") == [
+        "torch-stable-abi211-cu130-x86_64-linux",
+        "torch213-cxx11-rocm71-x86_64-linux",
+    ]
+    by_name = {variant.name: variant for variant in select(made, catalog).variants}
+    stable = by_name["torch-stable-abi211-cu130-x86_64-linux"]
+    assert (stable.torch, stable.compute, stable.stable_abi) == ("2.13", "13.0", "2.11")
+    assert stable.archs == ("12.0+PTX", "8.0", "9.0a")
+
+
+@pytest.mark.skipif(not CONFORMANCE.exists(), reason="the conformance cases lie outside of this repository")
+def test_every_conformance_case_agrees_with_the_reference(catalog: Catalog) -> None:
+    for case in json.loads(CONFORMANCE.read_text())["cases"]:
+        made = parse_kernel(case["build_toml"].encode())
+        for tier in (Tier.RELEASE, Tier.PR):
+            found: dict[str, dict[str, list[str]]] = {}
+            for variant in select(made, catalog, tier).variants:
+                found.setdefault(variant.system, {}).setdefault(variant.backend, []).append(variant.name)
+                against = case["built_with"][variant.system][tier][variant.name]
+                assert (variant.torch, variant.compute) == (against["torch"], against["compute"]), case["name"]
+            expected = {
+                system: {backend: tiers[tier] for backend, tiers in backends.items() if tiers.get(tier)}
+                for system, backends in case["systems"].items()
+            }
+            assert found == {system: of for system, of in expected.items() if of}, f"{case['name']} {tier}"
+
+
+@pytest.mark.parametrize(
+    ("general", "torch", "gone", "rule", "line"),
+    [
+        ('[general.cuda]\nminver = "13.0"', "", "cu126", "KCI202", 'minver = "13.0"'),
+        ('[general.cuda]\nmaxver = "13"', "", "cu132", "KCI203", 'maxver = "13"'),
+        ("", 'minver = "2.13.0"', "torch212", "KCI204", 'minver = "2.13.0"'),
+        ("", 'maxver = "2.12"', "torch213", "KCI205", 'maxver = "2.12"'),
+    ],
+)
+def test_bounds_compare_as_versions_and_name_their_line(
+    catalog: Catalog, general: str, torch: str, gone: str, rule: str, line: str
+) -> None:
+    made = torch_kernel(["cuda"], general=general, torch=torch)
+    found = select(made, catalog, explain=True)
+    assert found.variants
+    assert not [variant.name for variant in found.variants if gone in variant.name]
+    dropped = [item for item in found.dropped if item.rule == rule]
+    assert dropped
+    assert all(made.document.line(item.line) == line for item in dropped)
+
+
+def test_a_maxver_without_a_minor_keeps_its_toolkit(catalog: Catalog) -> None:
+    """Trap 5: the reference compares text and would drop CUDA 13.0 here."""
+    made = torch_kernel(["cuda"], general='[general.cuda]\nminver = "13"\nmaxver = "13"')
+    assert {variant.compute for variant in select(made, catalog).variants} == {"13.0"}
+
+
+def test_the_stable_abi_version_does_not_filter_rows(catalog: Catalog) -> None:
+    made = torch_kernel(["cpu"], torch='stable-abi = "2.99"')
+    assert names(made, catalog, system="x86_64-linux") == ["torch-stable-abi299-cpu-x86_64-linux"]
+
+
+def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
+    """With torch capped at 2.11 the only cpu row is not bundled: nothing is released, nothing is in a pull request."""
+    made = torch_kernel(["cpu"], torch='maxver = "2.11"\nstable-abi = "2.9"')
+    assert names(made, catalog) == []
+    assert names(made, catalog, Tier.PR) == []
+    found = select(made, catalog, explain=True)
+    assert {item.rule for item in found.dropped if item.backend == "cpu"} == {"KCI205", "KCI208"}
+
+
+def test_a_backend_without_a_component_turns_noarch(catalog: Catalog) -> None:
+    """Trap 6."""
+    made = torch_kernel(["cpu", "cuda"], components='[kernel.one]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n')
+    assert "torch-cpu" in names(made, catalog, system="x86_64-linux")
+
+
+def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
+    made = kernel("""
+        [general]
+        name = "some-kernel"
+        version = 1
+        edition = 5
+        license = "MIT"
+        backends = ["cuda"]
+        [torch-noarch]
+    """)
+    found = select(made, catalog, explain=True)
+    assert [(variant.name, variant.torch, variant.compute) for variant in found.variants] == [
+        ("torch-cuda", "2.12", "12.6"),
+        ("torch-cuda", "2.12", "12.6"),
+    ]
+    assert {item.rule for item in found.dropped if item.backend == "cuda"} == {"KCI209"}
+    assert [variant.torch for variant in select(made, catalog, Tier.PR).variants] == ["2.13", "2.13"]
+
+
+def test_tpu_is_noarch_and_never_bundled(catalog: Catalog) -> None:
+    made = kernel("""
+        [general]
+        name = "some-kernel"
+        version = 1
+        edition = 5
+        license = "MIT"
+        backends = ["tpu", "neuron"]
+        [torch-noarch]
+    """)
+    assert names(made, catalog) == []
+    assert names(made, catalog, Tier.ALL) == ["torch-tpu"]
+    rules = {item.rule for item in select(made, catalog, explain=True).dropped if item.backend in ("tpu", "neuron")}
+    assert rules == {"KCI208", "KCI212"}
+
+
+def test_every_candidate_is_either_kept_or_dropped_with_a_place(catalog: Catalog) -> None:
+    made = kernel(GATED_NORM)
+    for tier in (Tier.PR, Tier.RELEASE):
+        found = select(made, catalog, tier, explain=True)
+        assert len(found.variants) + len(found.dropped) == len(catalog.rows)
+        assert len(found.kept) == len(found.variants)
+        assert all(item.path and item.line for item in (*found.dropped, *found.kept))
+
+
+def test_compat_lies_beside_the_window(catalog: Catalog) -> None:
+    made = torch_kernel(["cuda", "rocm"])
+    compat = select(made, catalog, Tier.COMPAT).variants
+    torches = {variant.torch for variant in compat}
+    assert torches == {"2.11", "2.14"}
+    released = {(variant.system, variant.name) for variant in select(made, catalog).variants}
+    assert not released & {(variant.system, variant.name) for variant in compat}
+    everything = {(variant.system, variant.name) for variant in select(made, catalog, Tier.ALL).variants}
+    assert everything == released | {(variant.system, variant.name) for variant in compat}
+
+
+def test_a_filter_says_what_it_left_out(catalog: Catalog) -> None:
+    made = torch_kernel(["cpu", "cuda"])
+    matrix = compute_matrix(
+        [made], catalog, keep=lambda variant: None if variant.backend == "cpu" else "not asked for", explain=True
+    )
+    assert {variant.backend for variant in matrix.kernels[0].variants} == {"cpu"}
+    filtered = [item for item in matrix.kernels[0].dropped if item.rule == "KCI211"]
+    assert {(item.backend, item.reason) for item in filtered} == {("cuda", "not asked for")}
+
+
+# --- properties ---
+
+BACKENDS = st.lists(st.sampled_from(["cpu", "cuda", "metal", "rocm", "xpu"]), min_size=1, unique=True)
+STABLE = st.one_of(
+    st.just(""),
+    st.just('stable-abi = "2.11"'),
+    st.sampled_from(["cpu", "cuda", "rocm"]).map(lambda backend: f'stable-abi = {{ {backend} = "2.10" }}'),
+)
+TORCHES = st.sampled_from(["2.10", "2.11", "2.12", "2.13", "2.14"])
+CUDAS = st.sampled_from(["12.4", "12.6", "13.0", "13.2", "13.4"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(BACKENDS, STABLE, TORCHES, TORCHES, CUDAS, CUDAS)
+def test_selection_properties(
+    backends: list[str], stable: str, low: str, lower: str, cuda_low: str, cuda_lower: str
+) -> None:
+    catalog = load_catalog()
+    low, lower = max(low, lower), min(low, lower)
+    cuda_low, cuda_lower = max(cuda_low, cuda_lower), min(cuda_low, cuda_lower)
+
+    def made(torch: str, cuda: str) -> Kernel:
+        general = f'[general.cuda]\nminver = "{cuda}"'
+        return torch_kernel(backends, general=general, torch=f'{stable}\nminver = "{torch}"')
+
+    narrow, wide = made(low, cuda_low), made(lower, cuda_lower)
+    released = set(names(narrow, catalog))
+    assert released == set(names(narrow, catalog)), "a pure function"
+    assert released <= set(names(wide, catalog)), "widening the bounds removes nothing"
+    assert set(names(narrow, catalog, Tier.PR)) <= released, "a pull request builds a part of the release"
+    for name in released:
+        assert parse_variant_name(name).backend in backends
+
+
+def test_adding_a_row_removes_no_full_abi_variant(catalog: Catalog) -> None:
+    made = torch_kernel(["cpu", "cuda"])
+    every = set(names(made, catalog))
+    for position in range(len(catalog.rows)):
+        from msgspec.structs import replace
+
+        fewer = replace(catalog, rows=catalog.rows[:position] + catalog.rows[position + 1 :])
+        assert set(names(made, fewer)) <= every
+
+
+def test_the_examples_have_the_variants_that_the_readme_shows(catalog: Catalog) -> None:
+    from kci.config.reader import read_kernel
+
+    relu = read_kernel(Path(ROOT) / "examples" / "relu")
+    assert "torch213-cxx11-cpu-x86_64-linux" in names(relu, catalog)

@@ -1,0 +1,114 @@
+"""From a matrix to legs: runners, images, what is left out, and GitHub's limits."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from conftest import kernel, torch_kernel
+from kci.catalog.rows import Catalog
+from kci.errors import FindingsError
+from kci.matrix.selection import compute_matrix
+from kci.matrix.types import Tier
+from kci.plan import legs as plan_legs
+from kci.plan.legs import as_json, github_matrix, make_plan
+
+NOARCH = """
+    [general]
+    name = "py-only"
+    version = 3
+    edition = 5
+    license = "MIT"
+    backends = ["cpu", "cuda", "metal"]
+    [torch-noarch]
+"""
+
+
+def test_every_variant_is_a_leg_or_left_out_with_a_reason(catalog: Catalog) -> None:
+    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "metal", "rocm", "xpu"])], catalog)
+    plan = make_plan(matrix)
+    planned = [leg.variant for leg in plan.legs]
+    left = [item.variant for item in plan.left_out]
+    assert sorted(planned + left) == sorted({variant.name for variant in matrix.kernels[0].variants})
+    assert list(plan.kernels[0].planned) == sorted(planned)
+    assert all(item.rule.startswith("KCI30") and item.reason for item in plan.left_out)
+
+
+def test_runner_and_image_follow_system_and_compute(catalog: Catalog) -> None:
+    plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog))
+    by_name = {leg.variant: leg for leg in plan.legs}
+    cuda = by_name["torch213-cxx11-cu130-x86_64-linux"]
+    assert cuda.runner == ("ubuntu-24.04",)
+    assert cuda.image == "docker.io/pytorch/manylinux2_28-builder:cuda13.0"
+    assert by_name["torch213-cxx11-cu126-aarch64-linux"].runner == ("ubuntu-24.04-arm",)
+    assert by_name["torch213-cxx11-cu126-aarch64-linux"].image.endswith("manylinuxaarch64-builder:cuda12.6")
+    assert by_name["torch212-cxx11-rocm72-x86_64-linux"].image.endswith(":rocm7.2")
+    assert all(0 < leg.timeout < 360 for leg in plan.legs), "a hosted job is killed after six hours"
+    bare = make_plan(compute_matrix([torch_kernel(["cuda"])], catalog), container=False)
+    assert {leg.image for leg in bare.legs} == {""}
+
+
+def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> None:
+    plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
+    assert [leg.variant for leg in plan.legs] == ["torch-cpu", "torch-cuda", "torch-metal"]
+    assert {leg.runner for leg in plan.legs} == {("ubuntu-24.04",)}
+    assert {leg.image for leg in plan.legs} == {""}
+
+
+def test_tvm_ffi_is_left_out(catalog: Catalog) -> None:
+    made = kernel("""
+        [general]
+        name = "some-kernel"
+        version = 1
+        edition = 5
+        license = "MIT"
+        backends = ["cpu"]
+        [tvm-ffi]
+        src = []
+        [kernel.one]
+        backend = "cpu"
+        depends = []
+        src = ["a.cpp"]
+    """)
+    plan = make_plan(compute_matrix([made], catalog))
+    assert not plan.legs
+    assert {item.rule for item in plan.left_out} == {"KCI303"}
+
+
+def test_two_kernels_of_one_name_are_refused(catalog: Catalog) -> None:
+    with pytest.raises(FindingsError) as caught:
+        make_plan(compute_matrix([kernel(NOARCH), kernel(NOARCH)], catalog))
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI304"]
+
+
+def test_the_github_form_is_the_legs(catalog: Catalog) -> None:
+    plan = make_plan(compute_matrix([torch_kernel(["cpu"])], catalog, Tier.PR))
+    text = github_matrix(plan)
+    assert "\n" not in text
+    assert [entry["variant"] for entry in json.loads(text)["include"]] == [leg.variant for leg in plan.legs]
+    empty = make_plan(compute_matrix([torch_kernel(["cpu"], torch='minver = "9.0"')], catalog))
+    assert json.loads(github_matrix(empty)) == {"include": []}
+    assert as_json(plan)["schema"] == 1
+
+
+def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
+    many = [
+        kernel(NOARCH.replace("py-only", f"py-{number}").replace('"cpu", "cuda", "metal"', '"cpu"'))
+        for number in range(257)
+    ]
+    with pytest.raises(FindingsError) as caught:
+        github_matrix(make_plan(compute_matrix(many, catalog)))
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI305"]
+    assert len(json.loads(github_matrix(make_plan(compute_matrix(many[:256], catalog))))["include"]) == 256
+
+
+def test_an_output_that_github_would_drop_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
+    exactly = len(github_matrix(plan))
+    monkeypatch.setattr(plan_legs, "MAX_OUTPUT_UNITS", exactly)
+    github_matrix(plan)
+    monkeypatch.setattr(plan_legs, "MAX_OUTPUT_UNITS", exactly - 1)
+    with pytest.raises(FindingsError) as caught:
+        github_matrix(plan)
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI306"]

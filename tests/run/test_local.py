@@ -1,0 +1,156 @@
+"""The whole job on one machine: what is built, taken over, left; and that stopping it anywhere leaves no half tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from conftest import ROOT
+from kci.catalog.rows import load_catalog
+from kci.config.reader import Kernel, read_kernel
+from kci.matrix.selection import compute_matrix
+from kci.run.local import Outcome, RunResult, State, outcomes_of, run_here
+from kci.run.variant import BuildOptions
+from kci.tree.manifest import read_manifest
+from kci.verify import verify
+
+SWIGLU = ROOT / "examples" / "swiglu"
+NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
+
+
+@pytest.fixture
+def kernel_dir(tmp_path: Path) -> Path:
+    """A noarch kernel outside of any repository."""
+    return Path(shutil.copytree(SWIGLU, tmp_path / "swiglu", ignore=shutil.ignore_patterns("build", "__pycache__")))
+
+
+def run(directory: Path, tree: Path, cache: Path, changed: object = None) -> RunResult:
+    kernel: Kernel = read_kernel(directory)
+    outcomes = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    tell = changed if callable(changed) else lambda _outcome: None
+    return run_here([kernel], outcomes, {kernel.build.name: tree}, BuildOptions(cache), tell)
+
+
+def states(result: RunResult) -> dict[str, State]:
+    return {outcome.variant.name: outcome.state for outcome in result.outcomes}
+
+
+def test_build_merge_verify(kernel_dir: Path, tmp_path: Path) -> None:
+    result = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+    assert states(result) == dict.fromkeys(NAMES, State.BUILT)
+    (tree,) = result.trees
+    assert tree.findings == ()
+    assert tree.manifest.complete
+    assert sorted(path.name for path in tree.tree.iterdir()) == ["kci-manifest.json", *NAMES]
+    assert [entry.variant for entry in tree.manifest.present] == NAMES
+    assert read_manifest(tree.tree) == tree.manifest
+
+
+def test_a_rerun_takes_over_what_still_holds(kernel_dir: Path, tmp_path: Path) -> None:
+    run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {State.REUSED}
+    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
+    source.write_text(source.read_text() + "# changed\n")
+    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {State.BUILT}
+    assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text().endswith("# changed\n")
+
+
+def test_a_kept_variant_that_was_tampered_with_is_built_again(kernel_dir: Path, tmp_path: Path) -> None:
+    run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+    (kept,) = (tmp_path / "cache" / "run").glob("*/torch-cpu/__init__.py")
+    kept.write_text("import os\n")
+    again = states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache"))
+    assert again == {"torch-cpu": State.BUILT, "torch-cuda": State.REUSED, "torch-rocm": State.REUSED}
+
+
+@pytest.mark.parametrize("stop_at", range(6))
+def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
+    kernel_dir: Path, tmp_path: Path, stop_at: int
+) -> None:
+    """There are two events for each of the three variants; Ctrl-C arrives at one of them."""
+    seen: list[State] = []
+
+    def stop(outcome: Outcome) -> None:
+        if len(seen) == stop_at:
+            raise KeyboardInterrupt
+        seen.append(outcome.state)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(kernel_dir, tmp_path / "tree", tmp_path / "cache", stop)
+    assert not (tmp_path / "tree").exists()
+    again = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+    reused = [state for state in states(again).values() if state is State.REUSED]
+    assert len(reused) == (stop_at + 1) // 2
+    assert again.trees[0].findings == ()
+    assert not list(tmp_path.glob("**/.kci-*"))
+
+
+def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> None:
+    kernel = read_kernel(ROOT / "examples" / "relu")
+    found = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is State.LEFT}
+    assert notes["torch213-cxx11-cpu-aarch64-linux"] == "needs an aarch64-linux machine"
+    waiting = {outcome.variant.name for outcome in found if outcome.state is State.WAITING}
+    assert "torch213-cxx11-cpu-x86_64-linux" in waiting
+    assert not waiting & set(notes)
+
+
+def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) -> None:
+    result = kci("run", kernel_dir, "--cache", tmp_path / "cache")
+    assert result.code == 0, result.stderr
+    lines = {line.split()[1]: line.split()[2:5] for line in result.stdout.splitlines() if line.startswith("swiglu ")}
+    assert lines == {name: ["built", "yes", "yes"] for name in NAMES}
+    assert verify(kernel_dir / "build") == []
+    again = kci("run", kernel_dir, "--cache", tmp_path / "cache")
+    assert again.stdout.count("reused") == 3
+
+
+def test_several_kernels_get_a_folder_each(kernel_dir: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(kernel_dir, tmp_path / "other"))
+    text = (other / "build.toml").read_text().replace('name = "swiglu"', 'name = "other"')
+    (other / "build.toml").write_text(text)
+    (other / "torch-ext" / "swiglu").rename(other / "torch-ext" / "other")
+    result = kci("run", kernel_dir, other, "--cache", tmp_path / "cache", "--into", tmp_path / "trees")
+    assert result.code == 0, result.stderr
+    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == ["other", "swiglu"]
+
+
+def test_nothing_selected_is_wrong_usage(kernel_dir: Path) -> None:
+    assert kci("run", kernel_dir, "--only", "nothing-*").code == 2
+
+
+def test_only_variants_for_other_machines_is_exit_3(tmp_path: Path) -> None:
+    result = kci("run", ROOT / "examples" / "relu", "--only", "*aarch64*", "--cache", tmp_path)
+    assert result.code == 3
+    assert "every variant needs another machine" in result.stderr
+
+
+@pytest.mark.torch
+def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> None:
+    """A real interrupt of a real compile: no tree, no orphaned compiler, and the rerun completes the tree."""
+    kernel = Path(
+        shutil.copytree(
+            ROOT / "examples" / "relu", tmp_path / "relu", ignore=shutil.ignore_patterns("build", "__pycache__")
+        )
+    )
+    command = [sys.executable, "-m", "kci", "run", str(kernel), "--only", "torch213-cxx11-cpu-*", "-v"]
+    environment = {**os.environ, "KCI_CACHE": str(torch_cache), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "relu_cpu.cpp" in line or "[1/" in line or "building" in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    process.stderr.read()
+    assert process.wait(timeout=60) == 130
+    assert not (kernel / "build").exists()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert verify(kernel / "build") == []

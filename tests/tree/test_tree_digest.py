@@ -1,0 +1,131 @@
+"""The digest: what it covers, the order of a report, and agreement with the reference."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kci.errors import FindingsError
+from kci.tree.digest import Deviation, Digest, compute, validate, validate_dir, variant_digest
+
+
+def fill(root: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+@pytest.fixture
+def variant(tmp_path: Path) -> Path:
+    root = fill(
+        tmp_path / "v",
+        {
+            "__init__.py": b"from ._ops import ops\n",
+            "a.b": b"",
+            "a/b.py": b"1",
+            ".hidden": b"2",
+            "x.pyo": b"3",
+            "metadata.json": b"4",
+            "metadata.json.sigstore": b"5",
+            "sub/metadata.json": b"6",
+            "sub/x.pyc": b"7",
+            "sub/__pycache__/deep/f": b"8",
+        },
+    )
+    (root / "link.py").symlink_to("__init__.py")
+    (root / "dirlink").symlink_to("sub")
+    os.mkfifo(root / "fifo")
+    return root
+
+
+def test_the_digest_covers_what_the_reference_covers(variant: Path) -> None:
+    files = compute(variant).files
+    assert list(files) == [".hidden", "__init__.py", "a.b", "a/b.py", "link.py", "sub/metadata.json", "x.pyo"]
+    assert files["__init__.py"] == "oJkKRxmymMxOBcRXhqsfbO0E+ZiDfCQ2pRXm7qmMTA8=" == files["link.py"]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("algorithm", ["sha256", "sha512"])
+def test_the_reference_computes_the_same_digest(variant: Path, algorithm: str) -> None:
+    reference = pytest.importorskip("kernels._rust")
+    theirs = reference.Digest.hash_variant(getattr(reference.DigestAlgorithm, algorithm.upper()), str(variant))
+    assert list(theirs.files.items()) == list(compute(variant, algorithm).files.items())  # type: ignore[arg-type]
+
+
+def test_sha512_is_read(variant: Path) -> None:
+    expected = compute(variant, "sha512")
+    assert expected.files["a.b"] == base64.b64encode(hashlib.sha512(b"").digest()).decode()
+    assert validate_dir(variant, expected) == []
+
+
+def test_a_report_lists_expected_paths_in_order_and_then_unknown_ones() -> None:
+    expected = Digest("sha256", {"zz": "1", "aa": "2", "mm": "3"})
+    actual = Digest("sha256", {"mm": "x", "bb": "4", "aa": "2", "ab": "5"})
+    violations = validate(expected, actual)
+    assert [(item.kind, item.path) for item in violations] == [
+        (Deviation.MISMATCH, "mm"),
+        (Deviation.MISSING, "zz"),
+        (Deviation.UNKNOWN, "ab"),
+        (Deviation.UNKNOWN, "bb"),
+    ]
+    assert [str(item) for item in violations][:3] == [
+        "mm changed after it was hashed",
+        "zz is missing",
+        "ab is not in the digest",
+    ]
+
+
+def test_another_algorithm_is_the_only_thing_reported() -> None:
+    violations = validate(Digest("sha512", {"a": "1"}), Digest("sha256", {}))
+    assert [str(item) for item in violations] == ["the digest uses sha512, not sha256"]
+
+
+def test_a_dangling_link_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "gone.py").symlink_to("nowhere")
+    with pytest.raises(FindingsError, match=r"gone\.py"):
+        compute(tmp_path)
+
+
+def test_a_name_that_is_not_utf8_is_an_error(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.py")).write_text("x")
+    with pytest.raises(FindingsError, match="not UTF-8"):
+        compute(tmp_path)
+
+
+def test_the_variant_digest_covers_metadata_and_ignores_bytecode_names_and_times(tmp_path: Path) -> None:
+    one = fill(tmp_path / "one", {"a.py": b"1", "metadata.json": b"2"})
+    two = fill(tmp_path / "two", {"a.py": b"1", "metadata.json": b"2", "__pycache__/a.pyc": b"x"})
+    os.utime(two / "a.py", (1, 1))
+    assert variant_digest(one) == variant_digest(two)
+    (two / "metadata.json").write_bytes(b"3")
+    assert variant_digest(one) != variant_digest(two)
+
+
+NAMES = st.dictionaries(st.text("ab/.", min_size=1, max_size=4), st.binary(max_size=3), max_size=4)
+
+
+@given(NAMES, NAMES)
+def test_equal_variant_digests_mean_equal_files(
+    tmp_path_factory: pytest.TempPathFactory, one: dict[str, bytes], two: dict[str, bytes]
+) -> None:
+    roots, contents = [], []
+    for files in (one, two):
+        root = tmp_path_factory.mktemp("variant")
+        kept: dict[str, bytes] = {}
+        for name, content in files.items():
+            if all(part not in ("", ".", "..") for part in name.split("/")):
+                try:
+                    fill(root, {name: content})
+                except OSError:
+                    continue
+                kept[name] = content
+        roots.append(root)
+        contents.append(kept)
+    assert (variant_digest(roots[0]) == variant_digest(roots[1])) == (contents[0] == contents[1])

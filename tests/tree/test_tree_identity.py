@@ -1,0 +1,136 @@
+"""The unique id and the provenance of a kernel's source, against real git repositories."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kci.errors import FindingsError
+from kci.tree.identity import GitState, kernel_id, provenance, unique_id
+
+pytestmark = pytest.mark.usefixtures("no_git_environment")
+
+
+def git(directory: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.invalid", "-C", str(directory), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repo"
+    (root / "kernels" / "relu").mkdir(parents=True)
+    (root / "kernels" / "relu" / "build.toml").write_text("x")
+    git(root, "init", "-q")
+    git(root, "add", ".")
+    git(root, "commit", "-q", "-m", "first")
+    return root
+
+
+def test_a_kernel_id_names_kernel_backend_and_source() -> None:
+    assert kernel_id("gated-norm", "rocm", "1a2b3c4") == "_gated_norm_rocm_1a2b3c4"
+
+
+def test_in_git_the_id_is_the_root_tree_and_not_the_commit(repository: Path) -> None:
+    kernel = repository / "kernels" / "relu"
+    tree = git(repository, "rev-parse", "HEAD^{tree}")
+    assert unique_id(kernel) == tree[:7] != git(repository, "rev-parse", "HEAD")[:7]
+    git(repository, "commit", "-q", "--allow-empty", "-m", "same tree, other commit")
+    assert unique_id(kernel) == tree[:7]
+    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=False)
+
+
+def test_only_tracked_changes_make_a_source_dirty(repository: Path) -> None:
+    kernel = repository / "kernels" / "relu"
+    clean = unique_id(kernel)
+    (repository / "untracked").write_text("x")
+    (kernel / "build.toml").touch()
+    assert unique_id(kernel) == clean
+    (kernel / "build.toml").write_text("changed")
+    assert unique_id(kernel) == f"{clean}_dirty"
+    assert provenance(kernel) == GitState(git(repository, "rev-parse", "HEAD"), dirty=True)
+
+
+def test_a_change_elsewhere_in_the_repository_counts(repository: Path) -> None:
+    (repository / "other").write_text("x")
+    git(repository, "add", ".")
+    assert unique_id(repository / "kernels" / "relu").endswith("_dirty")
+
+
+def test_configuration_of_the_repository_runs_no_program(repository: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    hook.chmod(0o755)
+    git(repository, "config", "core.fsmonitor", str(hook))
+    unique_id(repository / "kernels" / "relu")
+    assert not mark.exists()
+
+
+def test_reading_does_not_write_the_index(repository: Path) -> None:
+    index = repository / ".git" / "index"
+    (repository / "kernels" / "relu" / "build.toml").touch()
+    before = index.read_bytes(), index.stat().st_mtime_ns
+    unique_id(repository)
+    assert (index.read_bytes(), index.stat().st_mtime_ns) == before
+
+
+def test_the_environment_of_a_hook_points_to_no_other_repository(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = unique_id(repository)
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q")
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    assert unique_id(repository) == expected
+
+
+def test_a_repository_of_somebody_else_is_an_error_and_not_another_id(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    with pytest.raises(FindingsError, match="belongs to another user") as caught:
+        unique_id(repository)
+    assert "safe.directory" in caught.value.hint
+
+
+@pytest.mark.parametrize("without_git", [False, True])
+def test_outside_git_the_id_comes_from_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, without_git: bool
+) -> None:
+    if without_git:
+        monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    for name in ("one", "two"):
+        (tmp_path / name / "csrc").mkdir(parents=True)
+        (tmp_path / name / "csrc" / "a.cu").write_text("a")
+    first = unique_id(tmp_path / "one")
+    assert re.fullmatch("[a-z2-7]{13}", first)
+    assert unique_id(tmp_path / "two") == first
+    assert provenance(tmp_path / "one") is None
+    for ignored in ("build/torch-cpu/x", ".cache/x", "csrc/__pycache__/x.py", "a.pyc"):
+        path = tmp_path / "two" / ignored
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    assert unique_id(tmp_path / "two") == first
+    (tmp_path / "two" / "csrc" / "b.cu").write_text("")
+    assert unique_id(tmp_path / "two") != first
+
+
+def test_a_repository_without_a_commit_counts_as_no_repository(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "a").write_text("x")
+    assert len(unique_id(tmp_path)) == 13
+    assert provenance(tmp_path) is None
+
+
+def test_a_linked_directory_counts_by_where_it_points_and_is_not_walked(tmp_path: Path) -> None:
+    ids = []
+    for target in ("/", ".", "nowhere"):
+        (tmp_path / "csrc").unlink(missing_ok=True)
+        (tmp_path / "csrc").symlink_to(target)
+        ids.append(unique_id(tmp_path))
+    assert len(set(ids)) == 3

@@ -1,0 +1,345 @@
+"""Merging: what a tree holds, what is refused, and that order and repetition change nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from kci.errors import FindingsError, UnsafeError, UsageError
+from kci.tree.digest import variant_digest
+from kci.tree.manifest import read_manifest
+from kci.tree.merge import merge
+from kci.tree.pack import pack
+from kci.tree.planned import Planned, PlannedKernel, parse_plan, read_plan
+from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant
+
+
+def contents(tree: Path) -> dict[str, bytes | None]:
+    """Every file below a tree with its bytes, and every directory."""
+    return {
+        path.relative_to(tree).as_posix(): path.read_bytes() if path.is_file() else None
+        for path in sorted(tree.rglob("*"))
+    }
+
+
+def plan(*variants: str, kernel: str = "gated-norm", version: int | None = 1) -> Planned:
+    return Planned({kernel: PlannedKernel(kernel, variants, version)})
+
+
+def artifact(root: Path, variant: str = CPU, folder: str = "", **changes: object) -> Path:
+    """An artifact in a folder of its own, as a download makes it."""
+    made = {key: changes.pop(key) for key in ("name", "version", "unique", "files", "source") if key in changes}
+    where = root / (folder or f"{made.get('name', '')}{variant}{changes.get('attempt', '')}")
+    return make_artifact(where, make_variant(where / "src", variant, **made), **changes)  # type: ignore[arg-type]
+
+
+def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path) -> None:
+    files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
+    (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
+    assert sorted(path.name for path in (tmp_path / "build").iterdir()) == [
+        "kci-manifest.json",
+        STABLE,
+        CPU,
+    ]
+    assert manifest.complete
+    assert manifest.missing == ()
+    data = json.loads((tmp_path / "build" / "kci-manifest.json").read_text())
+    assert list(data) == ["schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing"]
+    assert data["planned"] == [STABLE, CPU]
+    first = data["present"][1]
+    assert first["variant"] == CPU
+    assert first["backend"] == "cpu"
+    assert first["digest"] == variant_digest(tmp_path / "build" / CPU)
+    assert first["origin"] == {
+        "artifact": f"kci-gated-norm-{CPU}.tar", "commit": COMMIT, "dirty": False, "attempt": 1, "builder": "native",
+        "carried": False,
+    }  # fmt: skip
+    assert read_manifest(tmp_path / "build") == manifest
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert (tmp_path / "build").stat().st_mode & 0o777 == 0o755
+    assert (tmp_path / "build" / CPU).stat().st_mode & 0o777 == 0o755
+
+
+def test_the_order_of_the_artifacts_does_not_matter(tmp_path: Path) -> None:
+    noarch = {"files": {"__init__.py": ""}}
+    files = [
+        artifact(tmp_path, CPU),
+        artifact(tmp_path, CUDA),
+        artifact(tmp_path, "torch-cuda", folder="x86", **noarch),
+        artifact(tmp_path, "torch-cuda", folder="arm", system="aarch64-linux", **noarch),
+        artifact(tmp_path, CPU, folder="again", attempt=2, files={"__init__.py": "second"}),
+    ]
+    results = []
+    for number, order in enumerate(itertools.permutations(files)):
+        if number % 10 == 0:
+            merge(order, tmp_path / str(number))
+            results.append(contents(tmp_path / str(number)))
+    assert all(result == results[0] for result in results)
+    assert results[0][f"{CPU}/__init__.py"] == b"second"
+
+
+def test_merging_again_changes_nothing(tmp_path: Path) -> None:
+    files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA)]
+    merge(files, tmp_path / "build", plan(CPU, CUDA))
+    before = contents(tmp_path / "build")
+    merge(files, tmp_path / "build", plan(CPU, CUDA))
+    assert contents(tmp_path / "build") == before
+
+
+def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) -> None:
+    artifact(tmp_path / "down", CPU)
+    artifact(tmp_path / "down" / "deep", STABLE)
+    for name in ("plan.json", "tree.tar", "kci-log.txt"):
+        (tmp_path / "down" / name).write_text("x")
+    (tmp_path / "down" / "loop").symlink_to("..")
+    for folder in (tmp_path / "down").rglob("src"):
+        folder.rename(tmp_path / f"moved-{folder.parent.name}")
+    (manifest,) = merge([tmp_path / "down"], tmp_path / "build")
+    assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
+    assert manifest.planned is None
+    assert manifest.complete
+
+
+def test_variant_directories_and_trees_are_taken_as_they_are(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path / "a")
+    (variant / "__pycache__").mkdir()
+    (variant / "__pycache__" / "x.pyc").write_text("x")
+    make_variant(tmp_path / "b", STABLE)
+    (manifest,) = merge([variant, tmp_path / "b"], tmp_path / "build")
+    assert [(entry.variant, entry.origin.artifact) for entry in manifest.present] == [(STABLE, ""), (CPU, "")]
+    assert not (tmp_path / "build" / CPU / "__pycache__").exists()
+    (tmp_path / "b" / STABLE / "link").symlink_to("/etc/hostname")
+    with pytest.raises((UnsafeError, FindingsError)):
+        merge([tmp_path / "b"], tmp_path / "build2")
+
+
+def test_the_newest_attempt_wins_even_over_a_broken_one(tmp_path: Path) -> None:
+    old = artifact(tmp_path, CPU, attempt=1, files={"__init__.py": "old"})
+    new = artifact(tmp_path, CPU, attempt=10, files={"__init__.py": "new"})
+    old.write_bytes(old.read_bytes()[:3000])
+    (manifest,) = merge([new, old], tmp_path / "build")
+    assert (tmp_path / "build" / CPU / "__init__.py").read_text() == "new"
+    assert manifest.present[0].origin.attempt == 10
+
+
+def test_equal_noarch_variants_of_two_systems_are_one(tmp_path: Path) -> None:
+    files = {"__init__.py": "x"}
+    one = artifact(tmp_path, "torch-cuda", folder="a", files=files)
+    two = artifact(tmp_path, "torch-cuda", folder="b", files=files, system="aarch64-linux")
+    (manifest,) = merge([one, two], tmp_path / "build")
+    assert len(manifest.present) == 1
+
+
+def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> None:
+    one = artifact(tmp_path, "torch-cuda", folder="a", files={"__init__.py": "x"})
+    two = artifact(tmp_path, "torch-cuda", folder="b", files={"__init__.py": "y"}, system="aarch64-linux")
+    with pytest.raises(FindingsError) as caught:
+        merge([one, two], tmp_path / "build")
+    assert caught.value.diagnostics[0].rule == "KCI608"
+    assert str(one) in caught.value.message
+    assert str(two) in caught.value.message
+    assert not (tmp_path / "build").exists()
+
+
+def test_a_missing_variant_fails_unless_it_may(tmp_path: Path) -> None:
+    one = artifact(tmp_path, CPU)
+    with pytest.raises(FindingsError) as caught:
+        merge([one], tmp_path / "build", plan(CPU, STABLE, CUDA))
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI606", "KCI606"]
+    assert STABLE in caught.value.diagnostics[0].message
+    assert not (tmp_path / "build").exists()
+    (manifest,) = merge([one], tmp_path / "build", plan(CPU, STABLE, CUDA), allow_partial=True)
+    assert not manifest.complete
+    assert manifest.missing == (STABLE, CUDA)
+
+
+def test_no_artifact_at_all(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FindingsError, match="no artifact in"):
+        merge([tmp_path / "empty"], tmp_path / "build", plan(CPU))
+    with pytest.raises(FindingsError, match="no artifact in"):
+        merge([tmp_path / "empty"], tmp_path / "build", allow_partial=True)
+    (manifest,) = merge([tmp_path / "empty"], tmp_path / "build", plan(CPU), allow_partial=True)
+    assert manifest.missing == (CPU,)
+    assert manifest.version == 1
+    with pytest.raises(UsageError, match="does not exist"):
+        merge([tmp_path / "none"], tmp_path / "build")
+
+
+def test_what_is_not_planned_is_refused(tmp_path: Path) -> None:
+    files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA), artifact(tmp_path, CPU, name="relu")]
+    with pytest.raises(FindingsError) as caught:
+        merge(files, tmp_path / "build", plan(CPU))
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI607", "KCI607"]
+    assert "that kernel is not planned" in "".join(item.message for item in caught.value.diagnostics)
+
+
+def test_versions_must_agree_with_each_other_and_the_plan(tmp_path: Path) -> None:
+    one, two = artifact(tmp_path, CPU), artifact(tmp_path, CUDA, version=2)
+    with pytest.raises(FindingsError, match=r"more than one version: 1 in .*, 2 in "):
+        merge([one, two], tmp_path / "build")
+    with pytest.raises(FindingsError, match="2 in the plan"):
+        merge([one], tmp_path / "build", plan(CPU, version=2))
+    assert merge([one], tmp_path / "build", plan(CPU, version=None))[0].version == 1
+
+
+def test_several_kernels_get_a_tree_each(tmp_path: Path) -> None:
+    files = [artifact(tmp_path, CPU), artifact(tmp_path, CPU, name="relu", version=3)]
+    manifests = merge(files, tmp_path / "trees")
+    assert [(manifest.kernel, manifest.version) for manifest in manifests] == [("gated-norm", 1), ("relu", 3)]
+    assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == ["gated-norm", "relu"]
+    assert (tmp_path / "trees" / "relu" / CPU / "metadata.json").is_file()
+    (manifest,) = merge(files, tmp_path / "one", kernel="relu")
+    assert manifest.kernel == "relu"
+    assert (tmp_path / "one" / CPU / "metadata.json").is_file()
+    with pytest.raises(UsageError, match="'other'"):
+        merge(files, tmp_path / "one", kernel="other")
+
+
+def test_the_plan_decides_how_many_trees_there_are(tmp_path: Path) -> None:
+    both = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU,), 1), "relu": PlannedKernel("relu", (CPU,), 1)})
+    merge([artifact(tmp_path, CPU)], tmp_path / "trees", both, allow_partial=True)
+    assert (tmp_path / "trees" / "gated-norm" / CPU).is_dir()
+    assert read_manifest(tmp_path / "trees" / "relu").missing == (CPU,)  # type: ignore[union-attr]
+    assert merge([], tmp_path / "nothing", Planned({}), allow_partial=True) == []
+
+
+def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole(tmp_path: Path) -> None:
+    first = [artifact(tmp_path, CPU, files={"__init__.py": "", "stale.py": ""}), artifact(tmp_path, STABLE)]
+    tree = tmp_path / "build"
+    merge(first, tree)
+    (tree / "CARD.md").write_text("card")
+    (tree / "benchmarks").mkdir()
+    (tree / "benchmarks" / "benchmark.py").write_text("b")
+    (manifest,) = merge([artifact(tmp_path, CPU, attempt=2)], tree, plan(CPU, STABLE))
+    assert not (tree / CPU / "stale.py").exists()
+    assert (tree / "CARD.md").read_text() == "card"
+    assert (tree / "benchmarks" / "benchmark.py").is_file()
+    assert [(entry.variant, entry.origin.carried) for entry in manifest.present] == [(STABLE, True), (CPU, False)]
+    assert manifest.present[0].origin.artifact == f"kci-gated-norm-{STABLE}.tar"
+    assert manifest.complete
+
+
+def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> None:
+    merge([artifact(tmp_path, STABLE, unique="0000000")], tmp_path / "build")
+    new = artifact(tmp_path, CPU)
+    with pytest.raises(FindingsError, match="from another source only"):
+        merge([new], tmp_path / "build", plan(CPU, STABLE))
+    (manifest,) = merge([new], tmp_path / "build", plan(CPU, STABLE), allow_partial=True)
+    assert manifest.missing == (STABLE,)
+    assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
+
+
+def test_a_tree_of_another_kernel_or_version_is_not_added_to(tmp_path: Path) -> None:
+    merge([artifact(tmp_path, STABLE)], tmp_path / "build")
+    for changes in ({"version": 2}, {"name": "relu"}):
+        with pytest.raises(FindingsError) as caught:
+            merge([artifact(tmp_path, CPU, folder=str(changes), **changes)], tmp_path / "build")
+        assert caught.value.diagnostics[0].rule == "KCI609"
+
+
+@pytest.mark.parametrize("stranger", ["src/main.py", ".git/config", "notes.txt", "torch-cpu/readme"])
+def test_a_directory_of_other_things_is_not_replaced(tmp_path: Path, stranger: str) -> None:
+    path = tmp_path / "project" / stranger
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(FindingsError, match="is not a tree") as caught:
+        merge([artifact(tmp_path, CPU)], tmp_path / "project")
+    assert caught.value.diagnostics[0].rule == "KCI610"
+    assert path.read_text() == "mine"
+
+
+def test_a_merge_that_fails_leaves_the_old_tree(tmp_path: Path) -> None:
+    tree = tmp_path / "build"
+    merge([artifact(tmp_path, CPU)], tree)
+    before = contents(tree)
+    good, bad = artifact(tmp_path, STABLE), artifact(tmp_path, CUDA)
+    bad.write_bytes(bad.read_bytes()[:-9000])
+    with pytest.raises(FindingsError, match="truncated or corrupt"):
+        merge([good, bad], tree)
+    assert contents(tree) == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".kci")] == []
+
+
+def test_a_swap_that_fails_puts_the_old_tree_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = tmp_path / "build"
+    merge([artifact(tmp_path, CPU)], tree)
+    before = contents(tree)
+    real = Path.rename
+
+    def rename(self: Path, target: Path) -> Path:
+        if self.name == "tree":
+            raise OSError(28, "No space left on device")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(FindingsError, match="No space left"):
+        merge([artifact(tmp_path, STABLE)], tree)
+    assert contents(tree) == before
+
+
+def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    merge([artifact(tmp_path, CPU)], tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / CPU).is_dir()
+
+
+def test_exec_bits_of_equal_artifacts_do_not_make_the_result_depend_on_order(tmp_path: Path) -> None:
+    made = []
+    for name in ("a", "b"):
+        variant = make_variant(tmp_path / name, "torch-cpu")
+        if name == "b":
+            (variant / "__init__.py").chmod(0o755)
+        (tmp_path / f"out{name}").mkdir()
+        made.append(pack(variant, tmp_path / f"out{name}" / "kci-x.tar", leg_of(variant)))
+    for into, order in (("one", made), ("two", made[::-1])):
+        merge(order, tmp_path / into)
+    modes = [(tmp_path / into / "torch-cpu" / "__init__.py").stat().st_mode for into in ("one", "two")]
+    assert modes[0] == modes[1]
+
+
+PLAN = {
+    "schema": 1,
+    "tier": "release",
+    "kernels": [{"name": "relu", "path": "examples/relu", "version": 1, "planned": [CPU]}],
+    "legs": [{"anything": 1}],
+}
+
+
+def test_a_plan_is_read_from_its_json(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN))
+    assert read_plan(tmp_path / "plan.json") == Planned({"relu": PlannedKernel("relu", (CPU,), 1)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": 2},
+        {"schema": None},
+        {"schema": "1"},
+        {"kernels": None},
+        {"kernels": [{"name": "relu", "planned": ["../x"]}]},
+        {"kernels": [{"name": "../relu", "planned": []}]},
+        {"kernels": [{"name": "relu"}]},
+        {"kernels": [{"name": "relu", "planned": []}] * 2},
+    ],
+)
+def test_a_plan_that_is_none_is_an_error(change: dict[str, object]) -> None:
+    with pytest.raises(FindingsError) as caught:
+        parse_plan(json.dumps(PLAN | change))
+    assert caught.value.diagnostics[0].rule == "KCI611"
+
+
+def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match="cannot read the plan"):
+        read_plan(tmp_path / "none.json")
+    with pytest.raises(FindingsError, match="is not a plan"):
+        parse_plan("[" * 10_000)
+    (tmp_path / "kci-manifest.json").write_text('{"schema": 9}')
+    with pytest.raises(FindingsError, match="is not a manifest"):
+        read_manifest(tmp_path)

@@ -1,0 +1,210 @@
+"""metadata.json: what kci writes, what it reads, and that the reference agrees on both."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kci.errors import FindingsError
+from kci.tree.digest import Digest
+from kci.tree.identity import GitState
+from kci.tree.metadata import BackendRecord, Metadata, decode, encode, metadata_for, read_metadata, seal
+from variants import COMMIT, build_of, make_variant
+
+MINIMAL: dict[str, Any] = {
+    "name": "gated-norm",
+    "id": "_gated_norm_cpu_1a2b3c4",
+    "version": 2,
+    "license": "x",
+    "python-depends": [],
+    "backend": {"type": "cpu"},
+}
+
+
+def with_changes(**changes: Any) -> bytes:
+    """The minimal file with keys replaced; `_` stands for `-`, and None removes a key."""
+    data = MINIMAL | {key.replace("_", "-"): value for key, value in changes.items()}
+    return json.dumps({key: value for key, value in data.items() if value is not None}).encode()
+
+
+def test_the_file_has_the_reference_s_keys_in_its_order() -> None:
+    build = build_of(general='upstream = "https://example.org/a"\nsource = "git@example.org:b/c.git"')
+    metadata = metadata_for(
+        build, "cuda", "1a2b3c4", archs=["9.0a", "8.0", "12.0+PTX", "8.0", ""], provenance=GitState(COMMIT, True)
+    )
+    text = encode(metadata).decode()
+    data = json.loads(text)
+    assert list(data) == [
+        "name", "id", "version", "license", "upstream", "source", "python-depends", "kernel-depends", "backend",
+        "provenance",
+    ]  # fmt: skip
+    assert data["backend"] == {"type": "cuda", "archs": ["12.0+PTX", "8.0", "9.0a"]}
+    assert data["provenance"]["kernel"] == {"commit": COMMIT, "dirty": True}
+    assert text.startswith('{\n  "name": "gated-norm",\n')
+    assert text.endswith("\n}")
+    assert decode(text.encode()) == metadata
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    data = json.loads(encode(metadata_for(build_of(), "cpu", "1a2b3c4", archs=["8.0"])))
+    assert not {"upstream", "source", "digest"} & set(data)
+    assert data["backend"] == {"type": "cpu"}
+    assert list(data["provenance"]) == ["kernel-builder"]
+    assert data["kernel-depends"] == data["python-depends"] == []
+
+
+def test_noarch_lists_keep_the_order_of_the_file() -> None:
+    build = build_of(framework='[torch-noarch]\ncuda_capabilities = ["9.0", "8.0"]\nrocm_archs = ["gfx942", "gfx90a"]')
+    assert metadata_for(build, "cuda", "1a2b3c4").backend.archs == ("9.0", "8.0")
+    assert metadata_for(build, "rocm", "1a2b3c4").backend.archs == ("gfx942", "gfx90a")
+    assert metadata_for(build, "cpu", "1a2b3c4").backend.archs is None
+
+
+def test_dependencies_are_the_general_ones_and_then_the_backend_s() -> None:
+    build = build_of(
+        general='python-depends = ["einops"]\nkernel-depends = [{ repo-id = "a/b", version = 1 }]\n'
+        '[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]\n'
+        'kernel-depends = [{ repo-id = "c/d", revision = "main" }]\n[general.neuron]\npython-depends = ["no-check"]'
+    )
+    cuda = metadata_for(build, "cuda", "1a2b3c4")
+    assert cuda.python_depends == ("einops", "nvidia-cutlass-dsl")
+    assert [depend.repo_id for depend in cuda.kernel_depends] == ["a/b", "c/d"]
+    assert metadata_for(build, "neuron", "1a2b3c4").python_depends == ("einops",)
+    assert json.loads(encode(cuda))["kernel-depends"] == [
+        {"repo-id": "a/b", "version": 1},
+        {"repo-id": "c/d", "revision": "main"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("general", "says"),
+    [
+        ('python-depends = ["numpy"]', "general.python-depends names 'numpy'"),
+        ('python-depends = ["nvidia-cutlass-dsl"]', "general.python-depends names"),
+        ('[general.cuda]\npython-depends = ["einops"]', "general.cuda.python-depends names 'einops'"),
+        ('[general.tpu]\npython-depends = ["jax"]', "general.tpu.python-depends names 'jax'"),
+    ],
+)
+def test_an_unknown_dependency_is_an_error_for_every_backend(general: str, says: str) -> None:
+    with pytest.raises(FindingsError, match=says) as caught:
+        metadata_for(build_of(general=general), "cpu", "1a2b3c4")
+    assert caught.value.diagnostics[0].rule == "KCI601"
+    assert caught.value.hint
+
+
+ACCEPTED = [
+    {},
+    {"kernel_depends": [{"repo-id": "a/b", "version": 1}]},
+    {"unknown": {"key": 1}},
+    {"provenance": {"kernel-builder": {"version": "1"}}},
+    {"provenance": {"kernel-builder": {"version": "1", "sha": "A" * 40, "dirty": True}}},
+    {"provenance": {"kernel-builder": {"version": "1"}, "kernel": {"commit": "a" * 64, "dirty": False}}},
+    {"backend": {"type": "cuda", "archs": [], "x": 1}},
+    {"digest": {"algorithm": "sha512", "files": {"a": "b"}}},
+    {"version": 2**32},
+]
+REFUSED = [
+    {"python_depends": None},
+    {"license": None},
+    {"version": 1.0},
+    {"version": True},
+    {"version": -1},
+    {"name": "a_b"},
+    {"name": "relu\n"},
+    {"upstream": "x/y"},
+    {"backend": {"type": "npu"}},
+    {"backend": {"type": "cuda", "archs": [8.0]}},
+    {"kernel_depends": [{"repo-id": "a/b"}]},
+    {"kernel_depends": [{"repo-id": "a/b", "version": 1, "x": 1}]},
+    {"digest": {"algorithm": "md5", "files": {}}},
+    {"digest": {"algorithm": "sha256"}},
+    {"provenance": {}},
+    {"provenance": {"kernel": {"commit": "a" * 40, "dirty": False}}},
+    {"provenance": {"kernel-builder": {"version": "1", "dirty": True}}},
+    {"provenance": {"kernel-builder": {"version": "1", "commit": "a" * 40}}},
+    {"provenance": {"kernel-builder": {"version": "1"}, "kernel": {"commit": "abc", "dirty": False}}},
+    {"provenance": {"kernel-builder": {"version": "1"}, "kernel": {"commit": "a" * 40}}},
+    {"provenance": {"kernel-builder": {"version": "1", "sha": "a" * 40, "commit": "b" * 40, "dirty": False}}},
+]
+REFUSED_HERE = [{"id": "1 x"}, {"id": "a.b"}, {"id": "class"}, {"id": ""}, {"id": "_é"}]
+
+
+@pytest.mark.parametrize("changes", ACCEPTED)
+def test_what_the_reference_reads_is_read(changes: dict[str, Any]) -> None:
+    decode(with_changes(**changes))
+
+
+@pytest.mark.parametrize("changes", REFUSED + REFUSED_HERE)
+def test_what_the_reference_refuses_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode(with_changes(**changes))
+
+
+@pytest.mark.torch
+def test_the_reference_s_own_reader_agrees() -> None:
+    reference = pytest.importorskip("kernels._rust").Metadata
+    for changes in ACCEPTED + REFUSED_HERE:
+        reference.from_bytes(with_changes(**changes))
+    for changes in REFUSED:
+        with pytest.raises(ValueError, match=r"."):
+            reference.from_bytes(with_changes(**changes))
+
+
+def test_an_older_sha_is_read_as_commit_in_lower_case() -> None:
+    raw = with_changes(provenance={"kernel-builder": {"version": "1", "sha": "A" * 40, "dirty": True}})
+    provenance = decode(raw).provenance
+    assert provenance is not None
+    assert provenance.kernel_builder.commit == "a" * 40
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b"{", b"\xff{}", b'{"name": "a", "name": "b"}', b"[" * 100_000, b'{"a": 1} x', b"null"]
+)
+def test_bytes_that_are_no_metadata_are_an_error_that_names_the_file(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "metadata.json"
+    path.write_bytes(raw)
+    with pytest.raises(FindingsError, match=r"metadata\.json is not a metadata file") as caught:
+        read_metadata(path)
+    assert caught.value.diagnostics[0].rule == "KCI602"
+
+
+def test_a_missing_metadata_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match="cannot read"):
+        read_metadata(tmp_path / "metadata.json")
+
+
+def test_sealing_removes_bytecode_and_an_old_signature_and_hashes_last(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path)
+    before = (variant / "metadata.json").read_bytes()
+    for junk in ("a.pyc", "sub/__pycache__/b.cpython-311.pyc", "__pycache__/data.txt", "metadata.json.sigstore"):
+        (variant / junk).parent.mkdir(parents=True, exist_ok=True)
+        (variant / junk).write_text("x")
+    sealed = seal(variant, read_metadata(variant / "metadata.json"))
+    assert (variant / "metadata.json").read_bytes() == before == encode(sealed)
+    assert sorted(path.name for path in variant.iterdir() if path.name != "sub") == [
+        "__init__.py",
+        "_gated_norm_cpu_1a2b3c4.abi3.so",
+        "_ops.py",
+        "metadata.json",
+    ]
+    assert (variant / "metadata.json").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.torch
+def test_the_reference_s_validators_accept_a_sealed_variant(tmp_path: Path) -> None:
+    reference = pytest.importorskip("kernels._rust")
+    variant = make_variant(tmp_path, files={"__init__.py": "", "a.b": "1", "a/b.py": "2", "sub/metadata.json": "3"})
+    read = reference.Metadata.read_from_file(str(variant / "metadata.json"))
+    actual = reference.Digest.hash_variant(reference.DigestAlgorithm.SHA256, str(variant))
+    read.digest.validate(actual)
+    assert list(read.digest.files.items()) == list(actual.files.items())
+    assert read.id == "_gated_norm_cpu_1a2b3c4"
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    metadata = Metadata("ab", "_ab", 1, "x", backend=BackendRecord("cpu"), digest=Digest("sha256", {}))  # type: ignore[arg-type]
+    with pytest.raises(FindingsError, match="is not a directory"):
+        seal(tmp_path / "none", metadata)

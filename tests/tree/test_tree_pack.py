@@ -1,0 +1,234 @@
+"""Packing: the same files give the same bytes, and what packing makes unpacking takes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
+from kci.tree.archive import LIMITS
+from kci.tree.digest import variant_digest
+from kci.tree.leg import Leg, artifact_name, leg_for
+from kci.tree.pack import pack
+from kci.tree.unpack import read_leg, unpack
+from variants import COMMIT, CPU, leg_of, make_artifact, make_variant
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
+def test_a_round_trip_gives_the_same_files_and_leg(tmp_path: Path, suffix: str) -> None:
+    variant = make_variant(tmp_path / "a")
+    (variant / "_ops.py").chmod(0o755)
+    long = "d" * 120 + "/" + "f" * 150 + ".py"
+    variant = make_variant(tmp_path / "b", files={"__init__.py": "", long: "x" * 5000, "ü.txt": "", "empty": ""})
+    artifact = make_artifact(tmp_path / "out", variant, suffix=suffix, seconds=12.5)
+    assert artifact.name == artifact_name("gated-norm", CPU, zstd=suffix == ".tar.zst")
+    leg, unpacked = unpack(artifact, tmp_path / "into")
+    assert unpacked == tmp_path / "into" / CPU
+    assert variant_digest(unpacked) == variant_digest(variant) == leg.digest
+    assert read_leg(artifact) == leg
+    assert (leg.kernel, leg.version, leg.backend, leg.system) == ("gated-norm", 1, "cpu", "x86_64-linux")
+    assert (leg.attempt, leg.seconds, leg.builder) == (1, 12.5, "native")
+    assert leg.source is not None
+    assert leg.source.commit == COMMIT
+    assert sorted(path.name for path in (tmp_path / "into").iterdir()) == [CPU]
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
+def test_equal_files_give_equal_bytes(tmp_path: Path, suffix: str) -> None:
+    artifacts = []
+    for name in ("one", "two"):
+        variant = make_variant(tmp_path / name)
+        if name == "two":
+            os.utime(variant / "__init__.py", (1, 1))
+            (variant / "__init__.py").chmod(0o600)
+            (variant / "__pycache__").mkdir()
+            (variant / "__pycache__" / "x.pyc").write_text("x")
+        artifacts.append(make_artifact(tmp_path / name, variant, suffix=suffix).read_bytes())
+    assert artifacts[0] == artifacts[1]
+
+
+def test_the_archive_is_a_plain_sorted_tar_with_the_leg_first(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path)
+    (variant / "_ops.py").chmod(0o711)
+    with tarfile.open(make_artifact(tmp_path, variant)) as archive:
+        members = archive.getmembers()
+    names = [member.name for member in members]
+    assert names[0] == "leg.json"
+    assert names[1:] == sorted(names[1:])
+    assert {name.split("/")[0] for name in names[1:]} == {CPU}
+    assert {(member.mtime, member.uid, member.gid, member.uname, member.gname) for member in members} == {
+        (0, 0, 0, "", "")
+    }
+    assert {member.name: member.mode for member in members if member.mode != 0o644} == {f"{CPU}/_ops.py": 0o755}
+    assert all(member.isreg() for member in members)
+
+
+def test_the_exec_bit_survives_and_no_other(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path)
+    (variant / "_ops.py").chmod(0o777)
+    _, unpacked = unpack(make_artifact(tmp_path, variant), tmp_path / "into")
+    assert (unpacked / "_ops.py").stat().st_mode & 0o777 == 0o755
+    assert (unpacked / "__init__.py").stat().st_mode & 0o777 == 0o644
+
+
+def test_other_tools_can_read_the_archive(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path, make_variant(tmp_path))
+    listed = subprocess.run(["tar", "tf", str(artifact)], check=True, capture_output=True, text=True).stdout.split()
+    assert listed[:2] == ["leg.json", f"{CPU}/__init__.py"]
+
+
+def test_a_directory_that_was_not_sealed_or_was_changed_later_is_refused(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path)
+    leg = leg_of(variant)
+    (variant / "_ops.py").write_text("changed")
+    with pytest.raises(FindingsError, match=r"not sealed: _ops\.py changed after it was hashed") as caught:
+        leg_of(variant)
+    assert caught.value.diagnostics[0].rule == "KCI603"
+    (variant / "metadata.json").write_text(
+        '{"name":"ab","id":"_ab","version":1,"license":"x","python-depends":[],"backend":{"type":"cpu"}}'
+    )
+    with pytest.raises(FindingsError, match="has no digest"):
+        leg_of(variant)
+    (variant / "metadata.json").unlink()
+    with pytest.raises(FindingsError, match="cannot read"):
+        leg_of(variant)
+    assert leg.variant == CPU
+
+
+def test_a_directory_whose_name_is_no_variant_is_refused(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path)
+    renamed = variant.rename(tmp_path / "something")
+    with pytest.raises(FindingsError, match="is not a variant name"):
+        leg_for(renamed, system="x86_64-linux", builder="native")
+    with pytest.raises(FindingsError, match="not one of backend 'cpu'"):
+        leg_for(renamed.rename(tmp_path / "torch-cuda"), system="x86_64-linux", builder="native")
+
+
+def test_the_name_of_an_arch_variant_says_the_system(tmp_path: Path) -> None:
+    assert leg_of(make_variant(tmp_path), system="aarch64-linux").system == "x86_64-linux"
+    assert leg_of(make_variant(tmp_path, "torch-cpu"), system="aarch64-linux").system == "aarch64-linux"
+
+
+def test_wrong_file_names_and_legs_are_usage_errors(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path)
+    leg = leg_of(variant)
+    with pytest.raises(UsageError, match="no artifact name"):
+        pack(variant, tmp_path / "x.zip", leg)
+    with pytest.raises(UsageError, match="the leg is about torch-cpu"):
+        pack(variant, tmp_path / "x.tar", msgspec.structs.replace(leg, variant="torch-cpu"))
+
+
+@pytest.mark.parametrize("name", ["a:b", "a\\b", "a\nb", "x.", "x "])
+def test_a_name_that_cannot_travel_is_not_packed(tmp_path: Path, name: str) -> None:
+    variant = make_variant(tmp_path, files={"__init__.py": "", name: ""})
+    with pytest.raises(UnsafeError, match="cannot be packed"):
+        make_artifact(tmp_path, variant)
+
+
+def test_links_and_case_twins_are_not_packed(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path / "case", files={"__init__.py": "", "A.py": "", "a.py": ""})
+    with pytest.raises(UnsafeError, match="in case only"):
+        make_artifact(tmp_path, variant)
+    variant = make_variant(tmp_path / "link")
+    leg = leg_of(variant)
+    for target in ("_ops.py", "/etc"):
+        (variant / "link").symlink_to(target)
+        with pytest.raises(UnsafeError, match="it is a link"):
+            pack(variant, tmp_path / "x.tar", leg)
+        (variant / "link").unlink()
+    os.mkfifo(variant / "fifo")
+    with pytest.raises(UnsafeError, match="neither a file nor a directory"):
+        pack(variant, tmp_path / "x.tar", leg)
+
+
+def test_what_unpacking_would_refuse_for_its_size_is_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variant = make_variant(tmp_path)
+    monkeypatch.setattr("kci.tree.pack.LIMITS", msgspec.structs.replace(LIMITS, members=2))
+    with pytest.raises(FindingsError, match="too large"):
+        make_artifact(tmp_path, variant)
+
+
+def test_a_failed_pack_leaves_the_old_artifact_and_nothing_else(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path / "in")
+    artifact = make_artifact(tmp_path / "out", variant)
+    before = artifact.read_bytes()
+    leg = leg_of(variant)
+    (variant / "link").symlink_to("_ops.py")
+    with pytest.raises(UnsafeError):
+        pack(variant, artifact, leg)
+    assert artifact.read_bytes() == before
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [artifact.name]
+
+
+def test_zstd_without_its_package_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    artifact = make_artifact(tmp_path, make_variant(tmp_path), suffix=".tar.zst")
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(MissingToolError) as caught:
+        unpack(artifact, tmp_path / "into")
+    assert "kci[zstd]" in caught.value.hint
+    with pytest.raises(MissingToolError):
+        pack(tmp_path / CPU, artifact, leg_of(tmp_path / CPU))
+
+
+LEG = {
+    "schema": 1, "kernel": "relu", "version": 1, "variant": "torch-cpu", "backend": "cpu", "system": "x86_64-linux",
+    "digest": "0" * 64, "kci": "0.1.0", "builder": "noarch",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"schema": 2},
+        {"kernel": "../x"},
+        {"kernel": "relu\n"},
+        {"version": -1},
+        {"variant": ".."},
+        {"variant": "torch-cpu/../x"},
+        {"backend": "cuda"},
+        {"system": "plan9"},
+        {"digest": "x"},
+        {"digest": "0" * 64 + "\n"},
+        {"builder": "\x1b[31m"},
+        {"kci": "a b|c"},
+        {"attempt": 0},
+        {"source": {"commit": "$(id)", "dirty": False}},
+        {"archs": ["8.0\n"]},
+    ],
+)
+def test_a_leg_that_lies_about_its_shape_is_refused(changes: dict[str, object]) -> None:
+    msgspec.convert(LEG, Leg)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(LEG | changes, Leg)
+
+
+FILES = st.dictionaries(
+    st.lists(st.text("abAé-_. ", min_size=1, max_size=6), min_size=1, max_size=3).map("/".join),
+    st.binary(max_size=700),
+    max_size=5,
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(files=FILES, zstd=st.booleans())
+def test_whatever_is_packed_is_unpacked_the_same(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], zstd: bool
+) -> None:
+    root = tmp_path_factory.mktemp("pack")
+    try:
+        variant = make_variant(root, files={"__init__.py": "", **files})
+        artifact = make_artifact(root / "out", variant, suffix=".tar.zst" if zstd else ".tar")
+    except (UnsafeError, OSError, FindingsError):
+        return
+    leg, unpacked = unpack(artifact, root / "into")
+    assert variant_digest(unpacked) == leg.digest == variant_digest(variant)

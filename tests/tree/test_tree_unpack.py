@@ -1,0 +1,294 @@
+"""Unpacking: hostile archives write nothing anywhere, damaged ones are named. `tarfile` and `tar` make them here."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kci.errors import FindingsError, KciError, UnsafeError
+from kci.tree.archive import LIMITS
+from kci.tree.leg import Leg
+from kci.tree.unpack import read_leg, unpack
+from variants import CPU, leg_of, make_artifact, make_variant
+
+
+def file(name: str, content: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for key, value in fields.items():
+        setattr(info, key, value)
+    return info, content
+
+
+def archive(
+    path: Path, leg: Leg | None, *members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.PAX_FORMAT
+) -> Path:
+    """An archive with a true leg and whatever members, hostile or not."""
+    with tarfile.open(path, "w", format=format) as tar:
+        if leg is not None:
+            info, content = file("leg.json", msgspec.json.encode(leg))
+            tar.addfile(info, io.BytesIO(content))
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture
+def leg(tmp_path: Path) -> Leg:
+    return leg_of(make_variant(tmp_path / "good"))
+
+
+def refused(artifact: Path, into: Path, says: str) -> None:
+    """Unpacking is refused for safety, names archive and reason, and leaves nothing behind."""
+    with pytest.raises(UnsafeError, match=says) as caught:
+        unpack(artifact, into)
+    assert artifact.name in caught.value.message
+    assert caught.value.diagnostics[0].rule == "KCI605"
+    assert list(into.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("/etc/passwd", "absolute"),
+        (f"{CPU}/../../escape", r"'\.\.'"),
+        ("../escape", r"'\.\.'"),
+        (f"{CPU}//x", "the part ''"),
+        (f"{CPU}/./x", r"the part '\.'"),
+        (f"{CPU}/a\\..\\b", "backslash"),
+        ("C:/x", "colon"),
+        (f"{CPU}/file:stream", "colon"),
+        (f"{CPU}/a\nb", "control character"),
+        (f"{CPU}/\x1b[31m", "control character"),
+        (f"{CPU}/\u202egpj.py", "control character"),
+        ("elsewhere/x", "outside of"),
+        ("leg.json", "outside of"),
+        (CPU, "outside of"),
+        (f"{CPU}/x.", "ends with a dot"),
+        (f"{CPU}/{'a' * 300}", "longer than 255"),
+        (f"{CPU}/{'a/' * 600}x", "longer than 1024"),
+    ],
+)
+def test_names_that_reach_out_are_refused(tmp_path: Path, leg: Leg, name: str, says: str) -> None:
+    refused(archive(tmp_path / "x.tar", leg, file(name)), tmp_path / "into", says)
+    assert not (tmp_path / "escape").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (tarfile.SYMTYPE, "a symbolic link"),
+        (tarfile.LNKTYPE, "a hard link"),
+        (tarfile.CHRTYPE, "a character device"),
+        (tarfile.BLKTYPE, "a block device"),
+        (tarfile.FIFOTYPE, "a fifo"),
+        (tarfile.CONTTYPE, "unknown kind"),
+        (b"Z", "unknown kind"),
+    ],
+)
+def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: Leg, kind: bytes, says: str) -> None:
+    member = file(f"{CPU}/x", b"", type=kind, linkname="/etc/passwd")
+    refused(archive(tmp_path / "x.tar", leg, member), tmp_path / "into", says)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (f"{CPU}/a.py", f"{CPU}/a.py"),
+        (f"{CPU}/a.py", f"{CPU}/A.py"),
+        (f"{CPU}/stra\u00dfe", f"{CPU}/STRASSE"),
+        (f"{CPU}/\u00e9", f"{CPU}/e\u0301"),
+        (f"{CPU}/dir/a", f"{CPU}/DIR/b"),
+        (f"{CPU}/a", f"{CPU}/a/b"),
+        (f"{CPU}/a/b", f"{CPU}/a"),
+    ],
+)
+def test_two_members_for_one_place_are_refused(tmp_path: Path, leg: Leg, first: str, second: str) -> None:
+    refused(archive(tmp_path / "x.tar", leg, file(first), file(second)), tmp_path / "into", "collides with")
+
+
+def test_directories_may_be_members_even_twice(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path, files={"__init__.py": "", "sub/a.py": ""})
+    members = [file(name, b"", type=tarfile.DIRTYPE) for name in (CPU, f"{CPU}/sub", f"{CPU}/sub")]
+    members += [file(f"{CPU}/{n}", (variant / n).read_bytes()) for n in ("__init__.py", "sub/a.py", "metadata.json")]
+    _, unpacked = unpack(archive(tmp_path / "x.tar", leg_of(variant), *members), tmp_path / "into")
+    assert (unpacked / "sub" / "a.py").is_file()
+
+
+def test_gnu_tar_s_own_format_is_read(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path)
+    (tmp_path / "leg.json").write_bytes(msgspec.json.encode(leg_of(variant)))
+    artifact = tmp_path / "x.tar"
+    subprocess.run(["tar", "-C", str(tmp_path), "-cf", str(artifact), "leg.json", CPU], check=True)
+    unpack(artifact, tmp_path / "into")
+
+
+def test_names_beyond_the_classic_length_come_by_extended_header_or_prefix(tmp_path: Path) -> None:
+    deep = "/".join(["d" * 40] * 4) + "/f.py"
+    variant = make_variant(tmp_path, files={"__init__.py": "", deep: "x"})
+    for format in (tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT):
+        members = [file(f"{CPU}/{n}", (variant / n).read_bytes()) for n in ("__init__.py", deep, "metadata.json")]
+        into = tmp_path / str(format)
+        _, unpacked = unpack(archive(tmp_path / f"{format}.tar", leg_of(variant), *members, format=format), into)
+        assert (unpacked / deep).is_file()
+
+
+def test_sparse_files_are_refused_in_every_form(tmp_path: Path, leg: Leg) -> None:
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as stream:
+        stream.truncate(1024**3)
+    (tmp_path / "leg.json").write_bytes(msgspec.json.encode(leg))
+    for number, options in enumerate((["--format=gnu"], ["--format=pax"], ["--format=pax", "--sparse-version=0.0"])):
+        artifact = tmp_path / f"{number}.tar"
+        rename = f"s,sparse,{CPU}/x,"
+        command = ["tar", "-C", str(tmp_path), "-S", *options, "--transform", rename, "-cf", str(artifact)]
+        subprocess.run([*command, "leg.json", "sparse"], check=True)
+        # A sparse pax member has a stand-in name of its own, which is refused as well.
+        refused(artifact, tmp_path / "into", "sparse|outside of")
+
+
+def test_extended_headers_cannot_smuggle(tmp_path: Path, leg: Leg) -> None:
+    def smuggled(**headers: str) -> Path:
+        return archive(tmp_path / "x.tar", leg, file(f"{CPU}/x", pax_headers=headers))
+
+    refused(smuggled(path="../escape"), tmp_path / "into", r"'\.\.'")
+    refused(smuggled(comment="x" * 20_000), tmp_path / "into", "extended header is larger")
+    refused(smuggled(**{"GNU.sparse.major": "1"}), tmp_path / "into", "sparse")
+    with pytest.raises(FindingsError, match="corrupt"):
+        unpack(smuggled(size="-512"), tmp_path / "into")
+
+
+def test_a_chain_of_extended_headers_is_refused(tmp_path: Path, leg: Leg) -> None:
+    artifact = archive(tmp_path / "x.tar", leg, file(f"{CPU}/é"))
+    size = 512 + (len(msgspec.json.encode(leg)) + 511) // 512 * 512
+    whole = artifact.read_bytes()
+    extended = whole[size : size + 1024]
+    artifact.write_bytes(whole[:size] + extended + whole[size:])
+    refused(artifact, tmp_path / "into", "more than one extended header")
+
+
+def test_limits_hold(tmp_path: Path, leg: Leg, monkeypatch: pytest.MonkeyPatch) -> None:
+    members = [file(f"{CPU}/{number}", b"12345") for number in range(5)]
+    artifact = archive(tmp_path / "x.tar", leg, *members)
+    size = len(msgspec.json.encode(leg))
+    for change, says in (
+        ({"members": 5}, "more than 5 members"),
+        ({"size": size + 20}, "larger than"),
+        ({"leg": 10}, "larger than 10 bytes"),
+    ):
+        monkeypatch.setattr("kci.tree.archive.LIMITS", msgspec.structs.replace(LIMITS, **change))
+        monkeypatch.setattr("kci.tree.unpack.LIMITS", msgspec.structs.replace(LIMITS, **change))
+        refused(artifact, tmp_path / "into", says)
+
+
+def test_a_bomb_is_refused_by_what_its_header_claims(tmp_path: Path, leg: Leg) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    info, _ = file(f"{CPU}/x")
+    info.size = 2**33 - 1
+    head = archive(tmp_path / "x.tar", leg).read_bytes()
+    size = 512 + (len(msgspec.json.encode(leg)) + 511) // 512 * 512
+    artifact = tmp_path / "x.tar.zst"
+    compressor = zstandard.ZstdCompressor()
+    artifact.write_bytes(compressor.compress(head[:size] + info.tobuf(tarfile.GNU_FORMAT) + bytes(1024**2)))
+    refused(artifact, tmp_path / "into", "larger than")
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
+def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(tmp_path: Path, suffix: str) -> None:
+    whole = make_artifact(tmp_path, make_variant(tmp_path), suffix=suffix).read_bytes()
+    # What comes after the last file's content is padding, and zstd's own checksum of it all.
+    end = len(whole) - 64 if suffix == ".tar.zst" else len(whole.rstrip(b"\0"))
+    artifact = tmp_path / f"cut{suffix}"
+    for length in [*range(0, end, max(1, end // 60)), end - 1]:
+        artifact.write_bytes(whole[:length])
+        with pytest.raises(FindingsError, match=r"cut\.tar") as caught:
+            unpack(artifact, tmp_path / "into")
+        assert caught.value.diagnostics[0].rule == "KCI604"
+    assert list((tmp_path / "into").iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_flipped_bytes_never_give_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, suffix: str, data: st.DataObject
+) -> None:
+    root = tmp_path_factory.mktemp("flip")
+    artifact = make_artifact(root, make_variant(root), suffix=suffix)
+    whole = bytearray(artifact.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    artifact.write_bytes(bytes(whole))
+    with contextlib.suppress(KciError):
+        unpack(artifact, root / "into")
+
+
+@settings(max_examples=100, deadline=None)
+@given(raw=st.binary(max_size=2000))
+def test_arbitrary_bytes_never_give_a_traceback(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
+    root = tmp_path_factory.mktemp("raw")
+    for suffix in (".tar", ".tar.zst"):
+        (root / f"x{suffix}").write_bytes(raw)
+        with pytest.raises(KciError):
+            unpack(root / f"x{suffix}", root / "into")
+
+
+def changed(name: str, content: bytes) -> Callable[[dict[str, bytes]], dict[str, bytes]]:
+    return lambda files: files | {name: content}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (changed("_ops.py", b"evil"), "digest"),
+        (changed("extra.py", b""), "digest"),
+        (lambda files: {k: v for k, v in files.items() if k != "_ops.py"}, "digest"),
+    ],
+)
+def test_files_that_the_leg_does_not_vouch_for_are_damage(
+    tmp_path: Path, leg: Leg, change: Callable[[dict[str, bytes]], dict[str, bytes]], says: str
+) -> None:
+    root = tmp_path / "good" / CPU
+    files = change({path.name: path.read_bytes() for path in root.iterdir()})
+    members = [file(f"{CPU}/{name}", content) for name, content in files.items()]
+    with pytest.raises(FindingsError, match=says):
+        unpack(archive(tmp_path / "x.tar", leg, *members), tmp_path / "into")
+    assert list((tmp_path / "into").iterdir()) == []
+
+
+def test_a_leg_that_contradicts_the_metadata_is_refused(tmp_path: Path, leg: Leg) -> None:
+    root = tmp_path / "good" / CPU
+    members = [file(f"{CPU}/{path.name}", path.read_bytes()) for path in root.iterdir()]
+    for change in ({"kernel": "other"}, {"version": 2}):
+        artifact = archive(tmp_path / "x.tar", msgspec.structs.replace(leg, **change), *members)
+        with pytest.raises(FindingsError, match="contradicts itself"):
+            unpack(artifact, tmp_path / "into")
+
+
+def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path, make_variant(tmp_path / "in"))
+    unpack(artifact, tmp_path / "into")
+    with pytest.raises(FindingsError, match="there already"):
+        unpack(artifact, tmp_path / "into")
+    assert [path.name for path in (tmp_path / "into").iterdir()] == [CPU]
+
+
+def test_what_is_no_artifact_is_named(tmp_path: Path, leg: Leg) -> None:
+    for artifact, says in (
+        (tmp_path / "x.zip", "does not end with"),
+        (tmp_path / "none.tar", "not a file"),
+        (archive(tmp_path / "empty.tar", None), "starts with nothing"),
+        (archive(tmp_path / "other.tar", None, file("README")), "starts with 'README'"),
+        (archive(tmp_path / "bad.tar", None, file("leg.json", b"{}")), "leg.json is invalid"),
+    ):
+        with pytest.raises(FindingsError, match=says):
+            read_leg(artifact)

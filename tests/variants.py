@@ -1,0 +1,69 @@
+"""Small variant directories for tests: sealed, and as real as a test needs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kci.config.model import Build
+from kci.config.reader import parse_kernel
+from kci.matrix.names import Kind, parse_variant_name
+from kci.tree.identity import GitState
+from kci.tree.leg import Leg, leg_for
+from kci.tree.metadata import metadata_for, seal
+from kci.tree.pack import pack
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SOURCE = GitState(COMMIT, dirty=False)
+CPU = "torch213-cxx11-cpu-x86_64-linux"
+CUDA = "torch213-cxx11-cu130-x86_64-linux"
+STABLE = "torch-stable-abi211-cpu-x86_64-linux"
+
+
+def build_of(name: str = "gated-norm", version: int = 1, framework: str = "[torch]", general: str = "") -> Build:
+    """A kernel for every backend that these tests use."""
+    return parse_kernel(
+        f'[general]\nname = "{name}"\nversion = {version}\nedition = 5\nlicense = "MIT"\n'
+        f'backends = ["cpu", "cuda", "rocm", "xpu"]\n{general}\n{framework}\n'.encode()
+    ).build
+
+
+def make_variant(
+    parent: Path,
+    variant: str = CPU,
+    *,
+    name: str = "gated-norm",
+    version: int = 1,
+    unique: str = "1a2b3c4",
+    files: dict[str, str | bytes] | None = None,
+    archs: tuple[str, ...] | None = None,
+    source: GitState | None = SOURCE,
+) -> Path:
+    """Write and seal a variant directory: the files given, or a package that could be one."""
+    parsed = parse_variant_name(variant)
+    directory = parent / variant
+    directory.mkdir(parents=True)
+    build = build_of(name, version, "[torch-noarch]" if parsed.kind is Kind.NOARCH else "[torch]")
+    metadata = metadata_for(build, parsed.backend, unique, archs=archs, provenance=source)
+    default: dict[str, str | bytes] = {"__init__.py": "from ._ops import ops\n", "_ops.py": "ops = None\n"}
+    if parsed.kind is not Kind.NOARCH:
+        default[f"{metadata.id}.abi3.so"] = b"\x7fELF"
+    for path, content in (default if files is None else files).items():
+        target = directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content if isinstance(content, bytes) else content.encode())
+    seal(directory, metadata)
+    return directory
+
+
+def leg_of(directory: Path, **changes: object) -> Leg:
+    """The leg of a variant directory."""
+    arguments = {"system": "x86_64-linux", "builder": "native"} | changes
+    return leg_for(directory, **arguments)  # type: ignore[arg-type]
+
+
+def make_artifact(folder: Path, directory: Path, *, suffix: str = ".tar", **changes: object) -> Path:
+    """Pack a variant directory into a folder of its own, as GitHub's download lays artifacts out."""
+    leg = leg_of(directory, **changes)
+    name = f"kci-{leg.kernel}-{leg.variant}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return pack(directory, folder / f"{name}{suffix}", leg)
