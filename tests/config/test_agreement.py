@@ -8,9 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
-import mutations
 import pytest
 
+import mutations
 from kci.config.document import parse_document
 from kci.config.editions import version_3_as_5
 from kci.config.explain import explain

@@ -230,7 +230,7 @@ def to_build(data: dict[str, Any]) -> Build:
 
 
 def _decode(wanted: type, value: Any) -> Any:
-    """msgspec's hook for the value types that are not its own."""
+    """Msgspec's hook for the value types that are not its own."""
     if wanted is StableAbi:
         return StableAbi.parse(value)
     if not isinstance(value, str):

@@ -44,9 +44,13 @@ def read_kernel(directory: str | Path) -> Kernel:
     Raises:
         FindingsError: the file is missing, unreadable or invalid; it carries every diagnostic.
     """
-    shown = str(directory)
-    shown_file = BUILD_TOML if shown in (".", "") else f"{shown.rstrip('/')}/{BUILD_TOML}"
-    return interpret(read_document(Path(directory) / BUILD_TOML, shown_file), shown or ".")
+    shown = str(directory) or "."
+    return interpret(read_document(Path(directory) / BUILD_TOML, shown_file(shown)), shown)
+
+
+def shown_file(directory: str) -> str:
+    """How messages name the build.toml of a kernel directory."""
+    return BUILD_TOML if directory == "." else f"{directory.rstrip('/')}/{BUILD_TOML}"
 
 
 def parse_kernel(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Kernel:

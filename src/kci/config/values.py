@@ -87,7 +87,10 @@ class Version(tuple[int, ...]):
 _UNSIGNED = re.compile(r"\+?[0-9]+", re.ASCII)
 _LARGEST = 2**64 - 1
 _DIGITS = len(str(_LARGEST))
-_WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+_WHITE_SPACE = "".join(
+    map(chr, [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F])
+)
+_WHITE_SPACE += "\u205f\u3000"
 """What Unicode calls white space. `str.strip` also takes off U+001C to U+001F, which the reference refuses."""
 
 
@@ -164,8 +167,8 @@ def check_kernel_name(name: str) -> str:
     """
     if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):
         raise ValueError(
-            f"{shorten(name)!r} is not a kernel name: lower-case letters, digits and dashes, starting with a letter, at least "
-            "two characters, not ending with a dash"
+            f"{shorten(name)!r} is not a kernel name: lower-case letters, digits and dashes, starting with a letter, "
+            "at least two characters, not ending with a dash"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""Many build.toml files, right and wrong: the seed files in `data`, changed in every way that people and editors do.
+"""Many build.toml files, right and wrong: the seed files in `config/data`, changed as people and editors change files.
 
 Everything is deterministic. What the format allows is not written down here: the tests ask two readers.
 """
@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-DATA = Path(__file__).parent / "data"
-CONFORMANCE = Path(__file__).parents[2].parent / "shared" / "conformance" / "variants.json"
+DATA = Path(__file__).parent / "config" / "data"
+CONFORMANCE = Path(__file__).parents[2] / "shared" / "conformance" / "variants.json"
 
 
 def seeds() -> dict[str, bytes]:
@@ -68,27 +68,31 @@ def inline(value: Any) -> str:
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
-VERSIONS = """2.12 12. .12 12 +1.2 1.+2 1.-2 -1.2 1e3 1.2e3 １.２ 2.12.0 2.12.1 0 0.0 00.01 1..2 . 18446744073709551615.0
-18446744073709551616.0 1.18446744073709551616 99999999999999999999999999.0 1.2-rc 1_0.2 0x1.2 v1.2 1,2 ++1.2 +.2 1.٢
-3.0 3""".split()
+VERSIONS = """2.12 12. .12 12 +1.2 1.+2 1.-2 -1.2 1e3 1.2e3 １.２ 2.12.0 2.12.1 0 0.0 00.01 1..2 .
+18446744073709551615.0 18446744073709551616.0 1.18446744073709551616 99999999999999999999999999.0 1.2-rc
+1_0.2 0x1.2 v1.2 1,2 ++1.2 +.2 1.٢ 3.0 3""".split()  # noqa: SIM905
 VERSIONS += ["", " ", " 2.12 ", "2 .12", "2. 12", "\t2.12\n", "\u00a02.12", "\u20092.12", "\u200b2.12", "\u00852.12"]
 VERSIONS += ["\x1c2.12", "\x1f2.12", "\ufeff2.12", "2.12\x00", "1." * 50 + "1", "0" * 5000 + "1.2", "1" * 5000 + ".2"]
 
-URLS = """https://github.com/a/b HTTPS://github.com/a/b Https://GitHub.com git@github.com:a/b.git github.com/a/b host:path
-host:/path ftp://x/y file:///x https:// https:///a ssh://git@h:22/x ssh://h:99999/x ssh://h:/x https://[::1]/x
-https://[::1/x https://[::1]x/ https://[::g]/ https://[v1.a]/ https://[::1]:80/ https://[::1%25eth0]/ git@[::1]:x http:foo
-https:foo https:/foo https:\\\\foo ssh:foo git:foo C:/x C:\\x http://a_b/c https://xn--/ https://xn--a/ https://xn--mnchen-3ya.de
-https://%zz/ https://a%20b/ https://a%41/ ssh://a%41/ ssh://a%zz/x :// a: :b "/:b git+ssh://h/x git+https://h git+http://h
-git+ftp://h/x mailto:a@b https://u:p@h/x https://u@/x https://@/x https://@h/x https://u:@h ssh://u@/x ssh://@/x ssh://:@h
-ssh://:80/x ssh://u:p@/x ssh://@h/x https://1.2.3.4.5/ https://999.1.1.1/ https://256/ https://4294967296/ https://1.2.3/
-https://0x7f.1/ https://0x/ https://08.1/ https://1.2.3.4./ https://1..2/ https://a.0xg https://a.1 https://1.2.3.256
-https://ü.de/x ü.de:x https://h?x https://h#x git@h:~/x git@h:/x git@h: h:? h:# ssh://h git://h git:///x ssh:///x ssh://
-git:// localhost:8080 localhost:8080/x foo:bar:baz a@b@c:d a/b:c a?b:c a#b:c a\\b:c javascript:alert(1) data:x https://h:0/x
-https://h:65535/ https://h:65536/ https://h:0000080/ https://h:+1/x ssh://h:+1/ https://h:8a/ https://h:80:80/ h<x>:y h^x:y
-a%:b a%41:b 1:2 -h:x git+https:x git+http:x git+ssh:x git+x:y https://ｇ.com/x https://a..b/ https://.a/ https://a./ https://-a/
-https://a|b/ ssh://a|b/ ssh://a"b/ ssh://a`b/ https://a"b https://a`b https://a{b} https://a^b git://a^b //h/x /x ./x ../x ~/x
-https://h\\x https://u\\@h ssh://u\\@h git@h_x:y git@a,b:c git@a:b:c git@:x user@host.xz:path/to/repo.git/ ssh//h:x
-1https://h +https://h https+x://h git@h:80/x git@h:99999999/x svn+ssh://h/x rsync://h/x hg+https://h HTTP://H:080/""".split()
+URLS = """https://github.com/a/b HTTPS://github.com/a/b Https://GitHub.com git@github.com:a/b.git github.com/a/b
+host:path host:/path ftp://x/y file:///x https:// https:///a ssh://git@h:22/x ssh://h:99999/x ssh://h:/x
+https://[::1]/x https://[::1/x https://[::1]x/ https://[::g]/ https://[v1.a]/ https://[::1]:80/
+https://[::1%25eth0]/ git@[::1]:x http:foo https:foo https:/foo https:\\\\foo ssh:foo git:foo C:/x C:\\x
+http://a_b/c https://xn--/ https://xn--a/ https://xn--mnchen-3ya.de https://%zz/ https://a%20b/
+https://a%41/ ssh://a%41/ ssh://a%zz/x :// a: :b "/:b git+ssh://h/x git+https://h git+http://h
+git+ftp://h/x mailto:a@b https://u:p@h/x https://u@/x https://@/x https://@h/x https://u:@h ssh://u@/x
+ssh://@/x ssh://:@h ssh://:80/x ssh://u:p@/x ssh://@h/x https://1.2.3.4.5/ https://999.1.1.1/
+https://256/ https://4294967296/ https://1.2.3/ https://0x7f.1/ https://0x/ https://08.1/
+https://1.2.3.4./ https://1..2/ https://a.0xg https://a.1 https://1.2.3.256 https://ü.de/x ü.de:x
+https://h?x https://h#x git@h:~/x git@h:/x git@h: h:? h:# ssh://h git://h git:///x ssh:///x ssh://
+git:// localhost:8080 localhost:8080/x foo:bar:baz a@b@c:d a/b:c a?b:c a#b:c a\\b:c javascript:alert(1)
+data:x https://h:0/x https://h:65535/ https://h:65536/ https://h:0000080/ https://h:+1/x ssh://h:+1/
+https://h:8a/ https://h:80:80/ h<x>:y h^x:y a%:b a%41:b 1:2 -h:x git+https:x git+http:x git+ssh:x
+git+x:y https://ｇ.com/x https://a..b/ https://.a/ https://a./ https://-a/ https://a|b/ ssh://a|b/
+ssh://a"b/ ssh://a`b/ https://a"b https://a`b https://a{b} https://a^b git://a^b //h/x /x ./x ../x ~/x
+https://h\\x https://u\\@h ssh://u\\@h git@h_x:y git@a,b:c git@a:b:c git@:x
+user@host.xz:path/to/repo.git/ ssh//h:x 1https://h +https://h https+x://h git@h:80/x git@h:99999999/x
+svn+ssh://h/x rsync://h/x hg+https://h HTTP://H:080/""".split()  # noqa: SIM905
 URLS += [
     "",
     " ",
@@ -159,11 +163,9 @@ BACKENDS = [
     " cuda",
     "gpu",
 ]
-DEPENDS = (
-    """torch metal-cpp sycl_tla cutlass_2_10 cutlass_3_5 cutlass_3_6 cutlass_3_8 cutlass_3_9 cutlass_4_0 cutlass_4_4
-cutlass_4_5 metal_cpp sycl-tla cutlass-3-6 cutlass_3_7 cutlass_4_1 Torch einops""".split()
-    + [""]
-)
+DEPENDS = """torch metal-cpp sycl_tla cutlass_2_10 cutlass_3_5 cutlass_3_6 cutlass_3_8 cutlass_3_9 cutlass_4_0
+cutlass_4_4 cutlass_4_5 metal_cpp sycl-tla cutlass-3-6 cutlass_3_7 cutlass_4_1 Torch einops""".split()  # noqa: SIM905
+DEPENDS.append("")
 INTEGERS = [
     0,
     1,
@@ -206,18 +208,19 @@ OTHER_TYPES: list[Any] = [
     {"cuda": "2.11"}, datetime.date(1979, 5, 27), datetime.time(7, 32), datetime.datetime(1979, 5, 27, 7, 32),
     datetime.datetime(1979, 5, 27, 7, 32, tzinfo=datetime.UTC),
 ]  # fmt: skip
-KEYS = """name version edition license upstream source backends python-depends kernel-depends hub cuda xpu neuron tpu rocm cpu
-repo-id branch minver maxver src pyext include cxx-flags stable-abi cuda_capabilities cuda-capabilities rocm_archs rocm-archs
-cuda-flags cuda-minver hip-flags sycl-flags backend depends universal language general torch torch-noarch tvm-ffi kernel""".split()
+KEYS = """name version edition license upstream source backends python-depends kernel-depends hub cuda xpu neuron
+tpu rocm cpu repo-id branch minver maxver src pyext include cxx-flags stable-abi cuda_capabilities
+cuda-capabilities rocm_archs rocm-archs cuda-flags cuda-minver hip-flags sycl-flags backend depends
+universal language general torch torch-noarch tvm-ffi kernel""".split()  # noqa: SIM905
 
 _VALUES: dict[str, list[Any]] = {
-    "upstream": URLS, "source": URLS, "name": NAMES, "license": ["", " ", "mit\n"], "version": INTEGERS, "edition": INTEGERS,
-    "stable-abi": [*STABLE_ABI, *VERSIONS], "kernel-depends": KERNEL_DEPENDS, "backend": BACKENDS,
+    "upstream": URLS, "source": URLS, "name": NAMES, "license": ["", " ", "mit\n"], "version": INTEGERS,
+    "edition": INTEGERS, "stable-abi": [*STABLE_ABI, *VERSIONS], "kernel-depends": KERNEL_DEPENDS, "backend": BACKENDS,
     "backends": [[], ["cuda", "cuda"], [1], "cuda", [["cuda"]], [{"cuda": {}}], [{"cuda": 1}]]
     + [[backend] for backend in BACKENDS],
     "depends": [[dep] for dep in DEPENDS] + [["torch", "torch"], "torch", [1], [{"torch": {}}]],
-    "hub": [["x", "y"], ["x"], {"repo-id": ""}], "cuda": [["12.6", "13.0", [], []]], "tpu": [[["x"]]], "xpu": [[[], []]],
-    "python-depends": [["einops"], ["nope"], ["einops", 1], "einops"],
+    "hub": [["x", "y"], ["x"], {"repo-id": ""}], "cuda": [["12.6", "13.0", [], []]], "tpu": [[["x"]]],
+    "xpu": [[[], []]], "python-depends": [["einops"], ["nope"], ["einops", 1], "einops"],
 } | dict.fromkeys(("minver", "maxver", "cuda-minver"), VERSIONS)  # fmt: skip
 
 
@@ -280,7 +283,7 @@ def data_mutations(data: dict[str, Any]) -> Iterator[tuple[KeyPath, Any, str | N
             for rename in sorted(renames - {name}):
                 yield path, None, rename
     for path, added in itertools.product(tables, [*KEYS, "unknown", ""]):
-        for value in _VALUES.get(added, []) + [{}, ["x"], "1.2"]:
+        for value in [*_VALUES.get(added, []), {}, ["x"], "1.2"]:
             yield (*path, added), value, None
 
 
@@ -355,7 +358,7 @@ x = 24:00:00
 
 
 def text_mutations(raw: bytes, random_: random.Random, count: int) -> Iterator[bytes]:
-    """What editors, merges and slips do to a file: lines lost, doubled, swapped, pasted; bytes changed; other line ends."""
+    """What editors, merges and slips do to a file: lines lost, doubled, swapped or pasted, bytes changed."""
     yield b"\xef\xbb\xbf" + raw
     yield b"\xef\xbb\xbf\xef\xbb\xbf" + raw
     yield raw.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
