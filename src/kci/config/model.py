@@ -22,8 +22,11 @@ class KernelDependency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Another kernel on the Hub: exactly one of `version` and `revision` says which state of it."""
 
     repo_id: str
+    """The other kernel's repository, such as `acme/activation`."""
     version: Unsigned | None = None
+    """The major version of the other kernel's interface."""
     revision: str | None = None
+    """A branch, tag or commit of the other kernel's repository."""
 
     def __post_init__(self) -> None:
         if (self.version is None) == (self.revision is None):
@@ -38,43 +41,57 @@ class Hub(Table, frozen=True):
     """`[general.hub]`: where the kernel is published."""
 
     repo_id: str | None = None
+    """The repository on the Hub, such as `acme/gated-norm`."""
     branch: str | None = None
-
-
-class CudaGeneral(Table, frozen=True):
-    """`[general.cuda]`: bounds on the CUDA version, and dependencies of the CUDA variants."""
-
-    minver: Version | None = None
-    maxver: Version | None = None
-    python_depends: tuple[str, ...] | None = None
-    kernel_depends: tuple[KernelDependency, ...] | None = None
+    """The branch to publish to; without it, `v` and the kernel's version."""
 
 
 class BackendGeneral(Table, frozen=True):
     """`[general.xpu]` and `[general.neuron]`: dependencies of that backend's variants."""
 
     python_depends: tuple[str, ...] | None = None
+    """Python packages that this backend's variants need, out of the allowed ones."""
     kernel_depends: tuple[KernelDependency, ...] | None = None
+    """Other kernels that this backend's variants load."""
+
+
+class CudaGeneral(BackendGeneral, frozen=True):
+    """`[general.cuda]`: bounds on the CUDA version, and dependencies of the CUDA variants."""
+
+    minver: Version | None = None
+    """The oldest CUDA version to build for, such as `12.6`."""
+    maxver: Version | None = None
+    """The newest CUDA version to build for, such as `13.0`."""
 
 
 class TpuGeneral(Table, frozen=True):
-    """`[general.tpu]`."""
+    """`[general.tpu]`: dependencies of the TPU variants."""
 
     python_depends: tuple[str, ...] | None = None
+    """Python packages that the TPU variants need."""
 
 
 class General(Table, frozen=True):
     """`[general]`: what the kernel is."""
 
     name: KernelName
+    """The kernel's name: lower-case letters, digits and dashes."""
     version: Unsigned
+    """The major version of the kernel's interface; it is published on the branch `v<version>`."""
     license: str
+    """The licence, as an SPDX identifier such as `Apache-2.0`."""
     backends: tuple[Backend, ...]
+    """What the kernel is built for."""
     edition: int = 5
+    """The edition of the format. 5 is the only number to write; a file without it is read as edition 4."""
     upstream: GitUrl | None = None
+    """Where the kernel's code comes from."""
     source: GitUrl | None = None
+    """The repository that holds this build.toml."""
     python_depends: tuple[str, ...] | None = None
+    """Python packages that every variant needs, out of the allowed ones."""
     kernel_depends: tuple[KernelDependency, ...] | None = None
+    """Other kernels that every variant loads."""
     hub: Hub | None = None
     cuda: CudaGeneral | None = None
     xpu: BackendGeneral | None = None
@@ -86,12 +103,19 @@ class Torch(Table, frozen=True):
     """`[torch]`: a kernel with compiled code that registers torch ops."""
 
     src: tuple[str, ...] = ()
+    """The sources of the bindings, headers included."""
     pyext: tuple[str, ...] | None = None
+    """Extensions of the files to install from the Python package; without it, `py` and `pyi`."""
     include: tuple[str, ...] | None = None
+    """Include directories of the bindings, relative to build.toml."""
     minver: Version | None = None
+    """The oldest torch version to build for, such as `2.12`."""
     maxver: Version | None = None
+    """The newest torch version to build for."""
     cxx_flags: tuple[str, ...] | None = None
+    """Flags for the C++ compiler."""
     stable_abi: StableAbi | None = None
+    """Build against torch's stable ABI of this version: one for all backends, or one for each."""
 
 
 class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -101,76 +125,83 @@ class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """
 
     pyext: tuple[str, ...] | None = None
+    """Extensions of the files to install from the Python package; without it, `py` and `pyi`."""
     cuda_capabilities: tuple[str, ...] | None = None
+    """The CUDA capabilities that the kernel supports, such as `9.0`."""
     rocm_archs: tuple[str, ...] | None = None
+    """The ROCm targets that the kernel supports, such as `gfx942`."""
 
 
 class TvmFfi(Table, frozen=True):
     """`[tvm-ffi]`: a kernel with compiled code behind the tvm-ffi interface."""
 
     src: tuple[str, ...]
+    """The sources of the bindings, headers included."""
     pyext: tuple[str, ...] | None = None
+    """Extensions of the files to install from the Python package; without it, `py` and `pyi`."""
     include: tuple[str, ...] | None = None
+    """Include directories of the bindings, relative to build.toml."""
     cxx_flags: tuple[str, ...] | None = None
+    """Flags for the C++ compiler."""
 
 
 Framework = Torch | TorchNoarch | TvmFfi
 
 
-class CpuComponent(Table, frozen=True, tag_field="backend", tag="cpu"):
+class AnyComponent(Table, frozen=True):
+    """What every `[kernel.<label>]` has."""
+
+    backend: ClassVar[Backend]
+    depends: tuple[Depend, ...]
+    """C++ dependencies; an empty list if there are none."""
+    src: tuple[str, ...]
+    """The component's sources, headers included."""
+    include: tuple[str, ...] | None = None
+    """Include directories of these sources, relative to build.toml."""
+    cxx_flags: tuple[str, ...] | None = None
+    """Flags for the C++ compiler."""
+
+
+class CpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="cpu"):
     """`[kernel.<label>]` with `backend = "cpu"`."""
 
     backend: ClassVar[Backend] = Backend.CPU
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
 
 
-class CudaComponent(Table, frozen=True, tag_field="backend", tag="cuda"):
+class CudaComponent(AnyComponent, frozen=True, tag_field="backend", tag="cuda"):
     """`[kernel.<label>]` with `backend = "cuda"`."""
 
     backend: ClassVar[Backend] = Backend.CUDA
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
     cuda_capabilities: tuple[str, ...] | None = None
+    """The CUDA capabilities to build for, such as `8.0`, `9.0a` or `12.0+PTX`; without it, all usual ones."""
     cuda_flags: tuple[str, ...] | None = None
+    """Flags for nvcc."""
     cuda_minver: Version | None = None
+    """Leave the component out with an older CUDA version."""
 
 
-class MetalComponent(Table, frozen=True, tag_field="backend", tag="metal"):
+class MetalComponent(AnyComponent, frozen=True, tag_field="backend", tag="metal"):
     """`[kernel.<label>]` with `backend = "metal"`."""
 
     backend: ClassVar[Backend] = Backend.METAL
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
 
 
-class RocmComponent(Table, frozen=True, tag_field="backend", tag="rocm"):
+class RocmComponent(AnyComponent, frozen=True, tag_field="backend", tag="rocm"):
     """`[kernel.<label>]` with `backend = "rocm"`."""
 
     backend: ClassVar[Backend] = Backend.ROCM
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
     rocm_archs: tuple[str, ...] | None = None
+    """The ROCm targets to build for, such as `gfx942`; without it, all usual ones."""
     hip_flags: tuple[str, ...] | None = None
+    """Flags for the HIP compiler."""
 
 
-class XpuComponent(Table, frozen=True, tag_field="backend", tag="xpu"):
+class XpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="xpu"):
     """`[kernel.<label>]` with `backend = "xpu"`."""
 
     backend: ClassVar[Backend] = Backend.XPU
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
     sycl_flags: tuple[str, ...] | None = None
+    """Flags for the SYCL compiler, after the usual ones."""
 
 
 Component = CpuComponent | CudaComponent | MetalComponent | RocmComponent | XpuComponent
@@ -184,6 +215,7 @@ class Build(Table, frozen=True):
     torch_noarch: TorchNoarch | None = None
     tvm_ffi: TvmFfi | None = None
     kernel: dict[str, Component] = {}
+    """The components: sources that are compiled together for one backend, by labels of your choice."""
 
     @property
     def framework(self) -> Framework:
