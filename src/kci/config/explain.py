@@ -9,13 +9,15 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from kci.config.document import Document, KeyPath
 from kci.config.model import KernelDependency
-from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_git_url, check_kernel_name
+from kci.config.urls import check_git_url
+from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_kernel_name, shorten
 from kci.diagnostics import Diagnostic, finding
 
 
@@ -40,10 +42,14 @@ _TOML_NAME = {
     str: "a string",
     bool: "a boolean",
     int: "an integer",
-    float: "a float",
+    float: "a number",
     dict: "a table",
     list: "an array",
 }
+
+
+_KINDS = {"Backend": "backend", "BaseTier": "tier to build on", "Depend": "C++ dependency", "System": "system"}
+"""What people call the members of each enumeration of the schemas."""
 
 
 def toml_type(value: object) -> str:
@@ -123,13 +129,14 @@ class _Walk:
             if not isinstance(value, str):
                 yield self.wrong_type("a string", value, path)
             elif value not in list(wanted):
-                kind = "backend" if wanted is Backend else "C++ dependency"
-                yield self.bad_choice(value, path, [str(member) for member in wanted], kind)
+                yield self.bad_choice(value, path, [str(member) for member in wanted], _KINDS[wanted.__name__])
         elif issubclass(wanted, msgspec.Struct):
             if isinstance(value, dict):
                 yield from self.check_struct(wanted, value, path)
             else:
                 yield self.wrong_type("a table", value, path)
+        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            return  # an integer is a number
         elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             yield self.wrong_type(_TOML_NAME[wanted], value, path)
 
@@ -140,7 +147,7 @@ class _Walk:
         path: KeyPath,
         known: set[str] = frozenset(),  # type: ignore[assignment]
     ) -> Iterator[Diagnostic]:
-        hints = get_type_hints(wanted, include_extras=True)
+        hints = _hints(wanted)
         fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
         optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
         for key, field in fields.items():
@@ -168,20 +175,25 @@ class _Walk:
                     yield from self.check_plain(Version, element, (*path, key))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
-        where = f"`[{dotted(path)}]`" if path else "a build.toml"
+        where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, known) or one_of(known)
-        return self.problem("KCI101", (*path, key), f"`{_short(key)}` is not a key of {where}", hint, key=True)
+        return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
         hint = suggestion(value, known) or one_of(known)
-        return self.problem("KCI104", path, f"{_short(value)!r} is not a {kind}", hint)
+        return self.problem("KCI104", path, f"{shorten(value)!r} is not a {kind}", hint)
+
+
+@cache
+def _hints(wanted: type) -> dict[str, Any]:
+    return get_type_hints(wanted, include_extras=True)
 
 
 def dotted(path: KeyPath) -> str:
     """A key path as people write it: `kernel.norm.src[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{_short(part)}" if text else _short(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)
     return text
 
 
@@ -198,7 +210,3 @@ def suggestion(word: str, known: list[str]) -> str:
 def one_of(known: Any) -> str:
     """A hint that lists what is allowed."""
     return "one of: " + ", ".join(known)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

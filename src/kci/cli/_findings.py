@@ -1,0 +1,71 @@
+"""Diagnostics as an answer on stdout, in the formats that `--format` names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from kci import __version__
+from kci.cli._output import markdown_table, print_diagnostics, to_json
+from kci.diagnostics import Diagnostic, Severity, render_github
+
+FORMATS = ("text", "json", "github", "sarif", "markdown")
+
+
+def show_findings(
+    found: Sequence[Diagnostic], output: str, *, quiet: bool = False, verbose: bool = False, what: str = ""
+) -> int:
+    """Print diagnostics and give the exit code: 1 if one of them is an error.
+
+    The answer is on stdout: the findings in the chosen form, or in text form one line of summary, with the findings on
+    stderr. The other forms have the summary on stderr.
+
+    Args:
+        found: what was found.
+        output: one of `FORMATS`.
+        quiet: show errors only, in text form.
+        verbose: show notes of severity info too, in text form; they are always counted.
+        what: what was looked at, for the summary.
+    """
+    counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
+    said = ", ".join(f"{count} {severity}{'' if count == 1 else 's'}" for severity, count in counts.items())
+    summary = f"{what}: {said}"
+    match output:
+        case "json":
+            click.echo(to_json({"schema": 1, "diagnostics": found}))
+        case "sarif":
+            from pathlib import Path
+
+            from kci.cli._sarif import render_sarif
+            from kci.config.settings import locate
+
+            click.echo(render_sarif(found, __version__, locate(Path())[0]))
+        case "github":
+            click.echo("".join(render_github(item) + "\n" for item in found), nl=False)
+        case "markdown":
+            click.echo(markdown(found, summary))
+        case _:
+            shown = found if verbose else [item for item in found if item.severity is not Severity.INFO]
+            print_diagnostics(shown, quiet=quiet)
+            click.echo(summary + (" (-v shows them)" if len(shown) < len(found) else ""))
+    if output in ("json", "sarif", "github") and not quiet:
+        click.echo(summary, err=True)
+    return 1 if counts[Severity.ERROR] else 0
+
+
+def markdown(found: Sequence[Diagnostic], summary: str) -> str:
+    """A table for a step summary or a comment."""
+    if not found:
+        return f"{summary}\n"
+    rows = [
+        (item.severity.value, item.rule, f"`{item.place}`" if item.path else "", _printable(item.message))
+        for item in found
+    ]
+    return f"{summary}\n\n{markdown_table(('', 'rule', 'where', 'finding'), rows)}\n"
+
+
+def _printable(text: str) -> str:
+    """Text that cannot become markup or drive a terminal."""
+    kept = "".join(char if char.isprintable() else " " for char in text)
+    return kept.replace("&", "&amp;").replace("<", "&lt;")
