@@ -21,6 +21,8 @@ COMMANDS = {
     "run": "do the whole job here: plan, build, merge, verify",
     "matrix": "the variants of kernels, and why",
     "check": "is the build.toml right",
+    "update": "rewrite build.toml to edition 5, losing nothing",
+    "schema": "JSON Schema of build.toml, for editors",
     "plan": "the jobs of a run: runner, image, timeout",
     "render": "write the workflow files",
     "build": "build one variant",
