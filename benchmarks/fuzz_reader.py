@@ -3,12 +3,13 @@
     python benchmarks/fuzz_reader.py [COUNT] [SEED]
 
 Every hostile shape is read once at the full size that is read at all, each in a process of its own, then COUNT (default
-100,000) random inputs in one process. Anything but a kernel or diagnostics, an input that takes longer than 2 seconds,
-or a process larger than 300 MB ends the run with exit code 1.
+100,000) random inputs in one process. Anything but a kernel or diagnostics, an input that takes more than 2 seconds
+of processor time to read or to update, or a process larger than 300 MB ends the run with exit code 1.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import resource
 import subprocess
@@ -31,15 +32,16 @@ MEGABYTES = 300
 
 
 def read(raw: bytes) -> tuple[str, float]:
-    """What came of an input, and how long it took."""
-    start = time.perf_counter()
-    try:
-        parse_kernel(raw)
-        plan_update(raw)
-        came = "accepted"
-    except FindingsError as error:
-        came = f"refused {error.diagnostics[0].rule}"
-    return came, time.perf_counter() - start
+    """What came of an input, and the time that the slower of reading and updating took."""
+    came, slowest = "accepted", 0.0
+    for work in (plan_update, parse_kernel):
+        start = time.process_time()
+        try:
+            work(raw)
+        except FindingsError as error:
+            came = f"refused {error.diagnostics[0].rule}"
+        slowest = max(slowest, time.process_time() - start)
+    return came, slowest
 
 
 def megabytes() -> int:
@@ -73,6 +75,7 @@ def main(count: int, seed: int) -> int:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000)  # as the command line does
     if sys.argv[1:2] == ["--one"]:
         shape = sys.argv[2]
         size = MAX_BYTES - 1000

@@ -87,14 +87,14 @@ def endless(seed: int) -> Iterator[tuple[str, bytes]]:
     seeds = list(mutations.seeds().values())
     documents = [mutations.tomllib.loads(raw.decode().replace("\r\n", "\n")) for raw in seeds]
     changes = [list(mutations.data_mutations(data)) for data in documents]
-    alphabet = b"\"'[]{}=.,#\n\r\t -_\\0aZ19+:\x00\xff\xc3\xa9\xef\xbb\xbf"
+    alphabet = "\"\"''[[]]{}==..,#\n\n\n\r\t   -_\\0aZ19+:\x00é\ufeff\u2028"
     while True:
         index = random_.randrange(len(seeds))
         match random_.randrange(6):
             case 0:
                 yield "bytes", random_.randbytes(random_.randrange(400))
             case 1:
-                yield "TOML characters", bytes(random_.choices(alphabet, k=random_.randrange(400)))
+                yield "TOML characters", "".join(random_.choices(alphabet, k=random_.randrange(400))).encode()
             case 2:
                 change = random_.choice(changes[index])
                 yield "changed value", mutations.dump(mutations.changed(documents[index], *change)).encode()

@@ -239,6 +239,8 @@ class _Places:
                 path = (*path, self.tables[path])
                 self.note(path, key_node, header)
         for child in node.named_children:
+            if len(self.found) >= MAX_PLACES:
+                return
             if child.type == "pair":
                 self.pair(child, path)
 
