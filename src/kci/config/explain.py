@@ -54,6 +54,10 @@ _TOML_NAME = {
 }
 
 
+_KINDS = {"Backend": "backend", "BaseTier": "tier to build on", "Depend": "C++ dependency", "System": "system"}
+"""What people call the members of each enumeration of the schemas."""
+
+
 def toml_type(value: object) -> str:
     """What TOML calls the type of a value, with its article."""
     return _TOML_NAME.get(type(value), "a date or time")
@@ -131,15 +135,16 @@ class _Walk:
             if not isinstance(value, str):
                 yield self.wrong_type("a string", value, path)
             elif value not in list(wanted):
-                kind = "backend" if wanted is Backend else "C++ dependency"
-                yield self.bad_choice(value, path, [str(member) for member in wanted], kind)
+                yield self.bad_choice(value, path, [str(member) for member in wanted], _KINDS[wanted.__name__])
         elif issubclass(wanted, msgspec.Struct):
             if isinstance(value, dict):
                 yield from self.check_struct(wanted, value, path)
             else:
                 yield self.wrong_type("a table", value, path)
+        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            return  # an integer is a number
         elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            yield self.wrong_type(_TOML_NAME[wanted], value, path)
+            yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
 
     def check_struct(
         self,
@@ -176,7 +181,7 @@ class _Walk:
                     yield from self.check_plain(Version, element, (*path, key))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
-        where = f"`[{dotted(path)}]`" if path else "a build.toml"
+        where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, known) or one_of(known)
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
