@@ -18,8 +18,7 @@ import re
 
 import msgspec
 
-SYSTEMS = ("aarch64-darwin", "aarch64-linux", "aarch64-windows", "x86_64-linux", "x86_64-windows")
-"""Every system that a variant name can carry."""
+from kci.config.values import SYSTEMS as SYSTEMS
 
 COMPUTE_PREFIX = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu", "cann": "cann"}
 """Backends whose compute part carries a version, and the prefix of that version."""
