@@ -19,15 +19,16 @@ from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, c
 from kci.diagnostics import Diagnostic, finding
 
 
-def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diagnostic]:
+def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPath = ()) -> list[Diagnostic]:
     """Everything in `data` that `schema` does not allow, in file order.
 
     Args:
         document: the file, for places.
         data: its content (perhaps with keys respelled).
-        schema: the struct that the whole file should be.
+        schema: the struct that the data should be.
+        place: where in the file the data stands; by default it is the whole file.
     """
-    problems = list(_Walk(document).check(schema, data, ()))
+    problems = list(_Walk(document).check(schema, data, place))
     return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.rule, problem.message))
 
 
