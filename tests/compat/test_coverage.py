@@ -42,7 +42,8 @@ def test_a_kernel_directory_stands_for_its_tree(tmp_path: Path, catalog: Catalog
 
 def test_the_command_fails_on_a_gap(tmp_path: Path) -> None:
     (tmp_path / "build.toml").write_text(
-        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+        "[torch-noarch]\n"
     )
     tree_with(tmp_path / "build", "torch-cpu")
     assert kci("compat", "coverage", tmp_path).code == 0

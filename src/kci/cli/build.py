@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,7 +26,7 @@ BUILDERS = ["auto", "noarch", "native", "nix"]
 @click.option("--variant", "name", required=True, metavar="NAME", help="The variant to build.")
 @click.option("--output", type=click.Path(path_type=Path), help="Where DIR/NAME is made (default: KERNEL/build).")
 @click.option("--builder", type=click.Choice(BUILDERS), default="auto", show_default=True)
-@click.option("--container", default="none", show_default=True, help="An image to build in; auto; none.")
+@click.option("--container", default="none", show_default=True, help="An image, auto (the image of its leg), or none.")
 @click.option("--pack", "artifact", type=click.Path(path_type=Path), help="Also make this artifact.")
 @click.option("--tier", help="Where to look the variant up (default: release, then all).")
 @click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
@@ -53,6 +54,7 @@ def command(
 ) -> None:
     """Build one variant of KERNEL. Prints the directory that was made."""
     from kci.builders.cache import default_cache
+    from kci.builders.container import choose_image
     from kci.run.variant import BuildOptions, make_variant_dir
 
     read, variant = _look_up(state, kernel, name, tier, catalog)
@@ -65,6 +67,12 @@ def command(
         attempt=_attempt(),
     )
     output = output or Path(read.directory) / "build"
+    own = _image_of(variant)
+    image = _dry_image(container, own) if dry_run else choose_image(container, own, _log(state))
+    if image is not None:
+        inner = _inner_arguments(read, variant, options, output, artifact, tier=tier, catalog=catalog)
+        _in_container(image, read, inner, options, output, artifact, dry_run, _log(state))
+        return
     if dry_run:
         _print_commands(read, variant, options, output)
         return
@@ -82,9 +90,9 @@ def _look_up(state: State, kernel: str, name: str, tier: str | None, catalog: st
     A stable ABI name can be built against several torch versions; the release tier's is meant unless another is named.
     """
     from kci.catalog.rows import load_catalog
+    from kci.matrix.names import this_system
     from kci.matrix.selection import select
     from kci.matrix.types import Tier
-    from kci.run.local import this_system
 
     matrix, read = selected_matrix(state, [kernel], tier=tier or "release", catalog=catalog)
     if len(read) > 1:
@@ -102,12 +110,74 @@ def _look_up(state: State, kernel: str, name: str, tier: str | None, catalog: st
     raise UsageError(f"{name!r} is no variant of {kernel}", hint=hint)
 
 
+def _image_of(variant: Variant) -> str:
+    """The image that a leg for this variant has; empty for none."""
+    from kci.catalog.runners import default_runners
+    from kci.plan.legs import place
+
+    placed = place(variant, default_runners(), container=True)
+    return str(placed["image"]) if isinstance(placed, dict) else ""
+
+
+def _dry_image(container: str, own: str) -> str | None:
+    """The image that a real build would ask docker for."""
+    return {"none": None, "auto": own or None}.get(container, container)
+
+
+def _inner_arguments(
+    kernel: Kernel,
+    variant: Variant,
+    options: BuildOptions,
+    output: Path,
+    artifact: Path | None,
+    *,
+    tier: str | None,
+    catalog: str | None,
+) -> list[str]:
+    """The `kci build` that the container runs: the same build, with absolute paths and without a container."""
+    arguments = ["build", str(Path(kernel.directory).resolve()), "--variant", variant.name, "--container", "none"]
+    arguments += ["--output", str(output.resolve()), "--builder", options.builder]
+    optional = {
+        "--pack": artifact.resolve() if artifact else None,
+        "--tier": tier,
+        "--catalog": Path(catalog).resolve() if catalog and Path(catalog).exists() else catalog,
+        "--unique-id": options.unique_id,
+        "--jobs": options.jobs,
+    }
+    for name, value in optional.items():
+        arguments += [name, str(value)] if value is not None else []
+    return arguments if options.isolation else [*arguments, "--no-isolation"]
+
+
+def _in_container(
+    image: str,
+    kernel: Kernel,
+    arguments: list[str],
+    options: BuildOptions,
+    output: Path,
+    artifact: Path | None,
+    dry_run: bool,
+    log: Callable[[str], None],
+) -> None:
+    import shlex
+
+    from kci.builders.container import build_command, run_in_container
+
+    directory = Path(kernel.directory).resolve()
+    writable = [output.resolve(), *([artifact.resolve().parent] if artifact else [])]
+    if dry_run:
+        click.echo(shlex.join(build_command(image, directory, arguments, writable=writable, cache=options.cache)))
+        return
+    run_in_container(image, directory, arguments, writable=writable, cache=options.cache, log=log)
+    click.echo(str(output / arguments[arguments.index("--variant") + 1]))
+
+
 def _attempt() -> int:
     text = os.environ.get("GITHUB_RUN_ATTEMPT", "1")
     return int(text) if text.isdecimal() and int(text) else 1
 
 
-def _log(state: State) -> Any:
+def _log(state: State) -> Callable[[str], None]:
     def log(line: str) -> None:
         if not state.quiet:
             click.echo(line, err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kci.cli import Command, State
-from kci.run.local import this_system
+from kci.matrix.names import this_system
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg import artifact_name, leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal

@@ -15,7 +15,9 @@ from kci.cli._kernels import selected_matrix, selection_options
 from kci.cli._output import print_diagnostics, table
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.matrix.names import this_system
 from kci.run import local
+from kci.run.variant import BuildOptions
 
 if TYPE_CHECKING:
     from kci.config.reader import Kernel
@@ -47,10 +49,10 @@ def command(
     from kci.builders.cache import default_cache
 
     matrix, read = selected_matrix(state, kernels, **selection)
-    outcomes = local.outcomes_of(matrix, local.this_system())
+    outcomes = local.outcomes_of(matrix, this_system())
     if not outcomes:
         raise UsageError("no variant is selected", hint="`kci matrix --explain` says why")
-    options = local.BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
+    options = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
     with _display(outcomes, state) as changed:
         result = local.run_here(read, outcomes, _trees(read, into), options, changed)
     return _report(result, state)

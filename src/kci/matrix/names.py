@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -167,3 +168,12 @@ def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[i
     if short in candidates or len(candidates) != 1:
         return compute
     return ".".join(str(part) for part in candidates.pop())
+
+
+def this_system() -> str:
+    """The system of this machine, as variants name it."""
+    import platform  # noqa: PLC0415  - slow to import, and only wanted where something is built
+
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
+    os_name = {"win32": "windows"}.get(sys.platform, sys.platform)
+    return f"{machine}-{os_name}"

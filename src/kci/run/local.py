@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import enum
 import hashlib
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -69,13 +67,6 @@ class RunResult(msgspec.Struct, frozen=True):
 
     outcomes: tuple[Outcome, ...]
     trees: tuple[TreeResult, ...]
-
-
-def this_system() -> str:
-    """The system of this machine, as variants name it."""
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
-    os_name = {"win32": "windows"}.get(sys.platform, sys.platform)
-    return f"{machine}-{os_name}"
 
 
 def outcomes_of(matrix: Matrix, system: str) -> list[Outcome]:
