@@ -35,6 +35,10 @@ class Rule(msgspec.Struct, frozen=True):
     summary: str
     why: str
     fix: str
+    bad: str = ""
+    """A part of a file that the rule speaks about; a test holds it to that."""
+    good: str = ""
+    """The same, mended."""
 
 
 class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):

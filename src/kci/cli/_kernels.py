@@ -7,15 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from kci.catalog.rows import load_catalog
 from kci.config.discover import read_kernels
+from kci.config.settings import settings_for
 from kci.config.values import Backend
 from kci.matrix.names import SYSTEMS
 from kci.matrix.selection import compute_matrix
-from kci.matrix.types import Matrix, Tier, Variant
+from kci.matrix.types import Matrix, Variant
+from kci.plan.settings import resolve_tier, runners_from
 
 if TYPE_CHECKING:
+    from kci.catalog.runners import Runners
     from kci.cli import State
     from kci.config.reader import Kernel
 
@@ -26,8 +30,8 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--tier`, `--system`, `--backend`, `--only` and `--catalog`."""
     options = [
         click.option(
-            "--tier", type=click.Choice([str(tier) for tier in Tier]), default="release", show_default=True,
-            help="How much to build.",
+            "--tier", metavar="TIER", default="release", show_default=True,
+            help="How much to build: pr, release, compat, all, or a tier of kci.toml.",
         ),
         click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
@@ -50,15 +54,26 @@ def selected_matrix(
     catalog: str | None = None,
     explain: bool = False,
 ) -> tuple[Matrix, list[Kernel]]:
-    """Read the kernels, show what reading found, and compute their matrix."""
+    """Read the kernels and their kci.toml, show what reading found, and compute their matrix."""
     read = read_kernels(kernels)
+    settings = settings_for([kernel.directory for kernel in read])
     found = [diagnostic for kernel in read for diagnostic in kernel.diagnostics]
     if found:
         from kci.cli._output import print_diagnostics
 
         print_diagnostics(found, quiet=state.quiet)
-    keep = variant_filter(systems, backends, only) if systems or backends or only else None
-    return compute_matrix(read, load_catalog(catalog), Tier(tier), keep=keep, explain=explain), read
+    base, narrowed = resolve_tier(tier, settings.settings)
+    asked = variant_filter(systems, backends, only) if systems or backends or only else None
+    keep = _both(narrowed, asked) if narrowed and asked else narrowed or asked
+    matrix = compute_matrix(read, load_catalog(catalog or settings.catalog), base, keep=keep, explain=explain)
+    return msgspec.structs.replace(matrix, tier=tier), read
+
+
+_Filter = Callable[[Variant], str | None]
+
+
+def _both(first: _Filter, second: _Filter) -> _Filter:
+    return lambda variant: first(variant) or second(variant)
 
 
 def variant_filter(
@@ -76,3 +91,8 @@ def variant_filter(
         return None
 
     return keep
+
+
+def runners_for(kernels: Sequence[Kernel]) -> Runners:
+    """The runners, images and limits that hold for kernels: those that kci ships, with their kci.toml laid over."""
+    return runners_from(settings_for([kernel.directory for kernel in kernels]).settings)

@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from kci.cli import Command, State
-from kci.cli._kernels import selected_matrix, selection_options
+from kci.cli._kernels import runners_for, selected_matrix, selection_options
 from kci.cli._output import table, to_json
-from kci.plan.legs import Plan, as_json, github_matrix, make_plan
+from kci.plan.legs import Leg, Plan, as_json, github_matrix, make_plan
 
 
 @click.command("plan", cls=Command)
@@ -20,8 +20,8 @@ from kci.plan.legs import Plan, as_json, github_matrix, make_plan
 @click.pass_obj
 def command(state: State, /, kernels: tuple[str, ...], container: str, output: str, **selection: Any) -> None:
     """The legs of a run over each KERNEL: runner, image, timeout; and what no job can build."""
-    matrix, _ = selected_matrix(state, kernels, **selection)
-    plan = make_plan(matrix, container=container == "auto")
+    matrix, read = selected_matrix(state, kernels, **selection)
+    plan = make_plan(matrix, runners_for(read), container=container == "auto")
     match output:
         case "json":
             click.echo(to_json(as_json(plan)))
@@ -33,7 +33,7 @@ def command(state: State, /, kernels: tuple[str, ...], container: str, output: s
 
 def _table(plan: Plan) -> str:
     legs = [
-        (leg.kernel, leg.variant, " ".join(leg.runner), leg.image or "-", f"{leg.timeout} min", f"~{leg.minutes} min")
+        (leg.kernel, leg.variant, _runner(leg), leg.image or "-", f"{leg.timeout} min", f"~{leg.minutes} min")
         for leg in plan.legs
     ]
     total = sum(leg.minutes for leg in plan.legs)
@@ -45,3 +45,9 @@ def _table(plan: Plan) -> str:
         left = [(item.kernel, item.variant, item.rule, item.reason) for item in plan.left_out]
         parts += ["", table(("left out", "variant", "rule", "reason"), left)]
     return "\n".join(parts)
+
+
+def _runner(leg: Leg) -> str:
+    if isinstance(leg.runner, tuple):
+        return " ".join(leg.runner)
+    return " ".join((f"group:{leg.runner.group}", *leg.runner.labels))

@@ -19,6 +19,13 @@ MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 """UTF-16 code units that one output of a job may have: GitHub's limit is 1 MB."""
 
 
+class RunnerGroup(msgspec.Struct, frozen=True):
+    """A runner that is chosen by its group; `runs-on` takes this shape as it takes a list of labels."""
+
+    group: str
+    labels: tuple[str, ...] = ()
+
+
 class Leg(msgspec.Struct, frozen=True):
     """One job: a variant and where and how it is built."""
 
@@ -28,7 +35,7 @@ class Leg(msgspec.Struct, frozen=True):
     kind: Kind
     backend: str
     system: str
-    runner: tuple[str, ...]
+    runner: tuple[str, ...] | RunnerGroup
     image: str
     """The container image to build in; empty for none."""
     timeout: int
@@ -37,6 +44,10 @@ class Leg(msgspec.Struct, frozen=True):
     """What it takes, roughly."""
     artifact: str
     """The name under which the leg hands over its result."""
+    max_jobs: int | None = None
+    """How many compilers run side by side; None leaves it to the machine."""
+    cores: int | None = None
+    """How many threads each of them may use."""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -94,7 +105,7 @@ def make_plan(matrix: Matrix, runners: Runners | None = None, *, container: bool
             by_name.setdefault(variant.name, variant)
         planned = []
         for name, variant in sorted(by_name.items()):
-            placed = place(variant, runners, container=container)
+            placed = place(variant, runners, container=container, kernel=kernel.name)
             if isinstance(placed, tuple):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, *placed))
                 continue
@@ -115,22 +126,30 @@ def make_plan(matrix: Matrix, runners: Runners | None = None, *, container: bool
     return Plan(matrix.tier, matrix.catalog_name, matrix.catalog_as_of, tuple(kernels), tuple(legs), tuple(left_out))
 
 
-def place(variant: Variant, runners: Runners, *, container: bool) -> dict[str, Any] | tuple[str, str]:
-    """Runner, image and times of a variant, or the rule and reason why no job can build it."""
+def place(variant: Variant, runners: Runners, *, container: bool, kernel: str = "") -> dict[str, Any] | tuple[str, str]:
+    """Runner, image, times and limits of a variant, or the rule and reason why no job can build it."""
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI:
         return "KCI303", "kci's builders do not compile tvm-ffi kernels"
     system = "x86_64-linux" if noarch else variant.system
-    runner = runners.runner.get(system)
+    runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
-        return "KCI301", f"nobody offers a hosted runner for {system}"
+        return "KCI301", f"no runner is known for {system}"
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
         return "KCI303", f"kci's builders do not compile for {variant.backend} on {system}"
     image = build.image.get(system, "") if container and not noarch else ""
     if variant.compute:
         image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))
-    return {"runner": runner.labels, "image": image, "timeout": build.timeout, "minutes": build.minutes}
+    limit = runners.limit(kernel, variant.backend)
+    return {
+        "runner": RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
+        "image": image,
+        "timeout": limit.timeout or build.timeout,
+        "minutes": build.minutes,
+        "max_jobs": limit.max_jobs,
+        "cores": limit.cores,
+    }
 
 
 def _refuse_twins(matrix: Matrix) -> None:
@@ -174,7 +193,11 @@ def github_matrix(plan: Plan) -> str:
         hint = "plan fewer kernels at a time, or narrow with --tier, --backend, --system or --only"
         raise FindingsError(message, hint=hint, diagnostics=[finding("KCI305", message, hint=hint)])
     keys = ("kernel", "path", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
-    include = [{key: getattr(leg, key) for key in keys} for leg in plan.legs]
+    limits = ("max_jobs", "cores")
+    include = [
+        {key: getattr(leg, key) for key in keys + limits if key in keys or getattr(leg, key) is not None}
+        for leg in plan.legs
+    ]
     text = msgspec.json.encode({"include": include}).decode()
     units = len(text.encode("utf-16-le")) // 2
     if units > MAX_OUTPUT_UNITS:

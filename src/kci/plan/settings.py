@@ -1,0 +1,107 @@
+"""What kci.toml means for a plan: its runners, images and limits laid over those that kci ships."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+
+import msgspec
+
+from kci.catalog.runners import BuildDefaults, LegLimit, Runner, Runners, default_runners
+from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
+from kci.config.values import Backend
+from kci.errors import UsageError
+from kci.matrix.names import SYSTEMS
+from kci.matrix.types import Tier, Variant
+
+BUILDABLE = (*(str(backend) for backend in Backend), "noarch")
+"""What a runner can be for."""
+
+
+def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners:
+    """The runners, images and limits of a repository.
+
+    For a backend and a system, each key is taken from `runners.<backend>.<system>`, else `runners.any.<system>`, else
+    the defaults; labels and group go together. What has neither labels nor group is no runner.
+
+    Args:
+        settings: kci.toml.
+        defaults: what it is laid over; by default what kci ships.
+    """
+    defaults = defaults or default_runners()
+    build = dict(defaults.build)
+    for backend in Backend:
+        images = by_name(settings.images, backend)
+        if images is not None:
+            own = {system: image for system in SYSTEMS if (image := by_name(images, system))}
+            base = build.get(backend) or _UNKNOWN_BUILD
+            build[str(backend)] = msgspec.structs.replace(base, image={**base.image, **own})
+    return Runners(
+        runner=defaults.runner,
+        build=build,
+        own=_machines(settings.runners, defaults.runner),
+        test=_machines(settings.test, {}),
+        limits=tuple(
+            LegLimit(
+                entry.kernel or "",
+                str(entry.backend) if entry.backend else "",
+                entry.timeout_minutes,
+                entry.max_jobs,
+                entry.cores,
+            )
+            for entry in settings.limits
+        ),
+    )
+
+
+_UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
+
+
+def _machines(table: MachinesByBackend, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:
+    found: dict[tuple[str, str], Runner] = {}
+    for backend in BUILDABLE:
+        for system in SYSTEMS:
+            machines = [by_name(table, name) for name in ("any", backend)]
+            layers = [machine for item in machines if item is not None and (machine := by_name(item, system))]
+            runner = defaults.get(system, Runner((), 0, 0))
+            for machine in layers:
+                runner = _overlay(runner, machine)
+            if layers and (runner.labels or runner.group):
+                found[backend, system] = runner
+    return found
+
+
+def _overlay(runner: Runner, machine: Machine) -> Runner:
+    set_here = {
+        key: value
+        for key in ("cpus", "memory_gb", "price", "currency", "pool_size")
+        if (value := getattr(machine, key)) is not None
+    }
+    if machine.labels is not None or machine.group is not None:
+        set_here |= {"labels": machine.labels or (), "group": machine.group or ""}
+    return msgspec.structs.replace(runner, **set_here)
+
+
+def resolve_tier(name: str, settings: Settings) -> tuple[Tier, Callable[[Variant], str | None] | None]:
+    """What a tier's name stands for: a tier of kci, and the filter by which a tier of one's own narrows it.
+
+    Raises:
+        UsageError: there is no such tier.
+    """
+    if name in list(Tier):
+        return Tier(name), None
+    if name not in settings.tiers:
+        known = ", ".join([*(str(tier) for tier in Tier), *sorted(settings.tiers)])
+        raise UsageError(f"there is no tier {name!r}", hint=f"the tiers are {known}")
+    tier = settings.tiers[name]
+
+    def keep(variant: Variant) -> str | None:
+        if tier.backends and variant.backend not in tier.backends:
+            return f"tier {name} is for {', '.join(tier.backends)}"
+        if tier.systems and variant.system not in tier.systems:
+            return f"tier {name} is for {', '.join(tier.systems)}"
+        if tier.only and not any(fnmatch.fnmatchcase(variant.name, pattern) for pattern in tier.only):
+            return f"tier {name} takes only {', '.join(tier.only)}"
+        return None
+
+    return Tier(tier.base), keep
