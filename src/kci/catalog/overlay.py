@@ -8,7 +8,7 @@ data: it replaces the table, adds rows, changes rows, and narrows by expressions
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -19,6 +19,9 @@ from kci.config.document import Document, KeyPath, refuse
 from kci.config.overlays import OverlayFile, OverlayTable
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import Diagnostic, Span, finding
+
+if TYPE_CHECKING:
+    from kci.config.settings import FoundSettings
 
 FIELDS: dict[str, Sequence[str]] = {
     "backend": [str(backend) for backend in Backend],
@@ -105,6 +108,27 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
         raise refuse(*problems)
     rows = expand(document, table.row, place, document.path)
     return Overlay(document, place, edition, table.replace, keep, drop, change, rows)
+
+
+def overlays_of(found: FoundSettings) -> list[tuple[str | None, Overlay]]:
+    """The overlays of a kci.toml, each with the name of the kernel that it is for, or None for every kernel.
+
+    Raises:
+        FindingsError: see `interpret_overlay`.
+    """
+    if found.document is None:
+        return []
+    document = found.document
+    tables = enumerate(found.settings.overlay)
+    return [(table.kernel, interpret_overlay(document, table, ("overlay", index))) for index, table in tables]
+
+
+def for_kernel(catalog: Catalog, overlays: Sequence[tuple[str | None, Overlay]], kernel: str) -> Catalog:
+    """The catalog of one kernel: with the overlays that are for it or for every kernel, in order."""
+    for name, overlay in overlays:
+        if name in (None, kernel):
+            catalog = apply(catalog, overlay)
+    return catalog
 
 
 def where_problem(document: Document, place: KeyPath, text: str, error: WhereError) -> Diagnostic:

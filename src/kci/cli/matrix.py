@@ -37,6 +37,7 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, explain: boo
             click.echo(to_json(as_json(matrix, explain)))
         case "github":
             from kci.plan.legs import github_matrix, make_plan
+
             click.echo(github_matrix(make_plan(matrix, runners_for(read))))
         case "markdown":
             click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))

@@ -18,6 +18,7 @@ from msgspec import field
 
 from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import Table, Unsigned
+from kci.config.overlays import KernelOverlay
 from kci.config.values import Backend
 from kci.diagnostics import Diagnostic, finding
 
@@ -130,6 +131,10 @@ class UserTier(Table, frozen=True):
     systems: tuple[System, ...] = ()
     only: tuple[str, ...] = ()
     """Patterns for variant names, such as `torch213-*`."""
+    where: str | None = None
+    """An expression, such as `cuda >= 13.0 and torch == newest`; see docs/filters.md."""
+    pairwise: bool = False
+    """Thin it to a part in which every pair of torch, compute version and system of the whole occurs."""
 
 
 class PullRequest(Table, frozen=True):
@@ -191,6 +196,8 @@ class Settings(Table, frozen=True):
     actions: dict[str, ActionPin] = {}  # noqa: RUF012
     catalog: str | None = None
     """The name of an edition of the catalog, or a catalog file relative to kci.toml."""
+    overlay: tuple[KernelOverlay, ...] = ()
+    """What is different about the catalog here, or for one kernel; applied in order."""
     lint: LintSettings = LintSettings()
 
 

@@ -69,11 +69,10 @@ def compute_matrix(
     selected = []
     for kernel in kernels:
         table = catalog
-        for name, overlay in overlays:
-            if name in (None, kernel.build.name):
-                from kci.catalog.overlay import apply  # noqa: PLC0415  - most runs have none
+        if overlays:
+            from kci.catalog.overlay import for_kernel  # noqa: PLC0415  - most runs have none
 
-                table = apply(table, overlay)
+            table = for_kernel(catalog, overlays, kernel.build.name)
         selected.append(select(kernel, table, tier, narrow=narrow, explain=explain))
     return Matrix(tier, catalog.name, catalog.as_of, tuple(selected))
 

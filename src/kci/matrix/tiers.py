@@ -9,9 +9,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kci.catalog.where import Where
+from kci.catalog.comparisons import WhereError
+from kci.catalog.overlay import where_problem
+from kci.catalog.where import Where, parse_where
+from kci.config.document import refuse
 from kci.config.reader import Kernel
-from kci.matrix.filters import by_choice, by_expression
+from kci.config.settings import FoundSettings
+from kci.errors import UsageError
+from kci.matrix.filters import FIELDS, by_choice, by_expression
 from kci.matrix.pairwise import choose
 from kci.matrix.selection import Filtered, Narrow
 from kci.matrix.types import Tier, Variant
@@ -29,6 +34,40 @@ class TierDefinition(msgspec.Struct, frozen=True):
     pairwise: bool = False
     place: tuple[str, int] = ("", 0)
     """File and line of the definition."""
+
+
+def tier_of(name: str, found: FoundSettings) -> Tier | TierDefinition:
+    """What a tier's name stands for: a tier that kci knows, or one that kci.toml defines.
+
+    Raises:
+        UsageError: there is no such tier.
+        FindingsError: its expression cannot be read (KCI128).
+    """
+    if name in list(Tier):
+        return Tier(name)
+    table = found.settings.tiers.get(name)
+    if table is None or found.document is None:
+        from kci.config.explain import one_of, suggestion  # noqa: PLC0415  - only once something is wrong
+
+        known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
+        raise UsageError(f"there is no tier {name!r}", hint=suggestion(name, known) or one_of(known))
+    where = None
+    if table.where is not None:
+        try:
+            where = parse_where(table.where, FIELDS)
+        except WhereError as error:
+            raise refuse(where_problem(found.document, ("tiers", name, "where"), table.where, error)) from None
+    span = found.document.key_span(("tiers", name))
+    return TierDefinition(
+        name=name,
+        base=Tier(table.base),
+        backends=tuple(str(backend) for backend in table.backends),
+        systems=tuple(str(system) for system in table.systems),
+        only=table.only,
+        where=where,
+        pairwise=table.pairwise,
+        place=(found.document.path, span.line if span else 0),
+    )
 
 
 def narrowing(tier: TierDefinition, *, thinned: bool = True) -> list[Narrow]:
