@@ -201,7 +201,7 @@ class _Choice:
         for row, variant in pairs:
             key = (variant.system, variant.name)
             if key in first:
-                reason = f"{variant.name} comes from an earlier row; its content does not depend on the row"
+                reason = f"{variant.name} is built from an earlier row: its name does not tell the two apart"
                 self.drop(row, Decision("KCI209", reason))
             else:
                 first[key] = (row, variant)
@@ -253,7 +253,7 @@ class _Choice:
         path, line = row.line()
         match variant.kind:
             case Kind.STABLE_ABI:
-                reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}, the newest"
+                reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
             case Kind.TVM_FFI:
                 reason = f"tvm-ffi {variant.tvm_ffi}"
             case Kind.NOARCH:
