@@ -20,6 +20,7 @@ from kci.errors import KciError
 COMMANDS = {
     "run": "do the whole job here: plan, build, merge, verify",
     "matrix": "the variants of kernels, and why",
+    "diff": "what changed between two kernels, revisions or matrix files",
     "check": "is the build.toml right",
     "plan": "the jobs of a run: runner, image, timeout",
     "render": "write the workflow files",

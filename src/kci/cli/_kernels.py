@@ -101,8 +101,11 @@ def read_selection(
     only: Sequence[str] = (),
     where: str | None = None,
     catalog: str | None = None,
+    read: list[Kernel] | None = None,
 ) -> Selection:
     """Read the kernels and the settings that a command line names, and show what reading them found.
+
+    Kernels that were read elsewhere (`read`, out of a git revision) have the settings of the working directory.
 
     Raises:
         UsageError: an argument, a tier, an edition or an expression that does not exist or cannot be read.
@@ -120,13 +123,16 @@ def read_selection(
         narrow.append(by_choice(systems=systems, backends=backends, only=only))
     if where is not None:
         narrow.append(_where(where))
-    read = read_kernels(paths)
+    places: list[str] = []
+    if read is None:
+        read = read_kernels(paths)
+        places = [kernel.directory for kernel in read]
     found = [diagnostic for kernel in read for diagnostic in kernel.diagnostics]
     if found:
         from kci.cli._output import print_diagnostics
 
         print_diagnostics(found, quiet=state.quiet)
-    settings = settings_for([kernel.directory for kernel in read])
+    settings = settings_for(places)
     rows = load_catalog(catalog or settings.catalog)
     return Selection(read, rows, _overlays(settings), _tier(tier, settings), narrow)
 
