@@ -75,7 +75,7 @@ def test_the_wheel_alone_does_what_the_checkout_does(tmp_path: Path) -> None:
     python = tmp_path / "empty" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", wheel)
     kci = tmp_path / "empty" / "bin" / "kci"
-    kernel = tmp_path / "swiglu"
+    kernel = tmp_path / "repo" / "swiglu"
     shutil.copytree(clone / "examples" / "swiglu", kernel)
     shutil.rmtree(clone)
     assert run(kci, "matrix", kernel, "--format", "names").split() == ["torch-cpu", "torch-cuda", "torch-rocm"]
