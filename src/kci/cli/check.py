@@ -29,7 +29,7 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, catalog: str
     """Check the build.toml of each KERNEL, the sources that it names, and kci.toml. Exit 1 if there is an error.
 
     A finding is silenced by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
-    `[lint] ignore` in kci.toml.
+    `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
     """
     checked = check(find_kernels(kernels), catalog)
     found = checked.diagnostics
@@ -45,10 +45,13 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, catalog: str
 
             click.echo(render_sarif(found, __version__, locate(Path())[0]))
         case _:
-            print_diagnostics(found, quiet=state.quiet)
+            shown = found if state.verbose else [item for item in found if item.severity is not Severity.INFO]
+            print_diagnostics(shown, quiet=state.quiet)
     counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
     errors = counts[Severity.ERROR]
     said = ", ".join(f"{count} {severity}{'' if count == 1 else 's'}" for severity, count in counts.items())
+    if output == "text" and counts[Severity.INFO] and not state.verbose:
+        said += " (-v shows them)"
     files = f"{len(checked.files)} file{'' if len(checked.files) == 1 else 's'}"
     if output != "text" and not state.quiet:
         click.echo(f"{files} checked: {said}", err=True)

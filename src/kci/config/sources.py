@@ -56,7 +56,8 @@ def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
 def escapes(path: str) -> bool:
     """Whether a path is absolute, has a drive, or has more `..` than directories before them."""
     slashed = path.replace("\\", "/")
-    return slashed.startswith("/") or re.match(r"[A-Za-z]:", slashed) is not None or _normal(slashed).startswith("..")
+    outside = f"{_normal(slashed)}/".startswith("../")
+    return outside or slashed.startswith("/") or re.match(r"[A-Za-z]:", slashed) is not None
 
 
 def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:

@@ -123,15 +123,18 @@ def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
-    """KCI153: an older toolkit of the matrix cannot build a capability yet, and leaves it out."""
+    """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
+    lists: dict[KeyPath, dict[Version, list[str]]] = {}
     for entry in _entries(subject):
-        if entry.too_old:
-            old = [item.old for item in toolkits().renamed if entry.text.startswith(item.new)]
-            if any(entry.text.replace(item.new, item.old) in _siblings(subject, entry) for item in toolkits().renamed):
-                continue  # the older name of the same thing is listed too
-            also = f" (called {old[0]} there, if it exists)" if old else ""
-            message = f"CUDA {_list(entry.too_old)} cannot build capability {entry.text} yet: not built there{also}"
-            yield at_value(subject.kernel, entry.place, "KCI153", message, "nothing to do, unless it must be there")
+        if toolkits().old_name(entry.text) not in _siblings(
+            subject, entry
+        ):  # else the same is listed by its older name
+            for version in entry.too_old:
+                lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
+    for place, by_version in lists.items():
+        parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
+        hint = "nothing to do, unless they must be there"
+        yield at_key(subject.kernel, place, "KCI153", f"{'; '.join(parts)}: not built there", hint)
 
 
 def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
@@ -223,9 +226,11 @@ def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
 
 def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
     """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
+    bare = _bare(subject)  # nothing_left speaks about those
     for label, component in subject.cuda_components():
-        without = _without(subject, component)
-        if without and len(without) < len(subject.computes(Backend.CUDA)):
+        missing = _without(subject, component)
+        without = [version for version in missing if version not in bare]
+        if without and len(missing) < len(subject.computes(Backend.CUDA)):
             message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
             hint = "nothing to do, if the binding compiles without it"
             yield at_value(subject.kernel, ("kernel", label, "cuda-minver"), "KCI157", message, hint)
@@ -235,7 +240,7 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
     """KCI158: `cuda-minver` leaves every CUDA component out of a variant, or one component out of all."""
     components = dict(subject.cuda_components())
     versions = subject.computes(Backend.CUDA)
-    bare = [version for version in versions if all(version in _without(subject, item) for item in components.values())]
+    bare = _bare(subject)
     for label, component in components.items():
         place: KeyPath = ("kernel", label, "cuda-minver")
         if versions and len(_without(subject, component)) == len(versions):
@@ -248,6 +253,12 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
             hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
             yield at_value(subject.kernel, place, "KCI158", message, hint)
             bare = []
+
+
+def _bare(subject: Subject) -> list[Version]:
+    """The CUDA versions of the matrix at which no component is compiled, of kernels that have some."""
+    without = [set(_without(subject, component)) for _, component in subject.cuda_components()]
+    return sorted(set.intersection(*without)) if without else []
 
 
 def _without(subject: Subject, component: CudaComponent) -> list[Version]:
