@@ -34,8 +34,9 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden`, for changing the golden files on purpose."""
+    """`--update-golden`, for changing the golden files on purpose, and `--list-rule-marks`, for tests/test_rules.py."""
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+    parser.addoption("--list-rule-marks", action="store_true", help="print the rule marks of the collected tests")
 
 
 @pytest.fixture(scope="session")
@@ -97,10 +98,6 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     yield
     for mark in marks:
         assert (mark.args[0] in recorded.asked) is mark.kwargs["triggers"], f"{mark.args[0]}: {mark.kwargs}"
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--list-rule-marks", action="store_true", help="print the rule marks of the collected tests")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -184,8 +184,9 @@ class _Choice:
             if group not in newest or item.torch > newest[group].torch:
                 newest[group] = item
         kept = [newest[group] for group in sorted(newest)]
+        chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows
         for item in candidates:
-            if item not in kept:
+            if id(item) not in chosen:
                 reason = "one stable ABI build serves every torch: it is built with the newest one for this compute"
                 self.drop(item, Decision("KCI207", reason, ("torch", "stable-abi", str(item.backend))))
         return kept
