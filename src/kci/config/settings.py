@@ -19,7 +19,7 @@ from msgspec import field
 from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlays import KernelOverlay
-from kci.config.values import Backend, Version
+from kci.config.values import Backend
 from kci.diagnostics import Diagnostic, finding
 
 KCI_TOML = "kci.toml"
@@ -356,17 +356,7 @@ def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) 
 
 def settings_schema() -> dict[str, Any]:
     """The JSON Schema of kci.toml, for editors; made from the types that read it."""
-    schema = msgspec.json.schema(Settings, schema_hook=_schema_of)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": KCI_TOML,
-        "description": "How and where one repository wants its GPU kernels built by kci.",
-        **schema,
-    }
+    from kci.config.schema import document_schema, value_definition  # noqa: PLC0415  - only asked for by `kci schema`
 
-
-def _schema_of(wanted: type) -> dict[str, Any]:
-    """Msgspec's hook for the value types that are not its own."""
-    if wanted is Version:
-        return {"type": "string", "pattern": r"^\s*\+?[0-9]+(\.\+?[0-9]+)*\s*$"}
-    raise NotImplementedError(wanted)
+    title = "kci.toml: how and where a repository wants its GPU kernels built"
+    return document_schema(Settings, title, value_definition)
