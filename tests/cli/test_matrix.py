@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,28 @@ def test_diff_of_directories_revisions_and_files(monorepo: Path) -> None:
     assert {item["name"]: len(item["changed"]) for item in answer["kernels"]} == {"one": 6, "two": 0}
     assert kci("diff", "nowhere", "kernels").code == 2
     assert kci("diff", "--", "-x:kernels", "kernels").code == 2
+
+
+def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
+    assert "error" not in kci("check", ".").stderr
+    (monorepo / "kci.toml").write_text(KCI_TOML.replace('"cuda == 13.2"', '"cuda = 13.2"').replace("newest", "newets"))
+    done = kci("check", ".")
+    assert done.code == 1
+    assert "kci.toml:6:18: error[KCI128]: expected a version such as '2.12', got 'newets'" in done.stderr
+    assert "kci.toml:10:15: error[KCI128]: expected an operator after `cuda`, got `=`" in done.stderr
+
+
+def test_a_matrix_can_come_through_a_pipe(monorepo: Path) -> None:
+    source = str(ROOT / "src")
+    command = f"PYTHONPATH={source} {sys.executable} -m kci"
+    script = f"{command} diff <({command} matrix kernels --format json) kernels --exit-code"
+    done = subprocess.run(["bash", "-c", script], cwd=monorepo, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "no difference: 18 variants on both sides\n"), done.stderr
+
+
+def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
+    answer = json.loads(kci("matrix", "kernels", "--format", "json").stdout)
+    assert answer["catalog"] == {"name": "2026-08-20+kci.toml", "as_of": "2026-08-20"}
 
 
 def test_catalog_commands(monorepo: Path) -> None:

@@ -177,6 +177,12 @@ def test_a_limit_for_a_kernel_that_is_not_there() -> None:
     assert [(item.rule, item.hint) for item in found] == [("KCI326", "did you mean `flash-attn`?")]
 
 
+@pytest.mark.rule("KCI326", triggers=True)
+def test_an_overlay_for_a_kernel_that_does_not_exist() -> None:
+    text = '[[overlay]]\nkernel = "flash-atn"\n[[overlay]]\nkernel = "flash-attn"\n[[overlay]]\n'
+    assert [(item.rule, item.line) for item in lint(text, {"flash-attn"})] == [("KCI326", 2)]
+
+
 @pytest.mark.rule("KCI326", triggers=False)
 def test_limits_are_not_judged_where_nobody_looked_for_kernels() -> None:
     assert lint('[[limits]]\nkernel = "flash-atn"\nmax-jobs = 1\n') == []
