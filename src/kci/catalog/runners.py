@@ -14,24 +14,38 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     labels: tuple[str, ...]
     cpus: int
     memory_gb: int
+    pool: str = ""
+    """The key of the pool in `Runners.pool` that it is taken from; empty where nobody knows how many there are."""
+    max_minutes: int = 7200
+    """What one job may take at most; GitHub's own limit for a self-hosted runner is five days."""
+    rate: float | None = None
+    """The price of a minute, in the currency of the price table; None to look its labels up there."""
 
 
 class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """How the variants of one backend are built."""
 
     minutes: int
-    """What a leg takes, roughly, where nothing was measured."""
+    """What a variant takes, roughly, where nothing was recorded."""
     timeout: int
-    """Minutes after which a leg is given up."""
+    """Minutes after which a leg of one variant is given up."""
+    setup: int = 1
+    """Minutes that pass before a leg builds: starting, fetching the sources, pulling the image."""
+    job_gb: int = 2
+    """Memory that one compiler may need; it bounds how many run side by side."""
     image: dict[str, str] = {}
     """The build image by system; a system without one cannot be built by kci's own builders."""
 
 
 class Runners(msgspec.Struct, frozen=True):
-    """Everything in runners.toml; `build` is keyed by backend, or `noarch`."""
+    """Everything in runners.toml; `runner` is keyed by system, `build` by backend or `noarch`."""
 
     runner: dict[str, Runner]
     build: dict[str, BuildDefaults]
+    pool: dict[str, int] = {}
+    """How many jobs may run at once in each pool."""
+    queued: tuple[str, ...] = ()
+    """Pools whose size is GitHub's matter: it holds jobs back itself, so a workflow sets no limit for them."""
 
 
 @cache

@@ -1,0 +1,174 @@
+"""What a run will take, before it runs: minutes, money, waves, time on the clock. And whether that is too much."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kci.catalog.prices import Prices, default_prices
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError
+from kci.plan.types import Leg, Plan
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The share that one kernel's variants of one backend and system have in an estimate."""
+
+    kernel: str
+    backend: str
+    system: str
+    legs: int
+    minutes: int
+    cost: float
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What a plan is expected to take."""
+
+    legs: int
+    minutes: int
+    """Of all machines together."""
+    measured: int
+    """Legs whose minutes come from earlier runs."""
+    cost: float
+    """Of the legs that have a price."""
+    currency: str
+    prices_as_of: str
+    unpriced: int
+    """Legs on runners that are not in the price table."""
+    waves: int
+    """How often the fullest pool is filled; legs of pools without a known size all start at once."""
+    wall_minutes: int
+    """From the first leg's start to the last one's end, if every pool is free."""
+    parts: tuple[Part, ...]
+    """The largest first."""
+
+
+def estimate(legs: Sequence[Leg], pools: dict[str, int], prices: Prices | None = None) -> Estimate:
+    """Estimate a run.
+
+    GitHub bills every job by whole minutes, and an estimate is in whole minutes anyway.
+
+    Args:
+        legs: what runs.
+        pools: how many jobs may run at once in each pool.
+        prices: where `currency` and `prices_as_of` come from; by default the table that kci ships.
+    """
+    prices = prices or default_prices()
+    grouped: dict[tuple[str, str, str], list[Leg]] = {}
+    for leg in legs:
+        grouped.setdefault((leg.kernel, leg.backend, leg.system), []).append(leg)
+    parts = [
+        Part(*key, legs=len(same), minutes=sum(leg.minutes for leg in same), cost=_cost(same))
+        for key, same in grouped.items()
+    ]
+    parts.sort(key=lambda part: (-part.cost, -part.minutes, part.kernel, part.backend, part.system))
+    waves, wall = simulate(legs, pools)
+    return Estimate(
+        legs=len(legs),
+        minutes=sum(leg.minutes for leg in legs),
+        measured=sum(leg.measured for leg in legs),
+        cost=_cost(legs),
+        currency=prices.currency,
+        prices_as_of=str(prices.as_of),
+        unpriced=sum(leg.rate is None for leg in legs),
+        waves=waves,
+        wall_minutes=wall,
+        parts=tuple(parts),
+    )
+
+
+def _cost(legs: Iterable[Leg]) -> float:
+    return round(math.fsum(leg.minutes * leg.rate for leg in legs if leg.rate is not None), 3)
+
+
+def simulate(legs: Iterable[Leg], pools: dict[str, int]) -> tuple[int, int]:
+    """Waves and minutes on the clock if each pool takes its legs, longest first, as machines get free."""
+    waves = wall = 0
+    by_pool: dict[str, list[int]] = {}
+    for leg in legs:
+        by_pool.setdefault(leg.pool, []).append(leg.minutes)
+    for pool, minutes in by_pool.items():
+        machines = min(pools.get(pool, len(minutes)), len(minutes))
+        waves = max(waves, -(-len(minutes) // machines))
+        busy = [0] * machines
+        for took in sorted(minutes, reverse=True):
+            heapq.heapreplace(busy, busy[0] + took)
+        wall = max(wall, *busy)
+    return waves, wall
+
+
+class Alternative(NamedTuple):
+    """Another way to plan the same kernels, for the advice of what to cut."""
+
+    option: str
+    legs: Sequence[Leg]
+
+
+def check_budget(
+    plan: Plan,
+    made: Estimate,
+    *,
+    max_jobs: int | None = None,
+    max_cost: float | None = None,
+    others: Iterable[Alternative] = (),
+) -> list[Diagnostic]:
+    """Hold a plan against what it may take.
+
+    Args:
+        plan: the plan.
+        made: its estimate.
+        max_jobs: the most legs it may have.
+        max_cost: the most money it may cost, in the currency of the price table.
+        others: other plans to suggest; they are looked at only if the budget is exceeded.
+
+    Returns:
+        warnings: a cost was asked for, and some legs have no price (KCI310).
+
+    Raises:
+        FindingsError: the plan takes more (KCI309), with the largest contributors and with what would fit.
+    """
+    over = []
+    if max_jobs is not None and made.legs > max_jobs:
+        over.append(f"{made.legs} jobs, and {max_jobs} are allowed")
+    if max_cost is not None and made.cost > max_cost:
+        over.append(f"about {made.cost:.2f} {made.currency}, and {max_cost:.2f} are allowed")
+    if over:
+        fitting = _fitting([*_narrower(plan.legs), *others], max_jobs, max_cost)
+        message = f"the plan takes {'; '.join(over)}. The most go to {_largest(made)}"
+        hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
+        raise FindingsError(message, hint=hint, diagnostics=[finding("KCI309", message, hint=hint)])
+    if max_cost is not None and made.unpriced:
+        message = f"{made.unpriced} of {made.legs} legs run on machines without a known price and count as free"
+        return [finding("KCI310", message, hint="give their runners a price in kci.toml")]
+    return []
+
+
+def _largest(made: Estimate) -> str:
+    return ", ".join(
+        f"{part.kernel} {part.backend} on {part.system} ({part.legs} jobs, {part.minutes} min, {part.cost:.2f})"
+        for part in made.parts[:3]
+    )
+
+
+def _narrower(legs: Sequence[Leg]) -> Iterable[Alternative]:
+    """The same plan for one backend or one system only."""
+    for backend in sorted({leg.backend for leg in legs}):
+        yield Alternative(f"--backend {backend}", [leg for leg in legs if leg.backend == backend])
+    for system in sorted({leg.system for leg in legs}):
+        yield Alternative(f"--system {system}", [leg for leg in legs if leg.system == system])
+
+
+def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:
+    """The three largest ways to plan that stay within the budget."""
+    fits = []
+    for option, legs in others:
+        cost = _cost(legs)
+        if legs and (max_jobs is None or len(legs) <= max_jobs) and (max_cost is None or cost <= max_cost):
+            variants = sum(len(leg.variants) for leg in legs)
+            fits.append((-variants, len(legs), option, cost))
+    return [f"{option} ({jobs} jobs, {cost:.2f})" for _, jobs, option, cost in sorted(fits)[:3]]

@@ -1,0 +1,121 @@
+"""What a plan is made of."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from kci.matrix.names import Kind
+
+
+class Grouping(enum.StrEnum):
+    """What one leg builds."""
+
+    VARIANT = "variant"
+    """One variant: the most that can run side by side, and one failure costs one variant."""
+    IMAGE = "image"
+    """The variants of a kernel that share an image, so that it is pulled once."""
+    BACKEND = "backend"
+    """The variants of a kernel that share backend and system: the fewest jobs."""
+
+
+class Limit(msgspec.Struct, frozen=True):
+    """What a heavy kernel asks for in place of the defaults."""
+
+    max_jobs: int | None = None
+    """Compilers that may run side by side."""
+    cores: int | None = None
+    """Cores that the build may use."""
+    timeout: int | None = None
+    """Minutes for each variant."""
+    minutes: int | None = None
+    """What a variant takes, roughly, where nothing was recorded."""
+
+
+class Leg(msgspec.Struct, frozen=True):
+    """One job: one variant, or several of one kernel, and where and how they are built."""
+
+    kernel: str
+    path: str
+    variant: str
+    """What the build is told: the variant's name, or several names separated by spaces."""
+    variants: tuple[str, ...]
+    name: str
+    """What tells the leg from others of its kernel: the variant's name, or the group's."""
+    kind: Kind
+    backend: str
+    system: str
+    runner: tuple[str, ...]
+    image: str
+    """The container image to build in; empty for none."""
+    timeout: int
+    """Minutes."""
+    minutes: int
+    """What it takes, roughly."""
+    measured: bool
+    """Whether `minutes` comes from recorded durations of all its variants."""
+    max_jobs: int
+    """Compilers that may run side by side."""
+    cores: int
+    """Cores that the build may use."""
+    pool: str
+    """The pool of machines that it is taken from; empty if its size is not known."""
+    rate: float | None
+    """The price of a minute on its runner; None if the price table does not have it."""
+    artifact: str
+    """The name under which the leg hands over its results."""
+    shard: int = 0
+    """Which of the workflow's matrices it is in."""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A variant that no job builds, and why."""
+
+    kernel: str
+    variant: str
+    backend: str
+    system: str
+    rule: str
+    reason: str
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A variant that need not be built, because it is published already, and why that is known."""
+
+    kernel: str
+    variant: str
+    reason: str
+
+
+class PlannedKernel(msgspec.Struct, frozen=True):
+    """A kernel of the plan and the variants that its tree must have, those that are skipped among them."""
+
+    name: str
+    path: str
+    version: int
+    planned: tuple[str, ...]
+    fingerprints: dict[str, str] | None = None
+    """What each planned variant is made from; None if the plan was made without."""
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """One matrix of the workflow."""
+
+    index: int
+    legs: int
+    max_parallel: int | None
+    """How many of its legs may run at once, so that all shards together stay within the pools; None for no limit."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The legs of a run, the longest first."""
+
+    tier: str
+    catalog_name: str
+    catalog_as_of: str
+    kernels: tuple[PlannedKernel, ...]
+    legs: tuple[Leg, ...]
+    left_out: tuple[LeftOut, ...]
+    skipped: tuple[Skipped, ...] = ()
+    shards: tuple[Shard, ...] = ()
