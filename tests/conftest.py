@@ -30,6 +30,11 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
     )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden`, for changing the golden files on purpose."""
+    parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+
+
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
     """The default edition."""

@@ -128,7 +128,9 @@ def run_here(
             version = kernel.build.general.version
             planned = Planned({kernel.build.name: PlannedKernel(kernel.build.name, names, version)})
             manifest = merge(directories, tree, planned, allow_partial=True)[0]
-            merged.append(TreeResult(kernel.build.name, tree, manifest, tuple(verify(tree))))
+            # What is missing was left for other machines, which the outcomes say already.
+            findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
+            merged.append(TreeResult(kernel.build.name, tree, manifest, findings))
     return RunResult(tuple(outcomes), tuple(merged))
 
 

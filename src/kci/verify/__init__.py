@@ -1,1 +1,5 @@
-"""The verify room."""
+"""Is a tree, a variant directory or a kernel's sources what users can rely on."""
+
+from kci.verify.requirements import verify
+
+__all__ = ["verify"]

@@ -1,0 +1,159 @@
+"""What the three actions share: strict inputs, outputs, summaries, and calling kci.
+
+Inputs come from pull requests in the end. They arrive in the environment only, are checked here, and leave as single
+arguments of a command, never as part of a script.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+SUMMARY_LIMIT = 1024 * 1024
+"""Bytes of a step's summary; GitHub drops a longer one as a whole."""
+
+OUTPUT_LIMIT = 1024 * 1024 // 2
+"""UTF-16 code units in the outputs of a job; GitHub takes 1 MB."""
+
+
+def fail(message: str, code: int, hint: str = "") -> NoReturn:
+    """End the action with an annotation."""
+    print(f"::error::{escape(message)}", flush=True)
+    if hint:
+        print(f"hint: {printable(hint)}", flush=True)
+    sys.exit(code)
+
+
+def escape(text: str) -> str:
+    """Text for a workflow command: its line ends must not start another one."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def printable(text: str) -> str:
+    """Text for a log line, with every control character made visible."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def text_input(name: str, default: str = "") -> str:
+    """An input of one line, without the blanks around it; the default when it is empty."""
+    value = os.environ.get(_variable(name), "").strip() or default
+    if not value.isprintable():
+        fail(f"the input `{name}` holds unprintable characters or several lines", 2)
+    return value
+
+
+def required_input(name: str) -> str:
+    """An input that must be there."""
+    value = text_input(name)
+    if not value:
+        fail(f"the input `{name}` is missing", 2)
+    return value
+
+
+def flag_input(name: str) -> bool:
+    """An input that is "true" or "false", exactly: every other word would be read as one of them by somebody."""
+    return flag(f"the input `{name}`", os.environ.get(_variable(name), ""))
+
+
+def flag(what: str, value: str) -> bool:
+    """The truth value of "true" or "false"; anything else, blanks around them too, ends the action."""
+    if value not in ("true", "false"):
+        fail(f"{what} must be true or false, not {value!r}", 2)
+    return value == "true"
+
+
+def lines_input(name: str) -> list[str]:
+    """An input with one value a line; empty lines do not count."""
+    values = [line.strip() for line in os.environ.get(_variable(name), "").splitlines()]
+    for value in values:
+        if not value.isprintable():
+            fail(f"the input `{name}` holds unprintable characters", 2)
+    return [value for value in values if value]
+
+
+def words_input(name: str) -> list[str]:
+    """An input with values separated by commas or blanks."""
+    return [word for line in lines_input(name) for word in line.replace(",", " ").split()]
+
+
+def _variable(name: str) -> str:
+    return f"KCI_INPUT_{name.upper().replace('-', '_')}"
+
+
+def runner_temp() -> Path:
+    """The folder that the runner empties after the job."""
+    return Path(os.environ["RUNNER_TEMP"])
+
+
+def set_output(name: str, value: str) -> None:
+    """Set an output of the step. The delimiter is random, so that no value can end it and set another output."""
+    delimiter = f"kci-{secrets.token_hex(16)}"
+    with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8", newline="\n") as stream:
+        stream.write(f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
+
+
+def output_units(*values: str) -> int:
+    """How much of the limit of a job's outputs some values take."""
+    return sum(len(value.encode("utf-16-le")) // 2 for value in values)
+
+
+def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
+    """Append lines to the step's summary, and stop before a row that would make it too long.
+
+    Args:
+        head: lines that are always written, the heading of a table for example.
+        rows: lines of which the last ones may be left out.
+    """
+    place = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not place:
+        return
+    path = Path(place)
+    written = path.stat().st_size if path.exists() else 0
+    lines, rows = list(head), list(rows)
+    size = written + sum(len(line.encode()) + 1 for line in lines)
+    for index, row in enumerate(rows):
+        size += len(row.encode()) + 1
+        if size > SUMMARY_LIMIT - 200:  # room for the line that says so
+            lines += ["", f"{len(rows) - index} more rows are left out: GitHub takes 1 MiB."]
+            break
+        lines.append(row)
+    with path.open("a", encoding="utf-8", newline="\n") as stream:
+        stream.write("\n".join(lines) + "\n\n")
+
+
+def table_row(*cells: object) -> str:
+    """A row of a Markdown table; a cell can neither end its column nor start HTML."""
+    texts = [printable(str(cell)) for cell in cells]
+    safe = [text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("`", "&#96;") for text in texts]
+    return "| " + " | ".join(safe) + " |"
+
+
+def kci_command(*arguments: str) -> list[str]:
+    """The installed kci; never `python -m`, which would look for modules in the kernel's repository first."""
+    return [str(Path(sys.executable).parent / "kci"), *arguments]
+
+
+def answer(*arguments: str) -> str:
+    """What a kci command prints; ends the action with kci's own exit code if it fails."""
+    done = subprocess.run(kci_command(*arguments), stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        sys.stdout.write(done.stdout.decode("utf-8", "replace"))
+        fail(f"{shlex.join(['kci', *arguments])[:500]}: exit code {done.returncode}", done.returncode)
+    return done.stdout.decode("utf-8")
+
+
+@contextmanager
+def group(title: str) -> Iterator[None]:
+    """Fold what is printed inside."""
+    print(f"::group::{printable(title)}", flush=True)
+    try:
+        yield
+    finally:
+        print("::endgroup::", flush=True)

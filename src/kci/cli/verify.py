@@ -1,0 +1,23 @@
+"""`kci verify`: a tree, a variant directory or a kernel's sources against the requirements."""
+
+from __future__ import annotations
+
+import click
+
+from kci.cli import Command, State
+from kci.cli._findings import FORMATS, show_findings
+from kci.verify import verify
+
+
+@click.command("verify", cls=Command)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--select", multiple=True, metavar="RULE", help="Only this rule, or all that start so.")
+@click.option("--ignore", multiple=True, metavar="RULE", help="Not this rule, nor any that start so.")
+@click.option("--format", "output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.pass_obj
+def command(
+    state: State, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
+) -> int:
+    """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
+    found = [item for path in paths for item in verify(path, select, ignore)]
+    return show_findings(found, output, quiet=state.quiet, what=f"{len(paths)} verified")

@@ -1,0 +1,143 @@
+"""Expressions in a workflow: what they read, and whether that exists in the place where they stand.
+
+GitHub evaluates a missing output or context to nothing without a word, so a misspelt one shows only as a job that
+does the wrong thing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+_EXPRESSION = re.compile(r"\$\{\{((?:'(?:[^']|'')*'|(?!\}\}).)*)\}\}", re.DOTALL)
+_LITERAL = re.compile(r"'(?:[^']|'')*'")
+_CALL = re.compile(r"(?<![\w.-])([A-Za-z_]\w*)\s*\(")
+_NAME = re.compile(r"(?<![\w.-])([A-Za-z_][\w-]*)(?![\w-])(?!\s*\()")
+_WORDS = {"true", "false", "null", "NaN", "Infinity"}
+_STEP = re.compile(r"(?<![\w.-])steps\.([\w-]+)\.([\w-]+)(?:\.([\w-]+))?")
+_NEED = re.compile(r"(?<![\w.-])needs\.([\w-]+)\.([\w-]+)(?:\.([\w-]+))?")
+
+
+class Place(NamedTuple):
+    """A string of the workflow and where it stands."""
+
+    kind: str
+    """The key of the context table: `job.if`, `steps.with`, `concurrency`, ..."""
+    path: str
+    """For people: `jobs.build.steps[1].with.kernel`."""
+    text: str
+    job: str = ""
+    step: int = -1
+
+
+def places(workflow: Mapping[str, Any]) -> Iterator[Place]:
+    """Every string of a parsed workflow that GitHub searches for expressions."""
+    for key in ("run-name", "env", "concurrency"):
+        yield from _strings(workflow.get(key), key, key)
+    for job_id, job in workflow.get("jobs", {}).items():
+        for key, value in job.items():
+            if key != "steps":
+                kind = f"job.{key}"
+                yield from _strings(value, kind, f"jobs.{job_id}.{key}", job_id)
+        for index, step in enumerate(job.get("steps", [])):
+            for key, value in step.items():
+                yield from _strings(value, f"steps.{key}", f"jobs.{job_id}.steps[{index}].{key}", job_id, index)
+
+
+def _strings(value: Any, kind: str, path: str, job: str = "", step: int = -1) -> Iterator[Place]:
+    match value:
+        case str():
+            yield Place(kind, path, value, job, step)
+        case dict():
+            for key, item in value.items():
+                yield from _strings(item, kind, f"{path}.{key}", job, step)
+        case list():
+            for index, item in enumerate(value):
+                yield from _strings(item, kind, f"{path}[{index}]", job, step)
+
+
+def expressions(place: Place) -> list[str]:
+    """The expressions in a string; an `if` is one as a whole, with or without the braces."""
+    found: list[str] = _EXPRESSION.findall(place.text)
+    if not found and place.kind in ("job.if", "steps.if"):
+        return [place.text]
+    return found
+
+
+def contexts(expression: str) -> set[str]:
+    """The names of the contexts that an expression reads."""
+    return set(_NAME.findall(_LITERAL.sub("''", expression))) - _WORDS
+
+
+def functions(expression: str) -> set[str]:
+    """The names of the functions that an expression calls."""
+    return set(_CALL.findall(_LITERAL.sub("''", expression)))
+
+
+def context_problem(
+    place: Place, expression: str, available: Mapping[str, Iterable[str]], limited: Mapping[str, Iterable[str]]
+) -> str:
+    """What an expression reads or calls that its place does not have; empty when all is well.
+
+    Args:
+        place: where the expression stands.
+        expression: the text between the braces.
+        available: contexts by kind of place; a kind that is not listed has those of its first word.
+        limited: functions that only some kinds of place have.
+    """
+    kind = place.kind if place.kind in available else place.kind.split(".")[0]
+    beyond = sorted(contexts(expression) - set(available.get(kind, ())))
+    if beyond:
+        return f"`{beyond[0]}` cannot be read in {place.path}"
+    for name in sorted(functions(expression)):
+        if name in limited and kind not in limited[name]:
+            return f"`{name}()` cannot be called in {place.path}"
+    return ""
+
+
+def output_problem(
+    place: Place, expression: str, workflow: Mapping[str, Any], known: Mapping[str, Iterable[str]]
+) -> str:
+    """The first output of a step or job in the expression that nothing sets; empty when all is well.
+
+    Args:
+        place: where the expression stands.
+        expression: the text between the braces.
+        workflow: the parsed workflow.
+        known: the outputs of each action, by its reference without the `@`.
+    """
+    code = _LITERAL.sub("''", expression)
+    job = workflow["jobs"].get(place.job, {})
+    for step_id, what, output in _STEP.findall(code):
+        problem = _step_problem(job, place, (step_id, what, output), known)
+        if problem:
+            return problem
+    for job_id, what, output in _NEED.findall(code):
+        other = workflow["jobs"].get(job_id)
+        if other is None or job_id not in _listed(job.get("needs")):
+            return f"{place.path} reads job `{job_id}`, which `{place.job}` does not need"
+        if what != "result" and (what != "outputs" or output not in other.get("outputs", {})):
+            return f"{place.path} reads `needs.{job_id}.{what}{'.' + output if output else ''}`, which nothing sets"
+    return ""
+
+
+def _step_problem(
+    job: Mapping[str, Any], place: Place, read: tuple[str, str, str], known: Mapping[str, Iterable[str]]
+) -> str:
+    step_id, what, output = read
+    steps = job.get("steps", [])
+    before = steps if place.step < 0 else steps[: place.step]
+    step = next((step for step in before if step.get("id") == step_id), None)
+    if step is None:
+        return f"{place.path} reads step `{step_id}`, which no step before it is called"
+    if what in ("outcome", "conclusion"):
+        return ""
+    set_by_step = known.get(str(step.get("uses", "")).split("@")[0], ())
+    if what != "outputs" or (output not in set_by_step and f"{output}=" not in step.get("run", "")):
+        return f"{place.path} reads `steps.{step_id}.{what}{'.' + output if output else ''}`, which nothing sets"
+    return ""
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or ())

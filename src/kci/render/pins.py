@@ -1,0 +1,153 @@
+"""Which commit of each action a workflow uses, and keeping those that somebody bumped in the committed files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, Span, finding
+from kci.errors import FindingsError
+
+_USES = re.compile(r"^\s*(?:-\s+)?uses:\s*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$")
+_SHA = re.compile(r"[0-9a-f]{40}")
+_VERSION = re.compile(r"v\d+(?:\.\d+)*")
+
+
+class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The commit of an action, the version that it is, and the outputs that it sets.
+
+    Without a commit, workflows name the version's tag.
+    """
+
+    sha: str
+    version: str
+    outputs: tuple[str, ...] = ()
+
+
+class Found(NamedTuple):
+    """A pin as it stands in a file."""
+
+    action: str
+    sha: str
+    version: str
+    path: str
+    line: int
+    column: int
+    width: int
+
+
+@cache
+def shipped_pins() -> dict[str, Pin]:
+    """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
+    import tomllib  # noqa: PLC0415
+
+    data = tomllib.loads((Path(__file__).parent / "data" / "pins.toml").read_text(encoding="utf-8"))
+    return {name: msgspec.convert(data[name], Pin) for name in sorted(data) if isinstance(data[name], dict)}
+
+
+def action_of(reference: str) -> str:
+    """`owner/repository` of a reference: actions in folders of one repository share its commit."""
+    return "/".join(reference.split("/")[:2])
+
+
+def choose_pins(files: Mapping[str, str]) -> dict[str, Pin]:
+    """The pins to render with: a newer one in the committed files wins over the one that kci ships.
+
+    Args:
+        files: the committed workflow files, text by path.
+
+    Raises:
+        FindingsError: one action has two pins (KCI403), or a pin lacks its version or contradicts it (KCI404).
+    """
+    shipped = shipped_pins()
+    chosen = dict(shipped)
+    found: dict[str, list[Found]] = {}
+    for path in sorted(files):
+        for pin in find_pins(files[path], path):
+            if pin.action in shipped:
+                found.setdefault(pin.action, []).append(pin)
+    problems: list[Diagnostic] = []
+    for action, pins in sorted(found.items()):
+        first = pins[0]
+        wrong = [problem for pin in pins if (problem := _wrong(pin, shipped[action]))]
+        problems += wrong
+        twin = next((pin for pin in pins if (pin.sha, pin.version) != (first.sha, first.version)), None)
+        if wrong:
+            continue
+        if twin:
+            problems.append(_conflict(first, twin))
+        elif not shipped[action].sha or _order(first.version) > _order(shipped[action].version):
+            chosen[action] = msgspec.structs.replace(shipped[action], sha=first.sha, version=first.version)
+    if problems:
+        raise FindingsError("the action pins of the workflow files cannot be kept", diagnostics=problems)
+    return chosen
+
+
+def find_pins(text: str, path: str) -> Iterator[Found]:
+    """Every `uses:` that names a commit. Tags and branches are not pins, and re-rendering replaces them."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        match = _USES.match(line)
+        if match and _looks_pinned(match[2]):
+            action, ref, comment = match[1], match[2], match[3] or ""
+            yield Found(
+                action_of(action),
+                ref,
+                comment.split(" ")[0],
+                path,
+                number,
+                match.start(1) + 1,
+                match.end(2) - match.start(1),
+            )
+
+
+def without_pins(text: str) -> str:
+    """The text with every well-formed pin taken out, for comparing what is left."""
+    return "\n".join(_without_pin(line) for line in text.split("\n"))
+
+
+def _without_pin(line: str) -> str:
+    match = _USES.match(line)
+    if not match:
+        return line
+    pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
+    tagged = action_of(match[1]) == "kci/build" and _VERSION.fullmatch(match[2])
+    return line[: match.end(1)] if pinned or tagged else line
+
+
+def _looks_pinned(ref: str) -> bool:
+    """A commit, or something of its length that was meant to be one."""
+    return len(ref) == 40
+
+
+def _order(version: str) -> tuple[int, ...]:
+    numbers = [int(part) for part in version.removeprefix("v").split(".")]
+    return tuple(numbers + [0] * (4 - len(numbers)))
+
+
+def _wrong(pin: Found, shipped: Pin) -> Diagnostic | None:
+    span = Span(pin.line, pin.column, pin.line, pin.column + pin.width)
+    if not _SHA.fullmatch(pin.sha):
+        message, hint = f"`{pin.sha}` is not a commit", "40 hexadecimal digits in lower case, or remove the line"
+    elif not _VERSION.fullmatch(pin.version):
+        message = f"the pin of {pin.action} does not say which version it is"
+        hint = "put the version behind it, as in `# v1.2.3`"
+    elif shipped.sha and (pin.sha == shipped.sha) != (pin.version == shipped.version):
+        message = f"the pin of {pin.action} says {pin.version}, and {shipped.version} is {shipped.sha}"
+        hint = "commit and version must change together; run the bump again"
+    else:
+        return None
+    return finding("KCI404", message, hint=hint, path=pin.path, span=span)
+
+
+def _conflict(first: Found, twin: Found) -> Diagnostic:
+    message = (
+        f"{first.action} has two pins: {first.version} ({first.path}:{first.line}) "
+        f"and {twin.version} ({twin.path}:{twin.line})"
+    )
+    span = Span(twin.line, twin.column, twin.line, twin.column + twin.width)
+    return finding("KCI403", message, hint="make them the same, the newer one as a rule", path=twin.path, span=span)

@@ -1,0 +1,235 @@
+"""Rendering the workflow files: a pure function of its inputs, byte for byte."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kci.errors import FindingsError, UnsafeError
+from kci.render.pins import Pin, action_of
+
+if TYPE_CHECKING:
+    import jinja2
+
+RELEASE_FILE = ".github/workflows/kci.yml"
+COMPAT_FILE = ".github/workflows/kci-compat.yml"
+
+_TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
+
+_HAS_WORK = "needs.plan.outputs.has-work == 'true'"
+_IS_PR = "github.event_name == 'pull_request'"
+_OWN_BRANCH = "github.event.pull_request.head.repo.full_name == github.repository"
+
+
+class Mode(enum.StrEnum):
+    """Where the legs of the build job come from."""
+
+    RUNTIME = "runtime"
+    """The plan job computes them when the workflow runs."""
+    STATIC = "static"
+    """They are written into the file, for review; the file changes with every kernel and catalog."""
+
+
+class Inputs(msgspec.Struct, frozen=True):
+    """Everything that the workflow files depend on, besides the templates, the pins and kci's version."""
+
+    names: tuple[str, ...]
+    """The names of the kernels; they spread the schedules of different repositories."""
+    kernels: tuple[str, ...] = (".",)
+    """The directories to plan, relative to the repository's root."""
+    mode: Mode = Mode.RUNTIME
+    branch: str = "main"
+    """A push to this branch builds a release."""
+    affected: bool = False
+    """Whether a pull request builds only the kernels that it touches."""
+    release_legs: tuple[dict[str, Any], ...] = ()
+    """Static mode: the legs of the release tier, as in the plan's GitHub form."""
+    pr_legs: tuple[dict[str, Any], ...] = ()
+    """Static mode: the legs of the pr tier."""
+
+
+class Group(msgspec.Struct, frozen=True):
+    """One build job of the workflow: its id, when it runs, and in static mode its legs."""
+
+    job: str
+    condition: str
+    legs: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def own_machines(self) -> bool:
+        """Whether some of its legs run on machines that GitHub does not throw away."""
+        return not all(is_hosted(leg.get("runner")) for leg in self.legs)
+
+
+class Hosted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """The machines that GitHub runs itself."""
+
+    as_of: Any
+    source: str
+    default: str
+    labels: tuple[str, ...]
+
+
+@cache
+def hosted() -> Hosted:
+    """The labels of GitHub's own machines, from `data/hosted.toml`."""
+    import tomllib  # noqa: PLC0415
+
+    text = (Path(__file__).parent / "data" / "hosted.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), Hosted)
+
+
+def is_hosted(runner: Any) -> bool:
+    """Whether a leg's `runner` is one of GitHub's throw-away machines, on which foreign code may run."""
+    labels = [runner] if isinstance(runner, str) else runner
+    return isinstance(labels, list | tuple) and len(labels) == 1 and labels[0] in hosted().labels
+
+
+def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, str]:
+    """The workflow files, by their path in the repository.
+
+    Args:
+        inputs: what to render.
+        pins: the commit of every action that the templates use.
+        version: kci's version, for the header.
+
+    Raises:
+        UnsafeError: a name, path or leg holds an expression or control characters, which the file would hand to GitHub.
+        FindingsError: static mode without a single leg.
+    """
+    for value in _strings(msgspec.to_builtins(inputs)):
+        _refuse_unsafe(value)
+    groups = build_groups(inputs)
+    values = {
+        "version": version,
+        "command": shlex.join(command(inputs)),
+        "digest": input_digest(inputs),
+        "runner": hosted().default,
+        "cron": cron(inputs.names),
+        "groups": groups,
+        "uses": lambda action: _uses(action, pins),
+        "kernels": inputs.kernels,
+        "mode": str(inputs.mode),
+        "branch": inputs.branch,
+        "affected": inputs.affected,
+    }
+    environment = _environment()
+    return {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(_TEMPLATES.items())}
+
+
+def command(inputs: Inputs) -> list[str]:
+    """The command line that renders these inputs again."""
+    words = ["kci", "render"]
+    if inputs.kernels != (".",):
+        words += inputs.kernels
+    if inputs.mode is not Mode.RUNTIME:
+        words += ["--mode", str(inputs.mode)]
+    if inputs.branch != "main":
+        words += ["--branch", inputs.branch]
+    return words
+
+
+def input_digest(inputs: Inputs) -> str:
+    """A short digest of the inputs, so that two files can be told apart without comparing them."""
+    return hashlib.sha256(json.dumps(msgspec.to_builtins(inputs), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def cron(names: tuple[str, ...]) -> str:
+    """A weekly moment that depends on the kernels' names only.
+
+    Full hours are crowded, and GitHub delays or drops schedules then; so no minute within five of the full hour.
+    """
+    seed = int.from_bytes(hashlib.sha256("\n".join(sorted(names)).encode()).digest()[:8], "big")
+    minute, seed = 5 + seed % 50, seed // 50
+    hour, seed = 1 + seed % 5, seed // 5
+    return f"{minute} {hour} * * {seed % 7}"
+
+
+def build_groups(inputs: Inputs) -> list[Group]:
+    """The build jobs. Static legs cannot be filtered while the workflow runs, so they are split by who may run them."""
+    if inputs.mode is Mode.RUNTIME:
+        return [Group("build", f"${{{{ {_HAS_WORK} }}}}")]
+    on_hosted = tuple(leg for leg in inputs.pr_legs if is_hosted(leg.get("runner")))
+    elsewhere = tuple(leg for leg in inputs.pr_legs if not is_hosted(leg.get("runner")))
+    groups = [
+        Group("build", f"${{{{ !({_IS_PR}) && {_HAS_WORK} }}}}", inputs.release_legs),
+        Group("build-pr", f"${{{{ {_IS_PR} && {_HAS_WORK} }}}}", on_hosted),
+        Group("build-pr-own", f"${{{{ {_IS_PR} && {_OWN_BRANCH} && {_HAS_WORK} }}}}", elsewhere),
+    ]
+    groups = [group for group in groups if group.legs]
+    if not groups:
+        raise FindingsError("there is no leg to write into the workflow", hint="see `kci plan` for what is left out")
+    return groups
+
+
+def _uses(action: str, pins: Mapping[str, Pin]) -> str:
+    pin = pins[action_of(action)]
+    if pin.sha:
+        return f"{action}@{pin.sha} # {pin.version}"
+    # Auditors ask for a commit here; kci's tag is the documented contract, and a committed commit is kept.
+    return f"{action}@{pin.version} # zizmor: ignore[unpinned-uses]"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # noqa: PLC0415
+
+    environment = jinja2.Environment(  # noqa: S701 - the output is YAML, and every value goes through `quote`
+        loader=jinja2.FileSystemLoader(_template_folder()),
+        variable_start_string="[[",
+        variable_end_string="]]",
+        block_start_string="[%",
+        block_end_string="%]",
+        comment_start_string="[#",
+        comment_end_string="#]",
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quote"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment
+
+
+def _template_folder() -> Path:
+    """Inside the package when installed, beside `src` in a checkout."""
+    installed = Path(__file__).parents[1] / "templates"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
+
+
+def _tidy(text: str) -> str:
+    """No trailing blanks, no run of empty lines, one newline at the end."""
+    lines: list[str] = []
+    for line in (line.rstrip() for line in text.split("\n")):
+        if line or (lines and lines[-1]):
+            lines.append(line)
+    return "\n".join(lines).strip("\n") + "\n"
+
+
+def _strings(value: Any) -> list[str]:
+    match value:
+        case str():
+            return [value]
+        case dict():
+            return [found for key, item in sorted(value.items()) for found in (*_strings(key), *_strings(item))]
+        case list() | tuple():
+            return [found for item in value for found in _strings(item)]
+        case _:
+            return []
+
+
+def _refuse_unsafe(value: str) -> None:
+    """GitHub evaluates expressions everywhere in the file, in quotes too; and YAML has no place for controls."""
+    if "${{" in value or not value.isprintable():
+        raise UnsafeError(
+            f"{value!r} cannot be written into a workflow: it holds an expression or unprintable characters",
+            hint="rename the kernel, directory, label or branch",
+        )

@@ -1,0 +1,28 @@
+"""The digest in the metadata against the files (format section 3.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError
+from kci.tree.digest import Deviation, validate_dir
+from kci.tree.metadata import FILE_NAME
+from kci.verify.subject import VariantDir
+
+
+def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
+    """The rules about a variant's digest."""
+    if variant.metadata is None:
+        return
+    if variant.metadata.digest is None:
+        yield finding("KCI730", "the metadata has no digest", path=variant.at(FILE_NAME))
+        return
+    try:
+        violations = validate_dir(variant.path, variant.metadata.digest)
+    except FindingsError as error:
+        yield finding("KCI700", error.message.replace(str(variant.path), variant.shown), path=variant.shown)
+        return
+    for violation in violations:
+        where = variant.shown if violation.kind is Deviation.ALGORITHM else variant.at(violation.path)
+        yield finding("KCI731", str(violation), path=where)

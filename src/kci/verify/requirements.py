@@ -1,0 +1,101 @@
+"""Everything that can be verified about a path, in a fixed order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from kci.diagnostics import Diagnostic, rules
+from kci.errors import UsageError
+from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
+from kci.verify import digests, fatbin, layout, metadata, native, python
+from kci.verify.sources import check_sources
+from kci.verify.subject import VariantDir, load_variant, looks_like_variant
+
+VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
+    layout.check_variant,
+    metadata.check_variant,
+    digests.check_variant,
+    native.check_variant,
+    fatbin.check_variant,
+    python.check_variant,
+)
+
+
+def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Diagnostic]:
+    """Verify a tree, a variant directory, a folder of trees, or a kernel's sources.
+
+    A directory with a build.toml is a kernel: only what its sources show is verified. Binaries are never loaded.
+
+    Args:
+        path: the directory.
+        select: rule ids or beginnings of them (`KCI74`); only these are reported. Empty means all.
+        ignore: rule ids or beginnings of them that are not reported.
+
+    Returns:
+        The findings, sorted by path and line.
+
+    Raises:
+        UsageError: the path is none of these, or a rule does not exist.
+    """
+    _require_rules([*select, *ignore])
+    root = Path(path)
+    found = [
+        item
+        for item in _check(root, str(path))
+        if (not select or item.rule.startswith(tuple(select))) and not item.rule.startswith(tuple(ignore))
+    ]
+    return sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
+
+
+def _require_rules(names: Sequence[str]) -> None:
+    for name in names:
+        if not name or not any(rule.startswith(name) for rule in rules()):
+            raise UsageError(
+                f"there is no rule {name!r}", hint="a rule is called KCI742; KCI74 stands for all of KCI74x"
+            )
+
+
+def _check(root: Path, shown: str) -> Iterator[Diagnostic]:
+    if not root.is_dir():
+        raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
+    if (root / "build.toml").exists():
+        yield from check_sources(root, shown)
+    elif looks_like_variant(root.resolve()):
+        yield from _variant(root.resolve(), shown)[1]
+    elif layout.holds_variants(root) or (root / MANIFEST_NAME).exists():
+        yield from _tree(root, shown)
+    elif layout.holds_variants(root / "build") and root.resolve().name != "build":
+        yield from _tree(root / "build", _join(shown, "build"))
+    elif trees := [item for item in sorted(root.iterdir()) if (item / MANIFEST_NAME).exists()]:
+        for tree in trees:
+            yield from _tree(tree, _join(shown, tree.name))
+    elif layout.holds_variants(root / "build"):
+        yield from layout.check_tree(root, shown)
+        yield from _tree(root / "build", _join(shown, "build"))
+    else:
+        hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
+        raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
+
+
+def _tree(root: Path, shown: str) -> Iterator[Diagnostic]:
+    yield from layout.check_tree(root, shown)
+    variants = []
+    for directory in sorted(root.iterdir()):
+        if looks_like_variant(directory):
+            variant, found = _variant(directory, _join(shown, directory.name))
+            variants.append(variant)
+            yield from found
+    yield from metadata.check_tree(root, shown, variants)
+
+
+def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
+    variant, found = load_variant(directory, shown)
+    for check in VARIANT_CHECKS:
+        found += check(variant)
+    return variant, found
+
+
+def _join(shown: str, name: str) -> str:
+    return name if shown == "." else f"{shown.rstrip('/')}/{name}"

@@ -1,0 +1,82 @@
+"""What is verified: a variant directory with its name and metadata taken apart, or a tree of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError
+from kci.matrix.names import Kind, VariantName, parse_variant_name
+from kci.tree.files import Found, walk
+from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+
+LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
+
+
+class VariantDir(msgspec.Struct, frozen=True):
+    """A variant directory. What could not be read is None, and was reported when it was loaded."""
+
+    path: Path
+    shown: str
+    """The path as the user would write it."""
+    name: VariantName | None
+    metadata: Metadata | None
+    files: tuple[Found, ...]
+
+    @property
+    def noarch(self) -> bool:
+        """Whether the name says that there is no compiled code."""
+        return self.name is not None and self.name.kind is Kind.NOARCH
+
+    def at(self, name: str) -> str:
+        """The path of a file of the variant, for a diagnostic."""
+        return f"{self.shown}/{name}"
+
+    def regular(self, *suffixes: str) -> list[Found]:
+        """The plain files whose names end so."""
+        return [item for item in self.files if item.regular and not item.link and item.name.endswith(suffixes)]
+
+    def libraries(self) -> list[Found]:
+        """The native libraries: by name (`.so`, `.so.1`, `.pyd`, ...)."""
+        return [
+            item
+            for item in self.files
+            if item.regular
+            and not item.link
+            and (item.name.endswith(LIBRARY_SUFFIXES) or ".so." in Path(item.name).name)
+        ]
+
+
+def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
+    """Read a variant directory, with what was wrong in reading it."""
+    found: list[Diagnostic] = []
+    try:
+        name = parse_variant_name(path.name)
+    except ValueError as error:
+        name = None
+        found.append(finding("KCI701", str(error), path=shown))
+    try:
+        metadata = read_metadata(path / FILE_NAME)
+    except FindingsError as error:
+        metadata = None
+        message = error.message.replace(str(path / FILE_NAME), FILE_NAME)
+        found.append(finding("KCI710", message, path=f"{shown}/{FILE_NAME}"))
+    try:
+        files = tuple(walk(path))
+    except FindingsError as error:
+        files = ()
+        found.append(finding("KCI700", error.message, path=shown))
+    return VariantDir(path, shown, name, metadata, files), found
+
+
+def looks_like_variant(path: Path) -> bool:
+    """Whether a directory is meant to be a variant: by its name, or because it has metadata."""
+    if not path.is_dir():
+        return False
+    try:
+        parse_variant_name(path.name)
+    except ValueError:
+        return (path / FILE_NAME).is_file()
+    return True

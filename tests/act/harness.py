@@ -1,0 +1,134 @@
+"""Runs a workflow with act on this machine: real jobs, real expressions, real actions of ours, no containers.
+
+GitHub's own actions are replaced by the stand-ins beside this file. They move files in a folder, and are as strict as
+the real ones where it matters. act runs jobs side by side, skips what GitHub skips, and tells all of it as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kci.render.pins import find_pins
+
+ROOT = Path(__file__).parents[2]
+STAND_INS = Path(__file__).parent / "stand-ins"
+TOKEN = "ghs_standin0000000000000000000000000000"
+
+
+class Run(NamedTuple):
+    """What a run did."""
+
+    jobs: dict[str, str]
+    """The result of every job that ran: `plan`, `build swiglu torch-cpu`, ... Skipped jobs are not in it."""
+    artifacts: Path
+    """One folder for each uploaded artifact."""
+    log: str
+    """Everything that the steps printed."""
+    ok: bool
+
+
+def act_path() -> str | None:
+    """The act program, if there is one."""
+    beside = Path(sys.executable).parent / "act"
+    return str(beside) if beside.exists() else shutil.which("act")
+
+
+def copy_checkout(into: Path) -> Path:
+    """The files of this repository that git knows or would add, as an action's checkout has them."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    for name in listed.split("\0"):
+        source = ROOT / name
+        if name and source.is_file():
+            target = into / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    return into
+
+
+def commit_all(repository: Path) -> None:
+    """Make the directory a git repository with one more commit that holds everything in it."""
+    git = ["git", "-C", str(repository), "-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    if not (repository / ".git").exists():
+        subprocess.run([*git, "init", "--quiet", "--initial-branch=main"], check=True)
+        subprocess.run([*git, "remote", "add", "origin", "https://github.com/example/kernels"], check=True)
+    subprocess.run([*git, "add", "--all"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=test"], check=True)
+
+
+def run_workflow(
+    repository: Path,
+    workflow: str,
+    event: str,
+    scratch: Path,
+    *,
+    checkout: Path,
+    payload: dict[str, Any] | None = None,
+    env: dict[str, str] | None = None,
+) -> Run:
+    """Run one workflow file of a committed repository.
+
+    Args:
+        repository: what is checked out; its HEAD is what the run builds.
+        workflow: the workflow file, relative to the repository.
+        event: `push`, `pull_request`, `workflow_dispatch` or `schedule`.
+        scratch: an existing folder for act's files, the artifacts and the event. Running twice with the same folder
+            keeps the artifacts, as a second attempt does.
+        checkout: where kci's own actions come from; see `copy_checkout`.
+        payload: the event, as GitHub sends it.
+        env: more environment variables for the steps.
+    """
+    act = act_path()
+    assert act, "act is not installed"
+    store = scratch / "artifacts"
+    store.mkdir(exist_ok=True)
+    event_file = scratch / "event.json"
+    event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **(payload or {})}))
+    text = (repository / workflow).read_text(encoding="utf-8") + (checkout / "action.yml").read_text(encoding="utf-8")
+    command = [act, event, "--workflows", workflow, "--eventpath", str(event_file), "--json", "--no-skip-checkout"]
+    command += ["--platform", "ubuntu-24.04=-self-hosted", "--no-cache-server", "--concurrent-jobs", "2"]
+    command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
+    command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
+    for pin in sorted({(pin.action, pin.sha) for pin in find_pins(text, workflow)}):
+        name = pin[0].removeprefix("actions/")
+        command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
+    for key, value in {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), **(env or {})}.items():
+        command += ["--env", f"{key}={value}"]
+    surroundings = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
+    done = subprocess.run(
+        command, cwd=repository, env=surroundings, capture_output=True, text=True, timeout=900, check=False
+    )
+    return _parse(done.stdout, store, done.returncode == 0)
+
+
+def _parse(output: str, store: Path, ok: bool) -> Run:
+    """act gives all legs of a matrix the result of the worst one; here each leg has the result of its own steps."""
+    jobs: dict[str, str] = {}
+    failed: set[str] = set()
+    printed = []
+    for line in output.splitlines():
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        printed.append(str(entry.get("msg", "")).rstrip("\n"))
+        if "jobID" not in entry:
+            continue
+        matrix = entry.get("matrix") or {}
+        name = " ".join([entry["jobID"], *(str(matrix[key]) for key in ("kernel", "variant") if key in matrix)])
+        if entry.get("stepResult") == "failure":
+            failed.add(name)
+        if "jobResult" in entry:
+            own = "failure" if name in failed else "success"
+            jobs[name] = own if matrix else entry["jobResult"]
+    return Run(dict(sorted(jobs.items())), store, "\n".join(printed), ok)

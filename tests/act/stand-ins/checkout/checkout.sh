@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The workspace becomes a clone of the repository under test at its HEAD, whatever was in it before.
+set -euo pipefail
+
+if [ "$INPUT_PERSIST_CREDENTIALS" != false ]; then
+  echo "::error::the workflow keeps the token in the checkout"
+  exit 1
+fi
+cd "$GITHUB_WORKSPACE"
+find . -mindepth 1 -delete
+git init --quiet
+depth=()
+if [ "$INPUT_FETCH_DEPTH" != 0 ]; then
+  depth=(--depth "$INPUT_FETCH_DEPTH")
+fi
+git fetch --quiet "${depth[@]}" "file://$KCI_ACT_REPOSITORY" HEAD
+git checkout --quiet --detach FETCH_HEAD
+echo "commit=$(git rev-parse HEAD)" >> "$GITHUB_OUTPUT"

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# A name goes into the path itself, a pattern into one folder for each artifact. Without token and run id the real
+# action cannot fetch what an earlier attempt uploaded, so a workflow of ours without them fails here.
+set -euo pipefail
+
+if [ "$INPUT_MERGE_MULTIPLE" != false ]; then
+  echo "::error::merge-multiple lets files of the same name replace each other"
+  exit 1
+fi
+if [ -z "$INPUT_GITHUB_TOKEN" ] || [ -z "$INPUT_RUN_ID" ]; then
+  echo "::error::without token and run id, artifacts of earlier attempts are missing"
+  exit 1
+fi
+if [ -n "$INPUT_NAME" ]; then
+  if [ ! -d "$KCI_ACT_STORE/$INPUT_NAME" ]; then
+    echo "::error::Artifact not found for name: $INPUT_NAME"
+    exit 1
+  fi
+  mkdir -p "$INPUT_PATH"
+  cp -R "$KCI_ACT_STORE/$INPUT_NAME/." "$INPUT_PATH"
+  exit
+fi
+found=0
+for kept in "$KCI_ACT_STORE"/*; do
+  name=$(basename "$kept")
+  # shellcheck disable=SC2053 # the pattern is meant to be a pattern
+  if [ -d "$kept" ] && [[ $name == $INPUT_PATTERN ]]; then
+    mkdir -p "$INPUT_PATH"
+    cp -R "$kept" "$INPUT_PATH"
+    found=$((found + 1))
+  fi
+done
+echo "Total of $found artifact(s) downloaded"

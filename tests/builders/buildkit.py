@@ -1,0 +1,131 @@
+"""What the tests of the builders share: kernels on disk, variants by name, a PATH with chosen programs only."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from kci.builders.cache import default_cache
+from kci.builders.environment import ensure_runtime
+from kci.builders.types import Request
+from kci.config.model import Build
+from kci.config.reader import read_kernel
+from kci.matrix.names import Kind, parse_variant_name
+from kci.matrix.types import Variant
+
+DATA = Path(__file__).parent / "data"
+CPU = "torch213-cxx11-cpu-x86_64-linux"
+STABLE_CPU = "torch-stable-abi211-cpu-x86_64-linux"
+STABLE_CUDA = "torch-stable-abi211-cu130-x86_64-linux"
+
+
+def variant(name: str, *, torch: str = "2.13", archs: tuple[str, ...] | None = None) -> Variant:
+    """The variant of a name; `torch` is what a stable ABI one is built with."""
+    parts = parse_variant_name(name)
+    return Variant(
+        name=name,
+        kind=parts.kind,
+        backend=parts.backend,
+        system=parts.system or "x86_64-linux",
+        torch=parts.framework_version if parts.kind is Kind.FULL else torch,
+        compute=parts.compute_version,
+        stable_abi=parts.framework_version if parts.kind is Kind.STABLE_ABI else None,
+        tvm_ffi=parts.framework_version if parts.kind is Kind.TVM_FFI else None,
+        archs=archs,
+        bundled=True,
+    )
+
+
+def write_tree(root: Path, files: Mapping[str, str]) -> Path:
+    """Write files below a directory."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+    return root
+
+
+def build_of(directory: Path) -> Build:
+    """What a kernel's build.toml says."""
+    return read_kernel(directory).build
+
+
+def copy_kernel(name: str, into: Path) -> Path:
+    """A copy of one of the kernels in `data`, to be changed at will."""
+    return Path(shutil.copytree(DATA / name, into / name))
+
+
+def noarch_kernel(root: Path, **files: str) -> Path:
+    """A small noarch kernel for cpu and cuda; `files` come on top, with `__` for `/` in their names."""
+    text = """
+        [general]
+        name = "just-python"
+        version = 1
+        edition = 5
+        license = "MIT"
+        backends = ["cpu", "cuda"]
+
+        [torch-noarch]
+        cuda_capabilities = ["9.0", "8.0"]
+    """
+    return write_tree(
+        root, {"build.toml": text, "torch-ext/just_python/__init__.py": "from ._ops import ops\n", **files}
+    )
+
+
+def request(directory: Path, name: str, tmp_path: Path, **changes: object) -> Request:
+    """A request to build a variant of a kernel, with everything else below a temporary directory."""
+    build = build_of(directory)
+    made = variant(name)
+    fields = {
+        "kernel_dir": directory,
+        "build": build,
+        "variant": made,
+        "kernel_id": f"_{build.name.replace('-', '_')}_{made.backend}_1a2b3c4",
+        "output": tmp_path / "out" / name,
+        "cache": tmp_path / "cache",
+        **changes,
+    }
+    return Request(**fields)  # type: ignore[arg-type]
+
+
+def only_these(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *programs: str) -> Path:
+    """A PATH with nothing but some of this machine's programs, and none of the variables that name compilers."""
+    folder = tmp_path / "only-these"
+    folder.mkdir(exist_ok=True)
+    for program in programs:
+        found = shutil.which(program)
+        assert found, program
+        (folder / program).symlink_to(found)
+    monkeypatch.setenv("PATH", str(folder))
+    for name in ("CC", "CXX", "NVCC", "CUDA_HOME", "CUDA_PATH", "MAX_JOBS", "NVCC_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    """A shell script on a PATH of its own."""
+    path = folder / name
+    path.write_text("#!/bin/sh\n" + dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+def quiet(_line: str) -> None:
+    """A log for tests that do not look at it."""
+
+
+def shared_cache() -> Path:
+    """The cache that compiling tests share with the user's own builds: a torch takes time and space."""
+    return default_cache()
+
+
+@cache
+def runtime(torch: str = "2.13") -> Path:
+    """A Python with torch and the loader."""
+    return ensure_runtime(torch, cache=shared_cache(), log=quiet)

@@ -1,0 +1,199 @@
+"""The command lines of a native build, word for word, on a toolchain that is the same on every machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from buildkit import variant
+
+from kci.builders.commands import (
+    Target,
+    Toolchain,
+    compile_command,
+    gencode,
+    host_compiler,
+    link_command,
+    stable_abi_define,
+    stub_command,
+)
+from kci.builders.cuda import Toolkit
+from kci.builders.environment import Environment
+from kci.builders.sources import Language, Unit
+from kci.errors import BuildFailedError
+
+TORCH = Path("/env/torch")
+ENVIRONMENT = Environment(python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env"))
+
+
+def chain(**changes: object) -> Toolchain:
+    fields = {
+        "cxx": ("g++",),
+        "gnu_unique": True,
+        "environment": ENVIRONMENT,
+        "python_include": Path("/py"),
+        **changes,
+    }
+    return Toolchain(**fields)  # type: ignore[arg-type]
+
+
+def target(name: str, **options: str) -> Target:
+    made = variant(name, **options)
+    return Target(made, Path("/k"), Path("/w"), f"_k_{made.backend}_1")
+
+
+def unit(language: Language, *archs: str, flags: tuple[str, ...] = ()) -> Unit:
+    name = "a.cu" if language is Language.CUDA else "a.cpp"
+    return Unit(Path("/k/csrc") / name, f"csrc/{name}", f"obj/000-{name}.o", language, (Path("/k/inc"),), flags, archs)
+
+
+@pytest.fixture
+def toolkit(tmp_path: Path) -> Toolkit:
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64/libcudart.so.13").touch()
+    return Toolkit("13.0", Path("/cuda/bin/nvcc"), tmp_path)
+
+
+MAPS = [
+    f"-ffile-prefix-map={place}={name}"
+    for place, name in (("/k", "kernel"), ("/w", "build"), ("/env/torch", "torch"), ("/py", "python"))
+]
+TORCH_INCLUDES = [
+    "-isystem", "/env/torch/include",
+    "-isystem", "/env/torch/include/torch/csrc/api/include",
+    "-isystem", "/py",
+]  # fmt: skip
+
+
+def test_a_cpp_source_of_a_full_build() -> None:
+    command = compile_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX, flags=("-DA b",)))
+    assert command == [
+        "g++", "-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", *MAPS, "-frandom-seed=csrc/a.cpp",
+        "-DTORCH_EXTENSION_NAME=_k_cpu_1", "-DPy_LIMITED_API=0x03090000", "-DCPU_KERNEL",
+        "-Igenerated", "-I/k/csrc", "-I/k/inc", *TORCH_INCLUDES,
+        "-DA b", "-MD", "-MF", "obj/000-a.cpp.o.d", "-c", "/k/csrc/a.cpp", "-o", "obj/000-a.cpp.o",
+    ]  # fmt: skip
+
+
+def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
+    made = chain(cuda=toolkit, nvcc_threads=2)
+    source = unit(Language.CUDA, "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
+    command = compile_command(made, target("torch-stable-abi211-cu130-x86_64-linux"), source)
+    options = ["-fPIC", "-fno-gnu-unique", *MAPS, "-frandom-seed=csrc/a.cu"]
+    host = [word for option in options for word in ("-Xcompiler", option)]
+    assert command == [
+        "/cuda/bin/nvcc", "-ccbin", "g++", "-std=c++20", "-O3", "-DNDEBUG",
+        "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "--threads", "2",
+        "-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90a,code=sm_90a",
+        "-gencode=arch=compute_120,code=sm_120", "-gencode=arch=compute_120,code=compute_120",
+        *host,
+        "-DTORCH_EXTENSION_NAME=_k_cuda_1", "-DPy_LIMITED_API=0x03090000", "-DCUDA_KERNEL", "-DUSE_CUDA=1",
+        "-DTORCH_TARGET_VERSION=0x020b000000000000",
+        "-Igenerated", "-I/k/csrc", "-I/k/inc", *TORCH_INCLUDES,
+        "--use_fast_math", "-MD", "-MF", "obj/000-a.cu.o.d", "-c", "/k/csrc/a.cu", "-o", "obj/000-a.cu.o",
+    ]  # fmt: skip
+
+
+def test_a_cpp_source_of_a_cuda_build_sees_the_toolkit(toolkit: Toolkit) -> None:
+    command = compile_command(chain(cuda=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), unit(Language.CXX))
+    assert {"-DCUDA_KERNEL", "-DUSE_CUDA=1", str(toolkit.root / "include"), str(toolkit.root / "include/cccl")} <= set(
+        command
+    )
+    assert not any("TORCH_TARGET_VERSION" in word or "gencode" in word for word in command)
+
+
+def test_the_system_directory_is_never_named_as_an_include() -> None:
+    made = chain(cuda=Toolkit("13.0", Path("/usr/bin/nvcc"), Path("/usr")))
+    command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(Language.CXX))
+    assert "/usr/include" not in command
+
+
+def test_the_compat_headers_come_before_those_of_the_system() -> None:
+    made = chain(glibc_compat=True, depends_include=(Path("/cutlass"),))
+    command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
+    assert command[command.index("-isystem") + 1] == "compat"
+    assert "/cutlass" in command
+
+
+def test_clang_is_not_given_a_flag_of_gcc() -> None:
+    command = compile_command(chain(gnu_unique=False), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
+    assert "-fno-gnu-unique" not in command
+
+
+@pytest.mark.parametrize(("torch", "standard"), [("211", 17), ("212", 20), ("213", 20), ("216", 20)])
+def test_the_standard_follows_torch(torch: str, standard: int) -> None:
+    command = compile_command(chain(), target(f"torch{torch}-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
+    assert f"-std=c++{standard}" in command
+
+
+def test_commas_in_a_path_do_not_split_the_flags_of_the_host_compiler(toolkit: Toolkit) -> None:
+    made = variant("torch213-cxx11-cu130-x86_64-linux")
+    command = compile_command(
+        chain(cuda=toolkit), Target(made, Path("/k,v"), Path("/w"), "_k_cuda_1"), unit(Language.CUDA, "8.0")
+    )
+    assert "-ffile-prefix-map=/k\\,v=kernel" in command
+
+
+def test_linking_a_full_cpu_build() -> None:
+    command = link_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), ["a.o", "b.o"])
+    assert command == [
+        "g++", "-shared", "-o", "_k_cpu_1.abi3.so", "a.o", "b.o", "-Wl,--strip-debug", "-Wl,--discard-all",
+        "-Wl,--as-needed", "-L/env/torch/lib", "-ltorch_cpu", "-ltorch", "-lc10",
+    ]  # fmt: skip
+
+
+def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> None:
+    made = target("torch-stable-abi211-cu130-x86_64-linux")
+    command = link_command(chain(cuda=toolkit), made, ["a.o"])
+    assert command == [
+        "g++", "-shared", "-o", "_k_cuda_1.abi3.so", "a.o", "-Wl,--strip-debug", "-Wl,--discard-all",
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-Wl,--as-needed", "-L/env/torch/lib",
+        f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch_cpu",
+    ]  # fmt: skip
+    assert "-Wl,-soname,libtorch_cuda.so" in stub_command(chain())
+
+
+def test_linking_a_full_cuda_build(toolkit: Toolkit) -> None:
+    command = link_command(chain(cuda=toolkit), target("torch213-cxx11-cu130-x86_64-linux"), ["a.o"])
+    assert "-Lstub" not in command
+    cudart = [f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13"]
+    assert command[-7:] == ["-ltorch_cuda", "-lc10_cuda", *cudart, "-ltorch_cpu", "-ltorch", "-lc10"]
+
+
+@pytest.mark.parametrize("name", ["torch213-cxx11-cpu-x86_64-linux", "torch-stable-abi211-cu130-x86_64-linux"])
+def test_no_library_path_goes_into_the_binary(toolkit: Toolkit, name: str) -> None:
+    command = link_command(chain(cuda=toolkit), target(name), ["a.o"])
+    assert not any("rpath" in word for word in command)
+
+
+def test_a_stable_abi_cpu_build_needs_only_the_shims() -> None:
+    command = link_command(chain(), target("torch-stable-abi211-cpu-x86_64-linux"), ["a.o"])
+    assert [word for word in command if word.startswith("-l")] == ["-ltorch_cpu"]
+
+
+@pytest.mark.parametrize(
+    ("version", "value"), [("2.11", "0x020b000000000000"), ("2.9", "0x0209000000000000"), ("3.1", "0x0301000000000000")]
+)
+def test_the_stable_abi_version_is_in_the_top_two_bytes(version: str, value: str) -> None:
+    assert stable_abi_define(version) == f"-DTORCH_TARGET_VERSION={value}"
+
+
+def test_a_stable_abi_without_a_minor_is_refused() -> None:
+    with pytest.raises(BuildFailedError, match=r"3\.0"):
+        stable_abi_define("3.0")
+
+
+def test_ptx_comes_on_top_of_machine_code_and_only_where_asked() -> None:
+    assert gencode(["7.5", "10.0f+PTX"]) == [
+        "-gencode=arch=compute_75,code=sm_75",
+        "-gencode=arch=compute_100f,code=sm_100f",
+        "-gencode=arch=compute_100f,code=compute_100f",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cxx", "compiler"),
+    [(("g++",), "g++"), (("ccache", "g++-12"), "g++-12"), (("/usr/bin/sccache", "/opt/g++", "-m64"), "/opt/g++")],
+)
+def test_nvcc_gets_the_compiler_behind_a_launcher(cxx: tuple[str, ...], compiler: str) -> None:
+    assert host_compiler(cxx) == compiler

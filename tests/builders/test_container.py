@@ -1,0 +1,213 @@
+"""Building inside an image: the exact command, and a run of it with a stand-in for docker (see stand_in_docker.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from buildkit import noarch_kernel, only_these, program, quiet
+
+from conftest import ROOT
+from kci.builders import container
+from kci.builders.container import Mount, build_command, choose_image, docker_command, kci_source, run_in_container
+from kci.errors import BuildFailedError, FindingsError, MissingToolError, UsageError
+
+STAND_IN = Path(__file__).parent / "stand_in_docker.py"
+IMAGE = "registry.example/builder:1"
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The stand-in on the PATH; what it saw is in the file that is returned."""
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    program(folder, "docker", f'exec {sys.executable} {STAND_IN} "$@"')
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("STAND_IN_LOG", str(tmp_path / "seen.json"))
+    return tmp_path / "seen.json"
+
+
+def test_the_whole_command() -> None:
+    mounts = [Mount(Path("/w"), writable=True), Mount(Path("/k")), Mount(Path("/w"))]
+    command = docker_command(
+        IMAGE, mounts, ["sh", "-c", "true"],
+        workdir=Path("/k"), environment=["MAX_JOBS"], settings=[("HOME", "/h")],
+    )  # fmt: skip
+    assert command == [
+        "docker", "run", "--rm", "--init", "--cap-drop=ALL", "--security-opt=no-new-privileges",
+        f"--user={os.getuid()}:{os.getgid()}",
+        "--mount=type=bind,source=/k,target=/k,readonly", "--mount=type=bind,source=/w,target=/w",
+        "--env=MAX_JOBS", "--env=HOME=/h", "--workdir=/k", IMAGE, "sh", "-c", "true",
+    ]  # fmt: skip
+
+
+def test_gpus_are_given_only_where_asked() -> None:
+    assert "--gpus=all" in docker_command(IMAGE, [], ["true"], gpus=True)
+    rocm = docker_command(IMAGE, [], ["true"], rocm=True)
+    assert [flag for flag in rocm if "device" in flag or "group" in flag] == [
+        "--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--group-add=render",
+    ]  # fmt: skip
+    for command in (rocm, docker_command(IMAGE, [], ["true"])):
+        assert not any("--privileged" in word or "docker.sock" in word for word in command)
+
+
+@pytest.mark.parametrize("image", ["", "--privileged", "-v/:/host", "a b", "a\nb", "a;b", "$(id)"])
+def test_a_flag_is_not_taken_for_an_image(image: str) -> None:
+    with pytest.raises(UsageError, match="image"):
+        docker_command(image, [], ["true"])
+
+
+@pytest.mark.parametrize("path", ["/a,readonly=false", '/a"b', "/a\nb", "relative"])
+def test_a_path_cannot_change_the_mount(path: str) -> None:
+    with pytest.raises(UsageError, match="mounted"):
+        docker_command(IMAGE, [Mount(Path(path))], ["true"])
+
+
+def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAX_JOBS", "3")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://user:secret@index.example/simple")
+    repository = tmp_path / "repo"
+    kernel = noarch_kernel(repository / "kernels" / "k")
+    (repository / ".git").mkdir()
+    command = build_command(IMAGE, kernel, ["build"], writable=[kernel / "build"], cache=tmp_path / "cache")
+    mounts = [word for word in command if word.startswith("--mount")]
+    writable = [word for word in mounts if not word.endswith(",readonly")]
+    whole = f"--mount=type=bind,source={repository},target={repository},readonly"
+    assert whole in mounts
+    assert f"--mount=type=bind,source={ROOT},target={ROOT},readonly" in mounts
+    assert [word.rpartition("=")[2] for word in writable] == [str(tmp_path / "cache"), str(kernel / "build")]
+    assert {"--env=MAX_JOBS", "--env=PIP_INDEX_URL", f"--env=KCI_CACHE={tmp_path / 'cache'}"} <= set(command)
+    assert not any("secret" in word for word in command)
+    # A mount inside another one has to come after it.
+    assert mounts.index(whole) < mounts.index(writable[-1])
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path, no_git_environment: None) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@t.example"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path / "main", check=True, capture_output=True)
+
+    (tmp_path / "main").mkdir()
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "first")
+    git("worktree", "add", "-q", str(tmp_path / "side"))
+    kernel = noarch_kernel(tmp_path / "side" / "k")
+    command = build_command(IMAGE, kernel, ["build"], writable=[], cache=tmp_path / "cache")
+    data = tmp_path / "main/.git"
+    assert f"--mount=type=bind,source={data},target={data},readonly" in command
+
+
+def test_this_very_kci_is_installed_in_the_image() -> None:
+    assert kci_source() == (str(ROOT), [Mount(ROOT)])
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_an_installed_kci_is_traced_to_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    site = tmp_path / "site-packages"
+    info = site / "kci-9.9.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kci\nVersion: 9.9\n")
+    checkout = tmp_path / "check out"
+    if exists:
+        checkout.mkdir()
+    (info / "direct_url.json").write_text(json.dumps({"url": f"file://{tmp_path}/check%20out", "dir_info": {}}))
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(container.kci, "__file__", str(site / "kci" / "__init__.py"))
+    monkeypatch.setattr(container.kci, "__version__", "9.9")
+    expected = (str(checkout), [Mount(checkout)]) if exists else ("kci==9.9", [])
+    assert kci_source() == expected
+
+
+# --- which image ---
+
+
+def test_none_and_an_empty_auto_mean_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_these(monkeypatch, tmp_path)
+    assert choose_image("none", IMAGE, quiet) is None
+    assert choose_image("auto", "", quiet) is None
+
+
+def test_auto_takes_the_legs_image_only_where_docker_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
+) -> None:
+    assert choose_image("auto", IMAGE, quiet) == IMAGE
+    folder = only_these(monkeypatch, tmp_path)
+    said: list[str] = []
+    assert choose_image("auto", IMAGE, said.append) is None
+    assert "docker is not on this machine" in said[0]
+    program(folder, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
+    assert choose_image("auto", IMAGE, said.append) is None
+    assert "Cannot connect to the Docker daemon" in said[1]
+
+
+def test_an_image_by_name_needs_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_these(monkeypatch, tmp_path)
+    with pytest.raises(MissingToolError, match="docker is not on this machine") as caught:
+        choose_image(IMAGE, "", quiet)
+    assert caught.value.exit_code == 3
+    with pytest.raises(MissingToolError, match="docker"):
+        run_in_container(IMAGE, tmp_path, [], writable=[], cache=tmp_path / "c", log=quiet)
+
+
+# --- running it ---
+
+
+def run(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch, image: str = IMAGE) -> list[str]:
+    """Run a script of the test's own where kci would be installed and run."""
+    monkeypatch.setattr(container, "SCRIPT", script)
+    said: list[str] = []
+    kernel = noarch_kernel(tmp_path / "k")
+    run_in_container(image, kernel, ["a b", "$c"], writable=[tmp_path / "o"], cache=tmp_path / "c", log=said.append)
+    return said
+
+
+def test_arguments_and_surroundings_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
+    monkeypatch.setenv("A_SECRET", "x")
+    said = run(tmp_path, 'pwd; printf "%s\\n" "$@"; echo "${A_SECRET-unset}"; touch "$HOME/h"', monkeypatch)
+    assert said == [str(tmp_path / "k"), str(ROOT), "a b", "$c", "unset"]
+    seen = json.loads(docker.read_text())
+    places = {str(ROOT): False, str(tmp_path / "k"): False, str(tmp_path / "c"): True, str(tmp_path / "o"): True}
+    assert seen["mounts"] == places
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(1, FindingsError), (2, UsageError), (3, MissingToolError), (4, BuildFailedError), (137, BuildFailedError)],
+)
+def test_the_exit_code_of_kci_in_the_image_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path, code: int, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="what it said"):
+        run(tmp_path, f"echo what it said; exit {code}", monkeypatch)
+
+
+def test_an_image_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
+    with pytest.raises(MissingToolError, match="cannot run other:1") as caught:
+        run(tmp_path, "true", monkeypatch, image="other:1")
+    assert "pull access denied" in caught.value.message
+
+
+def test_an_image_without_a_python_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_these(monkeypatch, tmp_path, "sh", "mktemp", "rm")
+    done = subprocess.run(["sh", "-c", container.SCRIPT, "x", "kci"], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "no Python 3.11 or newer" in done.stderr
+
+
+@pytest.mark.network
+def test_a_variant_is_built_by_the_kci_that_the_image_installs(tmp_path: Path, docker: Path) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    arguments = ["build", str(kernel), "--variant", "torch-cpu", "--output", str(tmp_path / "o"), "--container", "none"]
+    run_in_container(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c", log=quiet)
+    made = tmp_path / "o/torch-cpu"
+    assert sorted(path.name for path in made.iterdir()) == ["__init__.py", "_ops.py", "metadata.json"]

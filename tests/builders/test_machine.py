@@ -1,0 +1,256 @@
+"""What a build does where something is missing: it names it, says what to do, and exits with 3."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
+
+from kci.builders import build_variant, native
+from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique
+from kci.builders.cuda import find_toolkit
+from kci.builders.depends import find_headers
+from kci.builders.limits import job_count
+from kci.config.values import Depend
+from kci.errors import MissingToolError, UnsafeError, UsageError
+
+NVCC = """
+case "$*" in
+  *--version*) echo "Cuda compilation tools, release {version}, V{version}.88" ;;
+  *--dryrun*) echo '#$ TOP={top}' ;;
+esac
+"""
+
+
+def fake_toolkit(root: Path, version: str) -> Path:
+    """A toolkit with an nvcc that says which version it is, and the files that kci looks for."""
+    major = version.partition(".")[0]
+    write_tree(root, {"include/cuda_runtime.h": "", f"lib64/libcudart.so.{major}": "", "bin/.keep": ""})
+    return program(root / "bin", "nvcc", NVCC.format(version=version, top=root / "bin" / ".."))
+
+
+def test_no_cpp_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_these(monkeypatch, tmp_path)
+    with pytest.raises(MissingToolError, match=r"C\+\+ compiler") as caught:
+        cxx_compiler()
+    assert caught.value.exit_code == 3
+    assert "apt-get install g++" in caught.value.hint
+
+
+def test_a_build_without_a_compiler_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = copy_kernel("plus-one", tmp_path)
+    only_these(monkeypatch, tmp_path)
+    asked = request(kernel, CPU, tmp_path)
+    with pytest.raises(MissingToolError, match=r"C\+\+ compiler"):
+        build_variant(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet)
+    assert not asked.output.parent.exists()
+    assert not asked.cache.exists()
+
+
+def test_cxx_is_respected_with_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    program(folder, "my-g++", "exit 0")
+    monkeypatch.setenv("CXX", "my-g++ -m64 '-DA b'")
+    assert cxx_compiler() == ("my-g++", "-m64", "-DA b")
+    monkeypatch.setenv("CXX", "not-there")
+    with pytest.raises(MissingToolError, match="CXX=not-there"):
+        cxx_compiler()
+
+
+def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    refusing = program(folder, "clang++", 'case "$*" in *gnu-unique*) exit 1;; esac')
+    taking = program(folder, "g++", "exit 0")
+    assert not knows_gnu_unique((str(refusing),))
+    assert knows_gnu_unique((str(taking),))
+
+
+@pytest.mark.parametrize(("backend", "tool"), [("rocm71", "hipcc"), ("xpu20253", "icpx"), ("metal", "xcrun")])
+def test_a_missing_gpu_compiler_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, tool: str
+) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    name = f"torch213-cxx11-{backend}-x86_64-linux"
+    if backend == "metal":
+        name = "torch213-metal-aarch64-darwin"
+    asked = request(copy_kernel("plus-one", tmp_path), name, tmp_path)
+    with pytest.raises(MissingToolError, match=tool):
+        native.plan(asked, quiet)
+    program(folder, tool, "exit 0")
+    with pytest.raises(MissingToolError, match=r"cannot build for .* yet") as caught:
+        native.plan(asked, quiet)
+    assert "--builder nix" in caught.value.hint
+
+
+def test_another_machine_is_named(tmp_path: Path) -> None:
+    name = "torch213-cxx11-cpu-aarch64-linux" if platform.machine() == "x86_64" else CPU
+    asked = request(copy_kernel("plus-one", tmp_path), name, tmp_path)
+    with pytest.raises(MissingToolError, match="needs a machine of"):
+        native.plan(asked, quiet)
+
+
+def test_tvm_ffi_is_refused_by_name(tmp_path: Path) -> None:
+    asked = request(copy_kernel("plus-one", tmp_path), "tvm-ffi01-cpu-x86_64-linux", tmp_path)
+    with pytest.raises(MissingToolError, match="tvm-ffi"):
+        native.plan(asked, quiet)
+
+
+# --- nvcc ---
+
+
+@pytest.fixture
+def no_system_toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Toolkits under /usr/local are not part of these tests, whatever this machine has."""
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda self: not str(self).startswith("/usr/local/cuda") and is_file(self))
+
+
+def test_an_nvcc_of_the_right_version_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
+) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    found = find_toolkit("12.6", tmp_path, quiet)
+    assert (found.nvcc, found.root, found.runtime) == (nvcc, tmp_path / "cuda", "libcudart.so.12")
+    assert found.library_dir == tmp_path / "cuda/lib64"
+    assert found.complete
+    # A wrapper on the PATH is asked where its toolkit is.
+    monkeypatch.delenv("CUDA_HOME")
+    program(folder, "nvcc", f'exec {nvcc} "$@"')
+    found = find_toolkit("12.6", tmp_path, quiet)
+    assert (found.nvcc, found.root) == (folder / "nvcc", tmp_path / "cuda")
+
+
+def test_an_nvcc_of_another_version_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
+) -> None:
+    only_these(monkeypatch, tmp_path)
+    fake_toolkit(tmp_path / "cuda", "12.6")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    said: list[str] = []
+    found = find_toolkit("13.2", tmp_path / "cache", said.append)
+    assert "is CUDA 12.6, not 13.2" in said[0]
+    assert found.wheels == tmp_path / "cache/cuda/13.2"
+    assert not found.complete
+    command = found.setup(Path("/env/python"))[0]
+    assert "nvidia-cuda-nvcc==13.2.86" in command
+    assert command[:4] == ["/env/python", "-m", "pip", "install"]
+    assert ":all:" in command
+
+
+def test_a_toolkit_that_nobody_has_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
+) -> None:
+    only_these(monkeypatch, tmp_path)
+    with pytest.raises(MissingToolError, match=r"nvcc of CUDA 12\.6") as caught:
+        find_toolkit("12.6", tmp_path, quiet)
+    assert "13.0, 13.2" in caught.value.hint
+
+
+def test_nvcc_named_by_hand_must_be_of_the_right_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_these(monkeypatch, tmp_path)
+    nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
+    monkeypatch.setenv("NVCC", str(nvcc))
+    assert find_toolkit("12.6", tmp_path, quiet).nvcc == nvcc
+    with pytest.raises(MissingToolError, match=r"is CUDA 12\.6, but the variant needs CUDA 13\.0"):
+        find_toolkit("13.0", tmp_path, quiet)
+    monkeypatch.setenv("NVCC", str(tmp_path / "nowhere"))
+    with pytest.raises(MissingToolError, match="does not run"):
+        find_toolkit("13.0", tmp_path, quiet)
+
+
+def test_a_toolkit_without_headers_or_runtime_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
+) -> None:
+    only_these(monkeypatch, tmp_path)
+    fake_toolkit(tmp_path / "cuda", "12.6")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    (tmp_path / "cuda/lib64/libcudart.so.12").unlink()
+    toolkit = find_toolkit("12.6", tmp_path, quiet)
+    with pytest.raises(MissingToolError, match=r"libcudart\.so\.12"):
+        _ = toolkit.library_dir
+    (tmp_path / "cuda/include/cuda_runtime.h").unlink()
+    with pytest.raises(MissingToolError, match="no headers"):
+        find_toolkit("12.6", tmp_path, quiet)
+
+
+# --- dependencies, limits, glibc ---
+
+
+def test_dependencies_come_as_wheels_or_are_named(tmp_path: Path) -> None:
+    (cutlass,) = find_headers([Depend.CUTLASS_3_8, Depend.TORCH], tmp_path)
+    assert cutlass.package == "nvidia-cutlass==3.8.0.0"
+    assert cutlass.include[0].parts[-3:] == ("cutlass_library", "source", "include")
+    for depend in (Depend.CUTLASS_4_5, Depend.SYCL_TLA, Depend.METAL_CPP):
+        with pytest.raises(MissingToolError, match=depend.value):
+            find_headers([depend], tmp_path)
+
+
+def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MAX_JOBS", "NVCC_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    assert 1 <= job_count(None, "cuda") <= job_count(None, "cpu")
+    monkeypatch.setenv("MAX_JOBS", "6")
+    assert job_count(None, "cpu") == 6
+    assert job_count(3, "cpu") == 3
+    monkeypatch.setenv("NVCC_THREADS", "4")
+    assert (job_count(None, "cuda"), job_count(None, "cpu")) == (1, 6)
+    for wrong in ("0", "-1", "many", "1.5", "²"):
+        monkeypatch.setenv("MAX_JOBS", wrong)
+        with pytest.raises(UsageError, match="MAX_JOBS"):
+            job_count(None, "cpu")
+    with pytest.raises(UsageError, match="at least 1"):
+        job_count(0, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("version", "newer"), [("glibc 2.28", False), ("glibc 2.17", False), ("glibc 2.36", True), ("", False)]
+)
+def test_the_glibc_of_this_machine_is_compared(monkeypatch: pytest.MonkeyPatch, version: str, newer: bool) -> None:
+    monkeypatch.setattr("os.confstr", lambda _name: version)
+    assert glibc_is_newer() is newer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the native builder works on Linux")
+def test_a_dry_run_prints_every_command_and_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
+) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    program(folder, "g++", 'echo "g++ 12"')
+    fake_toolkit(tmp_path / "cuda", "13.0")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    kernel = copy_kernel("twice", tmp_path)
+    asked = request(kernel, STABLE_CUDA, tmp_path)
+    lines = native.commands(native.plan(asked, quiet))
+    text = "\n".join(lines)
+    assert "-m venv" in lines[0]
+    assert "torch==2.13.0+cpu" in lines[1]
+    assert "https://download.pytorch.org/whl/cpu" in lines[1]
+    assert "-gencode=arch=compute_90,code=compute_90" in text
+    assert lines[-1].startswith(str(folder / "g++") + " -shared -o _twice_cuda_1a2b3c4.abi3.so")
+    assert not asked.cache.exists()
+    assert not asked.output.exists()
+
+
+def test_a_work_directory_that_a_build_file_cannot_carry_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    kernel = copy_kernel("plus-one", tmp_path / "a|b")
+    with pytest.raises(UsageError, match="cannot build in"):
+        native.plan(request(kernel, CPU, tmp_path), quiet)
+
+
+def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path) -> None:
+    kernel = copy_kernel("plus-one", tmp_path)
+    text = (kernel / "build.toml").read_text().replace("csrc/plus_one.cpp", "../../secret.cpp")
+    (kernel / "build.toml").write_text(text)
+    asked = request(kernel, CPU, tmp_path)
+    with pytest.raises(UnsafeError, match="leads out"):
+        build_variant(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet)
+    assert not asked.cache.exists()

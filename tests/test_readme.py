@@ -1,0 +1,88 @@
+"""Every command of the README is run, and its output and workflow are what it shows."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli.runner import kci_process
+from conftest import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+COMMANDS = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
+KCI_COMMANDS = [command for command in COMMANDS if command.startswith("kci ")]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples, where commands may write; the commands are run one after the other, as a reader does."""
+    place = tmp_path_factory.mktemp("readme")
+    shutil.copytree(ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("build", "__pycache__"))
+    return place
+
+
+def test_the_readme_has_the_commands_that_these_tests_know() -> None:
+    assert {command.split()[0] for command in COMMANDS} == {"make", "kci"}
+    assert [command for command in COMMANDS if command.startswith("make")] == ["make demo", "make test"]
+    assert len(KCI_COMMANDS) >= 6
+
+
+@pytest.mark.parametrize("command", KCI_COMMANDS)
+def test_a_kci_command_works_as_shown(command: str, copy: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    cache = tmp_path_factory.getbasetemp() / "readme-cache"
+    result = kci_process(*command.split()[1:], cwd=copy, KCI_CACHE=str(cache))
+    assert result.code == 0, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_matrix_is_the_one_shown(copy: Path) -> None:
+    shown = next(block for block in blocks("console") if block.startswith("$ kci matrix"))
+    command, _, output = shown.partition("\n")
+    assert kci_process(*command.split()[2:], cwd=copy).stdout == output
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -> None:
+    (text,) = blocks("yaml")
+    jobs = yaml.safe_load(text)["jobs"]
+    used = [step["uses"] for job in jobs.values() for step in job["steps"]]
+    assert {"kci/build/plan@v1", "kci/build@v1", "kci/build/merge@v1"} <= set(used)
+    for job in jobs.values():
+        for step in job["steps"]:
+            if step["uses"].startswith("kci/"):
+                folder = step["uses"].partition("@")[0].removeprefix("kci/build").strip("/")
+                action = yaml.safe_load((ROOT / folder / "action.yml").read_text())
+                assert set(step["with"]) <= set(action["inputs"]), step["uses"]
+
+
+@pytest.mark.torch
+def test_make_demo_does_the_main_job(torch_cache: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "demo.py")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = {tuple(line.split()[:2]): line.split()[2:5] for line in done.stdout.splitlines() if "-linux" in line}
+    for kernel, variant in [
+        ("relu", "torch213-cxx11-cpu-x86_64-linux"),
+        ("rms-norm", "torch-stable-abi211-cpu-x86_64-linux"),
+    ]:
+        assert table[kernel, variant][0] in ("built", "reused")
+        assert table[kernel, variant][1:] == ["yes", "yes"]
+    for kernel in ("relu", "rms-norm", "swiglu"):
+        assert re.search(rf"^{kernel}  .* ok$", done.stdout, flags=re.MULTILINE), done.stdout
+    assert "examples/demo.py" in (ROOT / "Makefile").read_text()

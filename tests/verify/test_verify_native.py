@@ -1,0 +1,308 @@
+"""The rules about native libraries, each on a real library that a compiler made for it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kci.diagnostics import Diagnostic
+from kci.verify import verify
+from kci.verify.abi import above_cap, cpp_scope, library_allowed, native_table, python_symbols, torch_shims
+from kci.verify.elf import ElfError, read_elf
+from variants import CPU, STABLE, make_variant
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+
+ID = "_gated_norm_cpu_1a2b3c4"
+INIT = f'extern "C" void* PyInit_{ID}() {{ return 0; }}\n'
+
+Compile = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def compile(tmp_path_factory: pytest.TempPathFactory) -> Compile:
+    """Compile C++ to a shared library; equal input is compiled once."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def run(source: str, *flags: str) -> Path:
+        key = (source, *flags)
+        if key not in made:
+            root = tmp_path_factory.mktemp("native")
+            (root / "a.cpp").write_text(source)
+            command = ["g++", "-shared", "-fPIC", "-O1", "-nostdlib", "-o", str(root / "a.so"), str(root / "a.cpp")]
+            subprocess.run([*command, *flags], check=True)
+            made[key] = root / "a.so"
+        return made[key]
+
+    return run
+
+
+def native(root: Path, library: Path | bytes, variant: str = CPU, name: str = f"{ID}.abi3.so") -> list[Diagnostic]:
+    """What verification says about a variant with this library."""
+    content = library if isinstance(library, bytes) else library.read_bytes()
+    directory = make_variant(root, variant, files={"__init__.py": "", name: content})
+    return verify(directory, ignore=["KCI716"])
+
+
+def ids(found: list[Diagnostic]) -> list[str]:
+    return [item.rule for item in found]
+
+
+def test_a_clean_library_passes(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + 'extern "C" int strcmp(const char*, const char*); int f(const char* a) { return strcmp(a, a); }'
+    assert native(tmp_path, compile(source, "-lc")) == []
+
+
+def test_versions_beyond_manylinux_are_named_with_their_symbols(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
+    (found,) = native(tmp_path, compile(source, "-lc"))
+    assert found.rule == "KCI742"
+    assert "GLIBC_2.32 (for __libc_single_threaded)" in found.message
+    assert "GLIBC_2.28" in found.message
+    assert found.path.endswith(f"{CPU}/{ID}.abi3.so")
+
+
+def test_a_stripped_library_is_judged_the_same(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
+    assert ids(native(tmp_path, compile(source, "-lc", "-s"))) == ["KCI742"]
+
+
+@pytest.mark.parametrize(
+    ("version", "cap"),
+    [
+        ("GLIBC_2.28", None),
+        ("GLIBC_2.2.5", None),
+        ("GLIBC_2.28.1", "GLIBC_2.28"),
+        ("GLIBC_2.100", "GLIBC_2.28"),
+        ("GLIBC_PRIVATE", "GLIBC_2.28"),
+        ("GLIBC_ABI_DT_RELR", "GLIBC_2.28"),
+        ("GLIBCXX_3.4.24", None),
+        ("GLIBCXX_3.4.25", "GLIBCXX_3.4.24"),
+        ("CXXABI_1.3.11", None),
+        ("CXXABI_1.3.13", "CXXABI_1.3.11"),
+        ("CXXABI_TM_1", None),
+        ("GCC_7.0.0", None),
+        ("GCC_4.3.0", None),
+        ("GCC_14.0.0", "GCC_7.0.0"),
+        ("GOMP_9.0", None),
+        ("libcudart.so.13", None),
+    ],
+)
+def test_versions_are_compared_by_size(version: str, cap: str | None) -> None:
+    assert above_cap(version, "x86_64") == cap
+
+
+def test_a_named_version_of_one_machine_is_not_there_on_another() -> None:
+    assert above_cap("CXXABI_FLOAT128", "x86_64") is None
+    assert above_cap("CXXABI_FLOAT128", "aarch64") == "CXXABI_1.3.11"
+
+
+def test_another_machine_than_the_name_says(tmp_path: Path, compile: Compile) -> None:
+    (found,) = native(tmp_path, compile(INIT), "torch213-cxx11-cpu-aarch64-linux")
+    assert found.rule == "KCI741"
+    assert found.message == "it is for x86_64-linux, the name says aarch64-linux"
+    (found,) = native(tmp_path, compile(INIT), "torch213-cpu-aarch64-darwin")
+    assert found.rule == "KCI741"
+
+
+def test_python_beyond_the_limited_api(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + (
+        'extern "C" { void PyErr_SetString(); void PyErr_GetRaisedException(); void _PyObject_Secret(); '
+        "void PyUnicode_AsUTF8AndSize(); }\n"
+        "void f() { PyErr_SetString(); PyErr_GetRaisedException(); _PyObject_Secret(); PyUnicode_AsUTF8AndSize(); }"
+    )
+    (found,) = native(tmp_path, compile(source))
+    assert found.rule == "KCI743"
+    assert found.message == (
+        "not in the stable ABI of Python 3.9: PyErr_GetRaisedException (3.12), PyUnicode_AsUTF8AndSize (3.10), "
+        "_PyObject_Secret"
+    )
+
+
+@pytest.mark.parametrize("flags", [(), ("-Wl,--disable-new-dtags",)])
+def test_a_search_path(tmp_path: Path, compile: Compile, flags: tuple[str, ...]) -> None:
+    (found,) = native(tmp_path, compile(INIT, "-Wl,-rpath,/build/machine", *flags))
+    assert found.rule == "KCI744"
+    assert "/build/machine" in found.message
+
+
+def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> None:
+    other = compile('extern "C" void other() {}', "-Wl,-soname,libother.so.1")
+    source = INIT + 'extern "C" void other(); void f() { other(); }'
+    found = native(tmp_path, compile(source, str(other)))
+    assert [(item.rule, "libother.so.1" in item.message) for item in found] == [("KCI745", True), ("KCI746", False)]
+
+
+@pytest.mark.parametrize(
+    ("library", "backend", "major", "allowed"),
+    [
+        ("libc.so.6", "cpu", "", True),
+        ("libtorch_cpu.so", "cpu", "", True),
+        ("libcudart.so.13", "cuda", "13", True),
+        ("libcudart.so.12", "cuda", "13", False),
+        ("libcudart.so.13", "cpu", "", False),
+        ("libtorch_cuda.so", "cpu", "", False),
+        ("libamdhip64.so.7", "rocm", "7", True),
+        ("libamdhip64.so.6", "rocm", "7", False),
+        ("libgomp.so.1", "cpu", "", False),
+        ("libpython3.11.so.1.0", "cpu", "", False),
+    ],
+)
+def test_needed_libraries_by_backend(library: str, backend: str, major: str, allowed: bool) -> None:
+    assert library_allowed(library, ("system", "torch", backend), major) is allowed
+
+
+def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + (
+        'extern "C" { void arc4random_like(); void aoti_torch_ok(); void weak() __attribute__((weak)); '
+        'void bad_alloc() asm("_ZSt28__throw_bad_array_new_lengthv"); void PyErr_Clear(); }\n'
+        "namespace c10 { void ok(); } namespace torch { struct Library { void ok(); }; }\n"
+        "void f() { arc4random_like(); aoti_torch_ok(); if (weak) weak(); bad_alloc(); c10::ok(); PyErr_Clear();"
+        " torch::Library().ok(); }"
+    )
+    (found,) = native(tmp_path, compile(source))
+    assert found.rule == "KCI746"
+    assert found.message == "it leaves open, without a version: _ZSt28__throw_bad_array_new_lengthv, arc4random_like"
+
+
+def test_the_gpu_runtime_explains_symbols_of_gpu_variants_only(tmp_path: Path, compile: Compile) -> None:
+    source = INIT.replace("cpu", "cuda") + 'extern "C" void cudaMalloc(); void f() { cudaMalloc(); }'
+    library = compile(source)
+    cuda = "torch213-cxx11-cu130-x86_64-linux"
+    assert "KCI746" not in ids(native(tmp_path, library, cuda, f"{ID.replace('cpu', 'cuda')}.abi3.so"))
+    assert "KCI746" in ids(native(tmp_path, library))
+
+
+STABLE_SOURCE = INIT + (
+    'extern "C" { void torch_library_def_with_tags(); void torch_from_blob(); void aoti_torch_get_dim(); }\n'
+    "namespace at { struct Tensor { void data(); }; } namespace torch { namespace stable { void fine(); } }\n"
+    "void f() { torch_library_def_with_tags(); torch_from_blob(); aoti_torch_get_dim(); at::Tensor().data();"
+    " torch::stable::fine(); }"
+)
+
+
+def test_a_stable_variant_uses_no_cpp_interface_and_nothing_newer(tmp_path: Path, compile: Compile) -> None:
+    found = native(tmp_path, compile(STABLE_SOURCE), STABLE)
+    assert ids(found) == ["KCI747", "KCI748"]
+    assert found[0].message == "it uses torch's C++ interface: _ZN2at6Tensor4dataEv"
+    assert found[1].message == "the name says 2.11, it uses newer functions: torch_library_def_with_tags (2.12)"
+    later = STABLE.replace("abi211", "abi212")
+    assert ids(native(tmp_path, compile(STABLE_SOURCE), later)) == ["KCI747"]
+    assert native(tmp_path, compile(STABLE_SOURCE), CPU) == []
+
+
+def test_the_module_must_define_its_init_function(tmp_path: Path, compile: Compile) -> None:
+    (found,) = native(tmp_path, compile('extern "C" void* PyInit_other() { return 0; }'))
+    assert found.rule == "KCI749"
+    assert f"PyInit_{ID}" in found.message
+
+
+def test_every_library_of_a_variant_is_looked_at(tmp_path: Path, compile: Compile) -> None:
+    bad = compile(INIT, "-Wl,-rpath,/x").read_bytes()
+    files = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), "lib/libx.so.1": bad}
+    found = verify(make_variant(tmp_path, files=files))
+    assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI744", "libx.so.1")]
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [("torch213-cpu-aarch64-darwin", "x.abi3.so"), ("torch213-cu130-x86_64-windows", "x.pyd")],
+)
+def test_libraries_of_other_systems_are_said_to_be_unchecked(tmp_path: Path, variant: str, name: str) -> None:
+    found = native(tmp_path, b"\xcf\xfa\xed\xfe", variant, name)
+    assert "KCI750" in ids(found)
+    assert not [item for item in found if item.rule.startswith("KCI74")]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"not a library", b"\x7fELF" + b"\xff" * 200])
+def test_what_is_no_library_is_a_finding(tmp_path: Path, content: bytes) -> None:
+    assert ids(native(tmp_path, content)) == ["KCI740"]
+
+
+def test_an_executable_or_object_is_no_library(tmp_path: Path, compile: Compile) -> None:
+    with pytest.raises(ElfError, match="not a 64-bit"):
+        source = compile("int f() { return 1; }").parent / "a.cpp"
+        subprocess.run(["g++", "-c", "-o", str(tmp_path / "a.o"), str(source)], check=True)
+        read_elf(tmp_path / "a.o")
+    library = compile(INIT)
+    stripped = tmp_path / "no-sections.so"
+    data = bytearray(library.read_bytes())
+    data[40:48] = bytes(8)  # e_shoff
+    data[58:64] = bytes(6)  # e_shentsize, e_shnum, e_shstrndx
+    stripped.write_bytes(data)
+    with pytest.raises(ElfError, match="no section"):
+        read_elf(stripped)
+
+
+def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Path, compile: Compile) -> None:
+    whole = compile(STABLE_SOURCE, "-lc").read_bytes()
+    target = tmp_path / "cut.so"
+    for length in range(0, len(whole) - 1, len(whole) // 150):
+        target.write_bytes(whole[:length])
+        with pytest.raises(ElfError):
+            read_elf(target)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, data: st.DataObject) -> None:
+    whole = bytearray(compile(STABLE_SOURCE, "-lc").read_bytes())
+    for _ in range(data.draw(st.integers(1, 6))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    target = tmp_path / "flip.so"
+    target.write_bytes(whole)
+    with contextlib.suppress(ElfError):
+        read_elf(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "scope"),
+    [
+        ("_ZN2at6Tensor4dataEv", ("at", "Tensor", "data")),
+        ("_ZNK3c106Device3strEv", ("c10", "Device", "str")),
+        ("_ZTIN3c105ErrorE", ("c10", "Error")),
+        ("_ZGVZN5torch1fEvE1x", ("torch", "f")),
+        ("_ZThn16_N5torch1A1fEv", ("torch", "A", "f")),
+        ("_ZNKR5torch1A1fEv", ("torch", "A", "f")),
+        ("_ZNSt6vectorIN3c106SymIntEE4sizeEv", ()),
+        ("_ZSt4moveIRN2at6TensorEEv", ()),
+        ("_ZlsRSoRKN2at6TensorE", ()),
+        ("_Znwm", ()),
+        ("aoti_torch_x", None),
+    ],
+)
+def test_only_a_name_s_own_scope_counts(name: str, scope: tuple[str, ...] | None) -> None:
+    assert cpp_scope(name) == scope
+
+
+def test_objdump_sees_the_same_symbols_and_versions(tmp_path: Path, compile: Compile) -> None:
+    objdump = shutil.which("objdump")
+    if objdump is None:
+        pytest.skip("needs objdump")
+    source = INIT + "#include <cstdio>\n#include <string>\nstd::string f(FILE* x) { std::fgetc(x); return {}; }\n"
+    library = compile(source, "-lstdc++", "-lc")
+    listed = subprocess.run([objdump, "-T", str(library)], check=True, capture_output=True, text=True).stdout
+    undefined = {tuple(line.split()[-2:]) for line in listed.splitlines() if "*UND*" in line}
+    theirs = {(name, version.strip("()")) for version, name in undefined if "0000" not in version}
+    elf = read_elf(library)
+    ours = {(symbol.name, symbol.version) for symbol in elf.undefined if symbol.version}
+    assert ours == theirs
+    assert elf.machine == "x86_64"
+    assert "libc.so.6" in elf.needed
+
+
+def test_the_tables_are_dated_and_say_what_they_should() -> None:
+    assert native_table().source
+    known = python_symbols()
+    assert known["PyModule_Create2"] == (3, 2)
+    assert known["PyErr_GetRaisedException"] == (3, 12)
+    assert len(known) > 900
+    assert torch_shims()["torch_call_dispatcher"] == (2, 10)
+    assert "aoti_torch_get_dim" not in torch_shims()
