@@ -1,9 +1,10 @@
-"""The hosted runners and public images that kci knows, for a plan without any configuration."""
+"""Runners, images and limits: what kci knows of itself (hosted runners, public images), and room for what users add."""
 
 from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -14,12 +15,13 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     labels: tuple[str, ...]
     cpus: int
     memory_gb: int
-    pool: str = ""
-    """The key of the pool in `Runners.pool` that it is taken from; empty where nobody knows how many there are."""
-    max_minutes: int = 7200
-    """What one job may take at most; GitHub's own limit for a self-hosted runner is five days."""
-    rate: float | None = None
-    """The price of a minute, in the currency of the price table; None to look its labels up there."""
+    group: str = ""
+    """The runner group; empty for none."""
+    price: float | None = None
+    """What an hour costs, in `currency`."""
+    currency: str = ""
+    pool_size: int | None = None
+    """How many of them there are."""
 
 
 class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -31,21 +33,42 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
     """Minutes after which a leg of one variant is given up."""
     setup: int = 1
     """Minutes that pass before a leg builds: starting, fetching the sources, pulling the image."""
-    job_gb: int = 2
-    """Memory that one compiler may need; it bounds how many run side by side."""
     image: dict[str, str] = {}
     """The build image by system; a system without one cannot be built by kci's own builders."""
 
 
+class LegLimit(msgspec.Struct, frozen=True):
+    """Limits of the legs of one kernel, one backend, or both; empty means every one."""
+
+    kernel: str = ""
+    backend: str = ""
+    timeout: int | None = None
+    max_jobs: int | None = None
+    cores: int | None = None
+
+
 class Runners(msgspec.Struct, frozen=True):
-    """Everything in runners.toml; `runner` is keyed by system, `build` by backend or `noarch`."""
+    """Everything in runners.toml; `build` is keyed by backend, or `noarch`. The rest is what users add to it."""
 
     runner: dict[str, Runner]
     build: dict[str, BuildDefaults]
-    pool: dict[str, int] = {}
-    """How many jobs may run at once in each pool."""
-    queued: tuple[str, ...] = ()
-    """Pools whose size is GitHub's matter: it holds jobs back itself, so a workflow sets no limit for them."""
+    own: dict[tuple[str, str], Runner] = {}
+    """Runners by backend (or `noarch`) and system; they go before `runner`."""
+    test: dict[tuple[str, str], Runner] = {}
+    """Runners that test, by backend and system."""
+    limits: tuple[LegLimit, ...] = ()
+
+    def machine(self, backend: str, system: str) -> Runner | None:
+        """The runner on which a backend (or `noarch`) is built for a system; None where nobody offers one."""
+        return self.own.get((backend, system)) or self.runner.get(system)
+
+    def limit(self, kernel: str, backend: str) -> LegLimit:
+        """The limits of one kernel's legs for one backend: for each key the last entry that holds for them."""
+        found: dict[str, int | None] = {"timeout": None, "max_jobs": None, "cores": None}
+        for entry in self.limits:
+            if entry.kernel in ("", kernel) and entry.backend in ("", backend):
+                found |= {key: getattr(entry, key) for key in found if getattr(entry, key) is not None}
+        return LegLimit(kernel, backend, found["timeout"], found["max_jobs"], found["cores"])
 
 
 @cache
@@ -54,4 +77,30 @@ def default_runners() -> Runners:
     import tomllib  # noqa: PLC0415
 
     data = tomllib.loads((Path(__file__).parent / "data" / "runners.toml").read_text(encoding="utf-8"))
-    return msgspec.convert(data, Runners)
+    return msgspec.convert({"runner": data["runner"], "build": data["build"]}, Runners)
+
+
+class Hosted(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """The machines that GitHub hosts for everybody, and what one account may use of them."""
+
+    as_of: Any
+    source: str
+    labels: tuple[str, ...]
+    max_minutes: int
+    concurrent: int
+    concurrent_macos: int
+
+
+@cache
+def hosted() -> Hosted:
+    """What is known about GitHub's own runners."""
+    import tomllib  # noqa: PLC0415
+
+    data = tomllib.loads((Path(__file__).parent / "data" / "hosted.toml").read_text(encoding="utf-8"))
+    return msgspec.convert(data, Hosted)
+
+
+@cache
+def hosted_labels() -> frozenset[str]:
+    """The labels of the runners that GitHub hosts for everybody."""
+    return frozenset(hosted().labels)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kci.cli import Command, State
-from kci.cli._kernels import selected_matrix
+from kci.cli._kernels import runners_for, selected_matrix
 from kci.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def command(
         attempt=_attempt(),
     )
     output = output or Path(read.directory) / "build"
-    own = _image_of(variant)
+    own = _image_of(read, variant)
     image = _dry_image(container, own) if dry_run else choose_image(container, own, _log(state))
     if image is not None:
         inner = _inner_arguments(read, variant, options, output, artifact, tier=tier, catalog=catalog)
@@ -110,13 +110,12 @@ def _look_up(state: State, kernel: str, name: str, tier: str | None, catalog: st
     raise UsageError(f"{name!r} is no variant of {kernel}", hint=hint)
 
 
-def _image_of(variant: Variant) -> str:
+def _image_of(kernel: Kernel, variant: Variant) -> str:
     """The image that a leg for this variant has; empty for none."""
-    from kci.catalog.runners import default_runners
     from kci.plan.legs import place
 
-    placed = place(variant, default_runners(), container=True)
-    return str(placed["image"]) if isinstance(placed, dict) else ""
+    placed = place(variant, runners_for([kernel]), container=True, kernel=kernel.build.name)
+    return "" if isinstance(placed, tuple) else placed.image
 
 
 def _dry_image(container: str, own: str) -> str | None:

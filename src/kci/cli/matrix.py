@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, State
-from kci.cli._kernels import selected_matrix, selection_options
+from kci.cli._kernels import runners_for, selected_matrix, selection_options
 
 if TYPE_CHECKING:
     from kci.matrix.types import Dropped, KernelMatrix, Matrix
@@ -26,7 +26,7 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, explain: boo
 
     KERNEL is a directory with a build.toml, or one with kernels below it.
     """
-    matrix, _ = selected_matrix(state, kernels, explain=explain, **selection)
+    matrix, read = selected_matrix(state, kernels, explain=explain, **selection)
     match output:
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
@@ -36,9 +36,10 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, explain: boo
 
             click.echo(to_json(as_json(matrix, explain)))
         case "github":
-            from kci.plan.legs import github_matrix, make_plan
+            from kci.plan.github import github_matrix
+            from kci.plan.legs import make_plan
 
-            click.echo(github_matrix(make_plan(matrix)))
+            click.echo(github_matrix(make_plan(matrix, runners_for(read))))
         case "markdown":
             click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))
         case _:

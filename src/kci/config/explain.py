@@ -19,15 +19,16 @@ from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, c
 from kci.diagnostics import Diagnostic, finding
 
 
-def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diagnostic]:
+def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPath = ()) -> list[Diagnostic]:
     """Everything in `data` that `schema` does not allow, in file order.
 
     Args:
         document: the file, for places.
         data: its content (perhaps with keys respelled).
-        schema: the struct that the whole file should be.
+        schema: the struct that the data should be.
+        place: where in the file the data stands; by default it is the whole file.
     """
-    problems = list(_Walk(document).check(schema, data, ()))
+    problems = list(_Walk(document).check(schema, data, place))
     return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.rule, problem.message))
 
 
@@ -40,10 +41,14 @@ _TOML_NAME = {
     str: "a string",
     bool: "a boolean",
     int: "an integer",
-    float: "a float",
+    float: "a number",
     dict: "a table",
     list: "an array",
 }
+
+
+_KINDS = {"Backend": "backend", "BaseTier": "tier to build on", "Depend": "C++ dependency", "System": "system"}
+"""What people call the members of each enumeration of the schemas."""
 
 
 def toml_type(value: object) -> str:
@@ -123,13 +128,14 @@ class _Walk:
             if not isinstance(value, str):
                 yield self.wrong_type("a string", value, path)
             elif value not in list(wanted):
-                kind = "backend" if wanted is Backend else "C++ dependency"
-                yield self.bad_choice(value, path, [str(member) for member in wanted], kind)
+                yield self.bad_choice(value, path, [str(member) for member in wanted], _KINDS[wanted.__name__])
         elif issubclass(wanted, msgspec.Struct):
             if isinstance(value, dict):
                 yield from self.check_struct(wanted, value, path)
             else:
                 yield self.wrong_type("a table", value, path)
+        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            return  # an integer is a number
         elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             yield self.wrong_type(_TOML_NAME[wanted], value, path)
 
@@ -168,7 +174,7 @@ class _Walk:
                     yield from self.check_plain(Version, element, (*path, key))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
-        where = f"`[{dotted(path)}]`" if path else "a build.toml"
+        where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, known) or one_of(known)
         return self.problem("KCI101", (*path, key), f"`{_short(key)}` is not a key of {where}", hint, key=True)
 

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.catalog.prices import Prices, default_prices
+from kci.catalog.prices import default_prices
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
+from kci.plan.pools import Pool
 from kci.plan.types import Leg, Plan
 
 
@@ -23,7 +24,7 @@ class Part(msgspec.Struct, frozen=True):
     system: str
     legs: int
     minutes: int
-    cost: float
+    costs: dict[str, float]
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -34,12 +35,11 @@ class Estimate(msgspec.Struct, frozen=True):
     """Of all machines together."""
     measured: int
     """Legs whose minutes come from earlier runs."""
-    cost: float
-    """Of the legs that have a price."""
-    currency: str
+    costs: dict[str, float]
+    """By currency, of the legs that have a price."""
     prices_as_of: str
     unpriced: int
-    """Legs on runners that are not in the price table."""
+    """Legs on runners whose price nobody knows."""
     waves: int
     """How often the fullest pool is filled; legs of pools without a known size all start at once."""
     wall_minutes: int
@@ -48,33 +48,23 @@ class Estimate(msgspec.Struct, frozen=True):
     """The largest first."""
 
 
-def estimate(legs: Sequence[Leg], pools: dict[str, int], prices: Prices | None = None) -> Estimate:
-    """Estimate a run.
-
-    GitHub bills every job by whole minutes, and an estimate is in whole minutes anyway.
-
-    Args:
-        legs: what runs.
-        pools: how many jobs may run at once in each pool.
-        prices: where `currency` and `prices_as_of` come from; by default the table that kci ships.
-    """
-    prices = prices or default_prices()
+def estimate(legs: Sequence[Leg]) -> Estimate:
+    """Estimate a run. GitHub bills every job by whole minutes, and a leg's estimate is in whole minutes."""
     grouped: dict[tuple[str, str, str], list[Leg]] = {}
     for leg in legs:
         grouped.setdefault((leg.kernel, leg.backend, leg.system), []).append(leg)
     parts = [
-        Part(*key, legs=len(same), minutes=sum(leg.minutes for leg in same), cost=_cost(same))
+        Part(*key, legs=len(same), minutes=sum(leg.minutes for leg in same), costs=_costs(same))
         for key, same in grouped.items()
     ]
-    parts.sort(key=lambda part: (-part.cost, -part.minutes, part.kernel, part.backend, part.system))
-    waves, wall = simulate(legs, pools)
+    parts.sort(key=lambda part: (-sum(part.costs.values()), -part.minutes, part.kernel, part.backend, part.system))
+    waves, wall = simulate(legs)
     return Estimate(
         legs=len(legs),
         minutes=sum(leg.minutes for leg in legs),
         measured=sum(leg.measured for leg in legs),
-        cost=_cost(legs),
-        currency=prices.currency,
-        prices_as_of=str(prices.as_of),
+        costs=_costs(legs),
+        prices_as_of=str(default_prices().as_of),
         unpriced=sum(leg.rate is None for leg in legs),
         waves=waves,
         wall_minutes=wall,
@@ -82,18 +72,27 @@ def estimate(legs: Sequence[Leg], pools: dict[str, int], prices: Prices | None =
     )
 
 
-def _cost(legs: Iterable[Leg]) -> float:
-    return round(math.fsum(leg.minutes * leg.rate for leg in legs if leg.rate is not None), 3)
+def _costs(legs: Iterable[Leg]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for leg in legs:
+        if leg.rate is not None:
+            found.setdefault(leg.currency, []).append(leg.minutes * leg.rate)
+    return {currency: round(math.fsum(found[currency]), 3) for currency in sorted(found)}
 
 
-def simulate(legs: Iterable[Leg], pools: dict[str, int]) -> tuple[int, int]:
+def money(costs: dict[str, float]) -> str:
+    """Costs as a person reads them: `12.40 USD`."""
+    return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
+
+
+def simulate(legs: Iterable[Leg]) -> tuple[int, int]:
     """Waves and minutes on the clock if each pool takes its legs, longest first, as machines get free."""
     waves = wall = 0
-    by_pool: dict[str, list[int]] = {}
+    by_pool: dict[Pool, list[int]] = {}
     for leg in legs:
         by_pool.setdefault(leg.pool, []).append(leg.minutes)
     for pool, minutes in by_pool.items():
-        machines = min(pools.get(pool, len(minutes)), len(minutes))
+        machines = min(pool.size or len(minutes), len(minutes))
         waves = max(waves, -(-len(minutes) // machines))
         busy = [0] * machines
         for took in sorted(minutes, reverse=True):
@@ -123,7 +122,7 @@ def check_budget(
         plan: the plan.
         made: its estimate.
         max_jobs: the most legs it may have.
-        max_cost: the most money it may cost, in the currency of the price table.
+        max_cost: the most money it may cost; where there are several currencies, in each of them.
         others: other plans to suggest; they are looked at only if the budget is exceeded.
 
     Returns:
@@ -135,8 +134,8 @@ def check_budget(
     over = []
     if max_jobs is not None and made.legs > max_jobs:
         over.append(f"{made.legs} jobs, and {max_jobs} are allowed")
-    if max_cost is not None and made.cost > max_cost:
-        over.append(f"about {made.cost:.2f} {made.currency}, and {max_cost:.2f} are allowed")
+    if _too_dear(made.costs, max_cost):
+        over.append(f"about {money(made.costs)}, and {max_cost:.2f} are allowed")
     if over:
         fitting = _fitting([*_narrower(plan.legs), *others], max_jobs, max_cost)
         message = f"the plan takes {'; '.join(over)}. The most go to {_largest(made)}"
@@ -150,7 +149,7 @@ def check_budget(
 
 def _largest(made: Estimate) -> str:
     return ", ".join(
-        f"{part.kernel} {part.backend} on {part.system} ({part.legs} jobs, {part.minutes} min, {part.cost:.2f})"
+        f"{part.kernel} {part.backend} on {part.system} ({part.legs} jobs, {part.minutes} min, {money(part.costs)})"
         for part in made.parts[:3]
     )
 
@@ -167,8 +166,12 @@ def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: floa
     """The three largest ways to plan that stay within the budget."""
     fits = []
     for option, legs in others:
-        cost = _cost(legs)
-        if legs and (max_jobs is None or len(legs) <= max_jobs) and (max_cost is None or cost <= max_cost):
+        costs = _costs(legs)
+        if legs and (max_jobs is None or len(legs) <= max_jobs) and not _too_dear(costs, max_cost):
             variants = sum(len(leg.variants) for leg in legs)
-            fits.append((-variants, len(legs), option, cost))
-    return [f"{option} ({jobs} jobs, {cost:.2f})" for _, jobs, option, cost in sorted(fits)[:3]]
+            fits.append((-variants, len(legs), option, money(costs)))
+    return [f"{option} ({jobs} jobs, {cost})" for _, jobs, option, cost in sorted(fits)[:3]]
+
+
+def _too_dear(costs: dict[str, float], max_cost: float | None) -> bool:
+    return max_cost is not None and any(cost > max_cost for cost in costs.values())

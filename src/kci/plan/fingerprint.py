@@ -60,8 +60,8 @@ def fingerprints(
     for selected in matrix.kernels:
         files = Files(by_path[selected.path])
         for name, variant in each_once(selected):
-            placed = place(variant, runners, container=container)
-            image = placed["image"] if isinstance(placed, dict) else ""
+            placed = place(variant, runners, container=container, kernel=selected.name)
+            image = "" if isinstance(placed, tuple) else placed.image
             found[selected.name, name] = files.fingerprint(variant, image)
     return found
 

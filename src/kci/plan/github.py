@@ -22,10 +22,11 @@ MANY_JOBS = 500
 MAX_ARTIFACT_NAME = 255
 """Characters of an artifact's name; it becomes the name of a file when it is downloaded."""
 
-LEG_KEYS = (
-    "kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "max_jobs", "artifact",
-)  # fmt: skip
+LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
 """What a job of the matrix gets to know; each is `matrix.<key>` in the workflow."""
+
+LIMIT_KEYS = ("max_jobs", "cores")
+"""Keys that a job has only where there is such a limit."""
 
 
 def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
@@ -91,7 +92,12 @@ def check_limits(plan: Plan) -> list[Diagnostic]:
 
 
 def _matrix(legs: list[Leg]) -> str:
-    return msgspec.json.encode({"include": [{key: getattr(leg, key) for key in LEG_KEYS} for leg in legs]}).decode()
+    include = [
+        {key: getattr(leg, key) for key in LEG_KEYS}
+        | {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
+        for leg in legs
+    ]
+    return msgspec.json.encode({"include": include}).decode()
 
 
 def _artifact_problems(plan: Plan) -> list[Diagnostic]:

@@ -11,7 +11,8 @@ import msgspec
 
 from kci.matrix.names import COMPUTE_PREFIX, Kind
 from kci.matrix.types import KernelMatrix, Variant
-from kci.plan.types import Grouping, Leg
+from kci.plan.pools import Pool
+from kci.plan.types import Grouping, Leg, RunnerGroup
 
 FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
@@ -20,17 +21,18 @@ FULL_SHARE = 2
 class Place(msgspec.Struct, frozen=True):
     """Where and how one variant is built."""
 
-    runner: tuple[str, ...]
+    runner: tuple[str, ...] | RunnerGroup
     image: str
     timeout: int
     minutes: int
     setup: int
     measured: bool
-    max_jobs: int
-    cores: int
-    pool: str
+    pool: Pool
     rate: float | None
+    currency: str
     max_minutes: int
+    max_jobs: int | None = None
+    cores: int | None = None
 
 
 class Placed(NamedTuple):
@@ -53,7 +55,7 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
     """
     if grouping is Grouping.VARIANT:
         return [_leg(kernel, [item], item.variant.name) for item in placed]
-    groups: dict[tuple[str, ...], list[list[Placed]]] = {}
+    groups: dict[tuple[object, ...], list[list[Placed]]] = {}
     for item in placed:
         open_groups = groups.setdefault(_key(item, grouping), [[]])
         last = open_groups[-1]
@@ -70,14 +72,16 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
     return _told_apart(legs)
 
 
-def _key(item: Placed, grouping: Grouping) -> tuple[str, ...]:
+def _key(item: Placed, grouping: Grouping) -> tuple[object, ...]:
     variant, place = item
-    # Noarch variants are copied, not compiled: they need no image, and one leg does for all of them.
-    common = ("noarch", "") if variant.kind is Kind.NOARCH else (variant.system, place.image)
-    shared = (*common, *place.runner)
-    if grouping is Grouping.BACKEND and variant.kind is not Kind.NOARCH:
-        return (variant.backend, variant.system, *place.runner)
-    return shared
+    # Limits are a leg's, not a variant's, so variants of different limits do not share one.
+    limits = (place.runner, place.max_jobs, place.cores)
+    if variant.kind is Kind.NOARCH:  # copied, not compiled: one leg does for all of them
+        return ("noarch", *limits)
+    if grouping is Grouping.BACKEND:
+        # An empty image means none; one leg cannot run partly in an image.
+        return (variant.backend, variant.system, *limits, bool(place.image))
+    return (variant.system, place.image or variant.backend, *limits)
 
 
 def _label(part: Sequence[Placed], grouping: Grouping) -> str:
@@ -124,10 +128,11 @@ def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
         timeout=min(sum(item.place.timeout for item in part), place.max_minutes),
         minutes=place.setup + sum(item.place.minutes for item in part),
         measured=all(item.place.measured for item in part),
-        max_jobs=min(item.place.max_jobs for item in part),
-        cores=min(item.place.cores for item in part),
         pool=place.pool,
         rate=place.rate,
+        currency=place.currency,
+        max_jobs=place.max_jobs,
+        cores=place.cores,
         artifact=artifact_name(kernel.name, name),
     )
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
-from kci.catalog.prices import default_prices
-from kci.catalog.runners import BuildDefaults, Runner, Runners, default_runners
+from kci.catalog.runners import Runners, default_runners
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
 from kci.matrix.types import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.grouping import Place, Placed, group
+from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
-from kci.plan.types import Grouping, LeftOut, Leg, Limit, Plan, PlannedKernel, Skipped
+from kci.plan.types import Grouping, LeftOut, Leg, Plan, PlannedKernel, RunnerGroup, Skipped
 
 
 class Wishes(msgspec.Struct, frozen=True):
@@ -25,8 +24,6 @@ class Wishes(msgspec.Struct, frozen=True):
     container: bool = True
     """False to build on the runners themselves, without an image."""
     grouping: Grouping = Grouping.VARIANT
-    limits: Mapping[tuple[str, str], Limit] = {}
-    """What heavy kernels ask for, by kernel and backend; an empty backend stands for all of them."""
     shards: int | None = None
     """The number of matrices that the workflow file has; None for as many as are needed."""
     skip: Mapping[tuple[str, str], str] = {}
@@ -69,7 +66,7 @@ def make_plan(
         placed: list[Placed] = []
         planned: list[str] = []
         for name, variant in each_once(kernel):
-            found = _place(kernel.name, variant, runners, wishes, durations)
+            found = place(variant, runners, container=wishes.container, kernel=kernel.name, durations=durations)
             if isinstance(found, tuple):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, *found))
                 continue
@@ -93,7 +90,7 @@ def make_plan(
         legs=tuple(legs),
         left_out=tuple(left_out),
         skipped=tuple(skipped),
-        shards=shards(legs, count, {name: size for name, size in runners.pool.items() if name not in runners.queued}),
+        shards=shards(legs, count),
     )
 
 
@@ -105,74 +102,52 @@ def each_once(kernel: KernelMatrix) -> list[tuple[str, Variant]]:
     return sorted(by_name.items())
 
 
-def place(variant: Variant, runners: Runners, *, container: bool) -> dict[str, Any] | tuple[str, str]:
-    """Runner, image and times of a variant, or the rule and reason why no job can build it."""
-    found = _find(variant, runners)
-    if isinstance(found[0], str):
-        return found
-    runner, build = found
-    image = _image(variant, build, container)
-    return {"runner": runner.labels, "image": image, "timeout": build.timeout, "minutes": build.setup + build.minutes}
+def place(
+    variant: Variant,
+    runners: Runners,
+    *,
+    container: bool,
+    kernel: str = "",
+    durations: Durations = NO_DURATIONS,
+) -> Place | tuple[str, str]:
+    """Where and how a variant is built, or the rule and reason why no job can build it.
 
-
-def _find(variant: Variant, runners: Runners) -> tuple[Runner, BuildDefaults] | tuple[str, str]:
+    Args:
+        variant: what to build.
+        runners: the machines, images and limits.
+        container: False to build on the runner itself, without an image.
+        kernel: the kernel's name, for its limits and durations.
+        durations: what variants took in earlier runs.
+    """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI:
         return "KCI303", "kci's builders do not compile tvm-ffi kernels"
     system = "x86_64-linux" if noarch else variant.system
-    runner = runners.runner.get(system)
+    runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
-        return "KCI301", f"nobody offers a hosted runner for {system}"
+        return "KCI301", f"no runner is known for {system}"
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
         return "KCI303", f"kci's builders do not compile for {variant.backend} on {system}"
-    return runner, build
-
-
-def _image(variant: Variant, build: BuildDefaults, container: bool) -> str:
-    if not container or variant.kind is Kind.NOARCH:
-        return ""
-    image = build.image.get(variant.system, "")
+    image = build.image.get(system, "") if container and not noarch else ""
     if variant.compute:
         image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))
-    return image
-
-
-def _place(
-    kernel: str, variant: Variant, runners: Runners, wishes: Wishes, durations: Durations
-) -> Place | tuple[str, str]:
-    found = _find(variant, runners)
-    if isinstance(found[0], str):
-        return found
-    runner, build = found
-    limit = _limit(kernel, variant.backend, wishes.limits)
-    recorded = durations.minutes(kernel, variant.name, variant.backend)
-    minutes, measured = recorded or (limit.minutes or build.minutes, False)
-    cores = min(limit.cores or runner.cpus, runner.cpus)
-    by_memory = max(1, runner.memory_gb // build.job_gb)
+    limit = runners.limit(kernel, variant.backend)
+    minutes, measured = durations.minutes(kernel, variant.name, variant.backend) or (build.minutes, False)
+    rate, currency = price_of(runner) or (None, "")
     return Place(
-        runner=runner.labels,
-        image=_image(variant, build, wishes.container),
-        timeout=min(limit.timeout or build.timeout, runner.max_minutes),
+        runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
+        image=image,
+        timeout=min(limit.timeout or build.timeout, most_minutes(runner)),
         minutes=minutes,
         setup=build.setup,
         measured=measured,
-        max_jobs=limit.max_jobs or min(cores, by_memory),
-        cores=cores,
-        pool=runner.pool,
-        rate=runner.rate if runner.rate is not None else default_prices().of(runner.labels),
-        max_minutes=runner.max_minutes,
-    )
-
-
-def _limit(kernel: str, backend: str, limits: Mapping[tuple[str, str], Limit]) -> Limit:
-    """The kernel's limit for the backend; what that leaves open is the kernel's own."""
-    own, every = limits.get((kernel, backend), Limit()), limits.get((kernel, ""), Limit())
-    return Limit(
-        max_jobs=own.max_jobs or every.max_jobs,
-        cores=own.cores or every.cores,
-        timeout=own.timeout or every.timeout,
-        minutes=own.minutes or every.minutes,
+        pool=pool_of(runner),
+        rate=rate,
+        currency=currency,
+        max_minutes=most_minutes(runner),
+        max_jobs=limit.max_jobs,
+        cores=limit.cores,
     )
 
 

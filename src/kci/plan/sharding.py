@@ -78,17 +78,17 @@ def assign(legs: Iterable[Leg], count: int | None = None) -> tuple[list[Leg], in
     return placed, wanted
 
 
-def shards(legs: Sequence[Leg], count: int, pools: dict[str, int]) -> tuple[Shard, ...]:
+def shards(legs: Sequence[Leg], count: int) -> tuple[Shard, ...]:
     """The shards of a plan, each with the part of the pools that it may use.
 
     `max-parallel` bounds one matrix only, so the budget of all pools is split: each pool by how many of its legs are in
     which shard, at least one where there are any, the rest by the largest remainders. Legs of a pool whose size is not
-    known bring their own number, so that they are never held back.
+    known, or whose jobs GitHub holds back itself, bring their own number, so that they are never held back here.
     """
     allowed = [0] * count
-    for pool in sorted({leg.pool for leg in legs}):
+    for pool in sorted({leg.pool for leg in legs}, key=lambda item: item.name):
         here = [sum(leg.pool == pool and leg.shard == index for leg in legs) for index in range(count)]
-        part = here if pool not in pools else split(pools[pool], here)
+        part = here if pool.size is None or pool.queued else split(pool.size, here)
         allowed = [total + more for total, more in zip(allowed, part, strict=True)]
     sizes = [sum(leg.shard == index for leg in legs) for index in range(count)]
     return tuple(

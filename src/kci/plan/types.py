@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from kci.matrix.names import Kind
+from kci.plan.pools import Pool
 
 
 class Grouping(enum.StrEnum):
@@ -20,17 +21,11 @@ class Grouping(enum.StrEnum):
     """The variants of a kernel that share backend and system: the fewest jobs."""
 
 
-class Limit(msgspec.Struct, frozen=True):
-    """What a heavy kernel asks for in place of the defaults."""
+class RunnerGroup(msgspec.Struct, frozen=True):
+    """A runner that is chosen by its group; `runs-on` takes this shape as it takes a list of labels."""
 
-    max_jobs: int | None = None
-    """Compilers that may run side by side."""
-    cores: int | None = None
-    """Cores that the build may use."""
-    timeout: int | None = None
-    """Minutes for each variant."""
-    minutes: int | None = None
-    """What a variant takes, roughly, where nothing was recorded."""
+    group: str
+    labels: tuple[str, ...] = ()
 
 
 class Leg(msgspec.Struct, frozen=True):
@@ -46,7 +41,7 @@ class Leg(msgspec.Struct, frozen=True):
     kind: Kind
     backend: str
     system: str
-    runner: tuple[str, ...]
+    runner: tuple[str, ...] | RunnerGroup
     image: str
     """The container image to build in; empty for none."""
     timeout: int
@@ -55,16 +50,17 @@ class Leg(msgspec.Struct, frozen=True):
     """What it takes, roughly."""
     measured: bool
     """Whether `minutes` comes from recorded durations of all its variants."""
-    max_jobs: int
-    """Compilers that may run side by side."""
-    cores: int
-    """Cores that the build may use."""
-    pool: str
-    """The pool of machines that it is taken from; empty if its size is not known."""
+    pool: Pool
+    """The machines that it is taken from."""
     rate: float | None
-    """The price of a minute on its runner; None if the price table does not have it."""
+    """The price of a minute on its runner; None if nobody knows it."""
+    currency: str
     artifact: str
     """The name under which the leg hands over its results."""
+    max_jobs: int | None = None
+    """How many compilers run side by side; None leaves it to the machine."""
+    cores: int | None = None
+    """How many threads each of them may use."""
     shard: int = 0
     """Which of the workflow's matrices it is in."""
 
