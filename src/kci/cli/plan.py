@@ -147,8 +147,10 @@ def _tell(decisions: Sequence[Decision] | None, state: State) -> None:
 
 
 def _decision_lines(decisions: Sequence[Decision]) -> list[str]:
-    rows = [(item.path, item.kernel or "-", str(len(item.touches)), item.reason) for item in decisions]
-    return table(("changed file", "kernel", "touches", "because"), rows).splitlines()
+    rows = [(item.path, item.kernel, str(len(item.touches)), item.reason) for item in decisions if item.kernel]
+    lines = table(("changed file", "kernel", "touches", "because"), rows).splitlines()
+    outside = sum(not item.kernel for item in decisions)
+    return [*lines, *([f"and {outside} files outside of every kernel that is planned"] if outside else [])]
 
 
 def _table(plan: Plan, made: Estimate, decisions: Sequence[Decision] | None) -> str:
