@@ -136,8 +136,8 @@ def table_row(*cells: object) -> str:
 
 
 def kci_command(*arguments: str) -> list[str]:
-    """The installed kci; never `python -m`, which would look for modules in the kernel's repository first."""
-    return [str(Path(sys.executable).parent / "kci"), *arguments]
+    """The installed kci, where neither the kernel's repository (`python -m`) nor PYTHONPATH can replace its modules."""
+    return [sys.executable, "-E", str(Path(sys.executable).parent / "kci"), *arguments]
 
 
 def answer(*arguments: str) -> str:

@@ -32,7 +32,7 @@ def write(name: str, about: str, source: str, by_version: dict[tuple[int, int], 
 
 def python_symbols() -> None:
     """CPython's stable ABI: functions and data that a limited-API extension may import."""
-    import abi3info
+    import abi3info  # noqa: PLC0415  - only this table needs it
 
     found: dict[tuple[int, int], set[str]] = defaultdict(set)
     for table in (abi3info.FUNCTIONS, abi3info.DATAS):
@@ -67,9 +67,11 @@ def torch_shims(include: Path) -> None:
             elif text.rstrip().endswith(";"):
                 pending = False
     text = (include / "torch" / "headeronly" / "version.h").read_text(encoding="utf-8")
-    version = ".".join(re.search(rf"#define TORCH_VERSION_{part} (\d+)", text)[1] for part in ("MAJOR", "MINOR"))
+    parts = [re.search(rf"#define TORCH_VERSION_{part} (\d+)", text) for part in ("MAJOR", "MINOR")]
+    version = ".".join(part[1] for part in parts)
     about = (
-        "Functions of torch's C shim by the version that added them. Functions that are not listed are older than 2.10.\n"
+        "Functions of torch's C shim by the version that added them. Functions that are not listed are older "
+        "than 2.10.\n"
         "Written by bin/update_abi_data.py."
     )
     write("torch-shims.toml", about, f"the TORCH_FEATURE_VERSION guards in the headers of torch {version}", found)

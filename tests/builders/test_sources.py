@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from buildkit import build_of, copy_kernel, quiet, request, write_tree
 
+from buildkit import build_of, copy_kernel, quiet, request, write_tree
 from kci.builders.paths import inside, source_file
 from kci.builders.sources import Language, collect
 from kci.config.values import Depend
@@ -48,7 +48,9 @@ def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
         assert source_file(root, entry, "torch.src") == root / "csrc/a.cpp"
 
 
-@pytest.mark.parametrize("entry", ["a\nb.cpp", "a\x00.cpp", "a|b.cpp", "", "a\x7f.cpp"])
+@pytest.mark.parametrize(
+    "entry", ["a\nb.cpp", "a\x00.cpp", "a|b.cpp", "", "a\x7f.cpp", "$(id).cpp", "`id`.cpp", 'a".cpp', "a\\b.cpp"]
+)
 def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry: str) -> None:
     with pytest.raises(FindingsError) as caught:
         inside(tmp_path, entry, "torch.src")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .cases import GOLDEN
+from render.cases import GOLDEN
 
 ROOT = Path(__file__).parents[2]
 ACTIONS = [ROOT / "action.yml", ROOT / "plan" / "action.yml", ROOT / "merge" / "action.yml"]

@@ -16,8 +16,7 @@ from kci.render import workflow
 from kci.render.limits import check_files
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, cron, hosted, is_hosted, render
-
-from .cases import CASES, CPU, GOLDEN, GPU, VERSION, Case, leg
+from render.cases import CASES, CPU, GOLDEN, GPU, VERSION, Case, leg
 
 
 def parsed(text: str) -> dict:
@@ -74,7 +73,7 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
 
 def test_the_same_bytes_under_every_hash_seed() -> None:
     code = (
-        "import hashlib; from tests.render.cases import CASES; "
+        "import hashlib; from render.cases import CASES; "
         "print(hashlib.sha256(repr([case.files() for case in CASES]).encode()).hexdigest())"
     )
     root = Path(__file__).parents[2]
@@ -82,7 +81,7 @@ def test_the_same_bytes_under_every_hash_seed() -> None:
         subprocess.run(
             [sys.executable, "-c", code],
             cwd=root,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{root}{os.pathsep}{root / 'src'}"},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": f"{root / 'tests'}{os.pathsep}{root / 'src'}"},
             check=True,
             capture_output=True,
         ).stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,22 @@ def test_folders_are_searched_and_other_files_in_them_ignored(tmp_path: Path) ->
     assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
     assert manifest.planned is None
     assert manifest.complete
+
+
+def test_the_tree_itself_and_hidden_folders_are_not_searched_for_artifacts(tmp_path: Path) -> None:
+    artifact(tmp_path / "work", CPU, files={"__init__.py": "old"})
+    shutil.rmtree(tmp_path / "work" / CPU / "src")
+    merge([tmp_path / "work"], tmp_path / "work" / "build")
+    artifact(tmp_path / "work" / ".old", STABLE)
+    for old in (tmp_path / "work" / CPU).iterdir():
+        old.unlink()
+    made = make_variant(tmp_path / "new", files={"__init__.py": "new"})
+    make_artifact(tmp_path / "work" / CPU, made)
+    (manifest,) = merge([tmp_path / "work"], tmp_path / "work" / "build")
+    assert [entry.variant for entry in manifest.present] == [CPU]
+    assert (tmp_path / "work" / "build" / CPU / "__init__.py").read_text() == "new"
+    (again,) = merge([tmp_path / "work" / "build"], tmp_path / "work" / "build")
+    assert [entry.variant for entry in again.present] == [CPU]
 
 
 def test_variant_directories_and_trees_are_taken_as_they_are(tmp_path: Path) -> None:

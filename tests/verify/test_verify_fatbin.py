@@ -7,9 +7,12 @@ import os
 import shutil
 import struct
 import subprocess
+import sys
+import zlib
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -91,13 +94,51 @@ def test_hip_targets_are_taken_from_every_bundle() -> None:
     assert hip_code(one + bytes(100) + two).binary == {"gfx90a", "gfx942", "gfx1100", "gfx9-4-generic"}
 
 
-def test_broken_and_compressed_hip_sections() -> None:
+def compressed(version: int, method: int, plain: bytes) -> bytes:
+    packed = zlib.compress(plain) if method == 0 else zstandard.ZstdCompressor().compress(plain)
+    sizes = struct.Struct("<IIQ" if version == 2 else "<QQQ")
+    head = b"CCOB" + struct.pack("<HH", version, method)
+    return head + sizes.pack(len(head) + sizes.size + len(packed), len(plain), 7) + packed
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("method", [0, 1])
+def test_compressed_bundles_are_looked_into(version: int, method: int) -> None:
+    one = bundle(HOST, ("hipv4-amdgcn-amd-amdhsa--gfx942", 3_000_000))
+    two = bundle(HOST, ("hipv4-amdgcn-amd-amdhsa--gfx90a", 8))
+    data = compressed(version, method, one) + bytes(4096) + two + bytes(64) + compressed(version, method, two)
+    assert hip_code(data).binary == {"gfx942", "gfx90a"}
+    with pytest.raises(FatbinError):
+        hip_code(compressed(version, method, one)[:-1])
+    broken = bytearray(compressed(version, method, one))
+    broken[40:60] = bytes(20)
+    with pytest.raises(FatbinError):
+        hip_code(bytes(broken))
+
+
+def test_compression_that_cannot_be_undone_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = bundle(HOST)
+    for data in (compressed(2, 0, plain)[:6] + b"\x09\0" + compressed(2, 0, plain)[8:], b"CCOB\x63\0" + bytes(100)):
+        with pytest.raises(CompressedError, match="not known"):
+            hip_code(data)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(CompressedError, match=r"kci\[zstd\]"):
+        hip_code(compressed(2, 1, plain))
+
+
+def test_broken_hip_sections() -> None:
     whole = bundle(HOST, ("hipv4-amdgcn-amd-amdhsa--gfx942", 8))
-    for data in (b"nothing", whole[:50], whole[:-1], whole[:24] + struct.pack("<Q", 2**40) + whole[32:]):
+    for data in (
+        b"nothing",
+        b"",
+        bytes(100),
+        whole[:50],
+        whole[:-1],
+        whole + b"rest",
+        whole[:24] + struct.pack("<Q", 2**40) + whole[32:],
+    ):
         with pytest.raises(FatbinError):
             hip_code(data)
-    with pytest.raises(CompressedError):
-        hip_code(b"CCOB" + bytes(100))
 
 
 def test_what_a_list_of_archs_promises() -> None:
@@ -172,7 +213,7 @@ def test_rocm_archs(tmp_path: Path) -> None:
     (found,) = checked(tmp_path / "bad", ".hip_fatbin", data, ("gfx90a",), ROCM)
     assert "gfx942" in found.message
     (tmp_path / "packed").mkdir()
-    (found,) = checked(tmp_path / "packed", ".hip_fatbin", b"CCOB" + bytes(100), ("gfx90a",), ROCM)
+    (found,) = checked(tmp_path / "packed", ".hip_fatbin", b"CCOB\x63" + bytes(100), ("gfx90a",), ROCM)
     assert found.rule == "KCI763"
 
 

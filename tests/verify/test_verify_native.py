@@ -227,9 +227,9 @@ def test_what_is_no_library_is_a_finding(tmp_path: Path, content: bytes) -> None
 
 
 def test_an_executable_or_object_is_no_library(tmp_path: Path, compile: Compile) -> None:
+    (tmp_path / "a.cpp").write_text(INIT)
+    subprocess.run(["g++", "-c", "-o", str(tmp_path / "a.o"), str(tmp_path / "a.cpp")], check=True)
     with pytest.raises(ElfError, match="not a 64-bit"):
-        source = compile("int f() { return 1; }").parent / "a.cpp"
-        subprocess.run(["g++", "-c", "-o", str(tmp_path / "a.o"), str(source)], check=True)
         read_elf(tmp_path / "a.o")
     library = compile(INIT)
     stripped = tmp_path / "no-sections.so"

@@ -1,17 +1,20 @@
 """The command lines of a native build: compile, link, and the stub library.
 
 Where a flag is not obvious the reason stands beside it; the rules are those of the format, sections 8.2 and 8.3.
-All paths in the work directory are relative, because ninja runs there.
+ninja runs in the work directory, and everything that a command names lies there: the kernel, torch and the rest are
+links (`links`). No path of this machine is on a command line then, so none gets into a binary, the same sources give
+the same bytes wherever they are compiled, and nvcc, which hands its options to a shell unquoted, sees nothing odd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from kci.builders.cuda import Toolkit
+from kci.builders.depends import Headers
 from kci.builders.environment import Environment
 from kci.builders.sources import Language, Unit
 from kci.builders.toolchains import toolchains
@@ -19,6 +22,9 @@ from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.names import Kind
 from kci.matrix.types import Variant
+
+KERNEL, TORCH, PYTHON, CUDA = "kernel", "torch", "python", "cuda"
+"""Links in the work directory: to the kernel, the torch package, Python's headers, the CUDA toolkit."""
 
 GENERATED = "generated"
 COMPAT = "compat"
@@ -40,7 +46,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     environment: Environment
     python_include: Path
     cuda: Toolkit | None = None
-    depends_include: tuple[Path, ...] = ()
+    headers: tuple[Headers, ...] = ()
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     nvcc_threads: int | None = None
@@ -50,8 +56,6 @@ class Target(msgspec.Struct, frozen=True):
     """What is being built."""
 
     variant: Variant
-    kernel_dir: Path
-    work: Path
     kernel_id: str
 
     @property
@@ -69,14 +73,14 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *_standard(target),
         "-O3",
         "-DNDEBUG",
-        *_host_flags(chain, target, unit),
+        *_host_flags(chain, unit),
         *_defines(target),
-        *_includes(chain, target, unit),
+        *_includes(chain, unit),
         *_cuda_includes(chain),
         *unit.flags,
         *_dependencies(unit),
         "-c",
-        str(unit.source),
+        in_kernel(unit.source),
         "-o",
         unit.object,
     ]
@@ -104,11 +108,11 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str]) -> li
     and would find nothing to check in a stripped file.
     """
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
-    cuda = chain.cuda if target.variant.backend == "cuda" else None
+    cuda = chain.cuda
     stable = target.variant.kind is Kind.STABLE_ABI
     if cuda is not None and stable:
         command += ["-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda"]
-    command += ["-Wl,--as-needed", f"-L{chain.environment.torch / 'lib'}"]
+    command += ["-Wl,--as-needed", f"-L{TORCH}/lib"]
     if cuda is not None:
         command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
@@ -141,7 +145,7 @@ def stable_abi_define(stable_abi: str) -> str:
 
 def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     assert chain.cuda is not None  # noqa: S101  - a CUDA unit exists only in a CUDA variant
-    host = [flag for option in _host_flags(chain, target, unit) for flag in ("-Xcompiler", option.replace(",", "\\,"))]
+    host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
     threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     return [
         str(chain.cuda.nvcc),
@@ -157,11 +161,11 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *gencode(unit.archs),
         *host,
         *_defines(target),
-        *_includes(chain, target, unit),
+        *_includes(chain, unit),
         *unit.flags,
         *_dependencies(unit),
         "-c",
-        str(unit.source),
+        in_kernel(unit.source),
         "-o",
         unit.object,
     ]
@@ -178,24 +182,14 @@ def _standard(target: Target) -> list[str]:
     return [f"-std=c++{toolchains().cxx_standard(target.variant.torch)}"]
 
 
-def _host_flags(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
     """Flags of the C++ compiler for both languages.
 
-    -fno-gnu-unique keeps the static data of two kernels in one process apart. The prefix maps and the seed keep
-    directories out of the object: the same source gives the same bytes wherever it is compiled.
+    -fno-gnu-unique keeps the static data of two kernels in one process apart. The seed replaces a random number that
+    would be part of some names.
     """
-    maps = {
-        target.kernel_dir.resolve(): "kernel",
-        target.work: "build",
-        chain.environment.torch: "torch",
-        chain.python_include: "python",
-    }
-    return [
-        "-fPIC",
-        *(["-fno-gnu-unique"] if chain.gnu_unique else []),
-        *(f"-ffile-prefix-map={place}={name}" for place, name in maps.items()),
-        f"-frandom-seed={unit.shown}",
-    ]
+    unique = ["-fno-gnu-unique"] if chain.gnu_unique else []
+    return ["-fPIC", *unique, f"-frandom-seed={unit.object}"]
 
 
 def _defines(target: Target) -> list[str]:
@@ -207,20 +201,33 @@ def _defines(target: Target) -> list[str]:
     return defines
 
 
-def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    own = [Path(GENERATED), target.kernel_dir.resolve() / "csrc", *unit.include]
-    system = [*chain.depends_include, *chain.environment.include, chain.python_include]
+def _includes(chain: Toolchain, unit: Unit) -> list[str]:
+    own = [GENERATED, f"{KERNEL}/csrc", *(in_kernel(path) for path in unit.include)]
+    system = [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
+    system += [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.glibc_compat:
-        system.insert(0, Path(COMPAT))
-    return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", str(path))]
+        system.insert(0, COMPAT)
+    return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
 
 
 def _cuda_includes(chain: Toolchain) -> list[str]:
     """CUDA's headers for C++ sources. /usr/include must not be named: it would come before the C++ library's own."""
-    if chain.cuda is None:
+    if chain.cuda is None or chain.cuda.root == Path("/usr"):
         return []
-    places = [path for path in chain.cuda.include if path != Path("/usr/include")]
-    return [part for path in places for part in ("-isystem", str(path))]
+    return ["-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl"]
+
+
+def links(chain: Toolchain, kernel_dir: Path) -> dict[str, Path]:
+    """The links of the work directory."""
+    found = {KERNEL: kernel_dir.resolve(), TORCH: chain.environment.torch, PYTHON: chain.python_include}
+    if chain.cuda is not None:
+        found[CUDA] = chain.cuda.root
+    return {**found, **{headers.name: headers.folder for headers in chain.headers}}
+
+
+def in_kernel(path: PurePosixPath) -> str:
+    """A path inside the kernel, as seen from the work directory."""
+    return (KERNEL / path).as_posix()
 
 
 def _dependencies(unit: Unit) -> list[str]:

@@ -32,11 +32,6 @@ class Toolkit(msgspec.Struct, frozen=True):
     """The folder that the wheels go into, if it is made of wheels."""
 
     @property
-    def include(self) -> tuple[Path, ...]:
-        """Header directories for code that nvcc does not compile (nvcc knows its own)."""
-        return (self.root / "include", self.root / "include" / "cccl")
-
-    @property
     def runtime(self) -> str:
         """The SONAME of the CUDA runtime library, which carries the major version."""
         return f"libcudart.so.{self.version.partition('.')[0]}"

@@ -24,10 +24,9 @@ class Headers(msgspec.Struct, frozen=True):
     folder: Path
 
     @property
-    def include(self) -> tuple[Path, ...]:
-        """Where its headers are, once it is installed."""
-        source = self.folder / "cutlass_library" / "source"
-        return (source / "include", source / "tools" / "util" / "include")
+    def include(self) -> tuple[str, ...]:
+        """Where its headers are in the folder."""
+        return ("cutlass_library/source/include", "cutlass_library/source/tools/util/include")
 
     @property
     def complete(self) -> bool:

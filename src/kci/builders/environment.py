@@ -45,11 +45,6 @@ class Environment(msgspec.Struct, frozen=True):
     flavour: str = "cpu"
 
     @property
-    def include(self) -> tuple[Path, ...]:
-        """Header directories of torch."""
-        return (self.torch / "include", self.torch / "include" / "torch" / "csrc" / "api" / "include")
-
-    @property
     def complete(self) -> bool:
         """Whether it is there and usable."""
         return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())

@@ -22,17 +22,20 @@ from kci.builders.commands import (
     COMPAT_OBJECT,
     COMPAT_SOURCE,
     GENERATED,
+    KERNEL,
     STUB,
     Target,
     Toolchain,
     compat_command,
     compile_command,
+    in_kernel,
     link_command,
+    links,
     stub_command,
 )
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
-from kci.builders.depends import Headers, ensure_headers, find_headers
+from kci.builders.depends import ensure_headers, find_headers
 from kci.builders.environment import (
     Environment,
     ensure,
@@ -45,14 +48,14 @@ from kci.builders.environment import (
 from kci.builders.limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
-from kci.builders.paths import is_plain, refused
+from kci.builders.paths import refused
 from kci.builders.process import Finished, shown, stream
 from kci.builders.publish import publish
 from kci.builders.sources import Language, Sources, collect
 from kci.builders.toolchains import toolchains
 from kci.builders.types import Built, Log, Request
 from kci.config.values import Version
-from kci.errors import BuildFailedError, MissingToolError, UsageError
+from kci.errors import BuildFailedError, MissingToolError
 from kci.matrix.names import Kind
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
@@ -63,11 +66,14 @@ _SYSTEMS = {("Linux", "x86_64"): "x86_64-linux", ("Linux", "aarch64"): "aarch64-
 class Recipe(msgspec.Struct, frozen=True):
     """A planned build: what to install, what to write, what to run, what to copy."""
 
+    work: Path
+    """Where objects are kept from one build to the next."""
     target: Target
     chain: Toolchain
-    headers: tuple[Headers, ...]
     sources: Sources
     steps: tuple[Step, ...]
+    links: dict[str, Path]
+    """Links in the work directory."""
     files: dict[str, str]
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
@@ -80,13 +86,13 @@ class Recipe(msgspec.Struct, frozen=True):
             yield from environment.setup()
         if self.chain.cuda is not None and not self.chain.cuda.complete:
             yield from self.chain.cuda.setup(environment.python)
-        for headers in self.headers:
+        for headers in self.chain.headers:
             if not headers.complete:
                 yield headers.setup(environment.python)
 
     def ninja(self) -> list[str]:
         """The command that compiles and links."""
-        return [str(self.chain.environment.ninja), "-C", str(self.target.work), "-j", str(self.jobs)]
+        return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -106,9 +112,6 @@ def plan(request: Request, log: Log) -> Recipe:
     files = installed_files(request.kernel_dir, package, request.build)
     sources = collect(request, log)
     work = work_dir(request.cache, request.kernel_dir, variant.name).absolute()
-    for path in (request.kernel_dir.resolve(), work):
-        if not is_plain(str(path)) or "|" in str(path):
-            raise UsageError(f"kci cannot build in {str(path)!r}", hint="use a path without control characters and `|`")
     environment, headers = _environment(request), find_headers(sources.depends, request.cache)
     cxx = cxx_compiler()
     chain = Toolchain(
@@ -119,16 +122,17 @@ def plan(request: Request, log: Log) -> Recipe:
         cuda=find_toolkit(variant.compute, request.cache, log)
         if variant.backend == "cuda" and variant.compute
         else None,
-        depends_include=tuple(path for found in headers for path in found.include),
+        headers=headers,
         glibc_compat=glibc_is_newer(),
         nvcc_threads=nvcc_threads(),
     )
-    target = Target(variant, request.kernel_dir, work, request.kernel_id)
+    target = Target(variant, request.kernel_id)
     generated = _generated(chain)
     return Recipe(
+        work=work,
         target=target,
         chain=chain,
-        headers=headers,
+        links=links(chain, request.kernel_dir),
         sources=sources,
         steps=tuple(_steps(chain, target, sources, tuple(sorted(generated)))),
         files=generated,
@@ -140,7 +144,8 @@ def plan(request: Request, log: Log) -> Recipe:
 def commands(recipe: Recipe) -> list[str]:
     """What a build runs, one shell line each, for `--dry-run`."""
     lines = [shown(command) for command in recipe.setup()]
-    lines += [f"mkdir -p {shown([str(recipe.target.work)])}", f"cd {shown([str(recipe.target.work)])}"]
+    lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
+    lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     lines += [f"# {shown(recipe.ninja())} runs:"]
     lines += [shown(step.command) for step in recipe.steps]
@@ -159,13 +164,13 @@ def build(request: Request, log: Log) -> Built:
     _check_torch(request, environment)
     if recipe.chain.cuda is not None:
         ensure_toolkit(recipe.chain.cuda, environment.python, log)
-    ensure_headers(recipe.headers, environment.python, log)
-    work = recipe.target.work
+    ensure_headers(recipe.chain.headers, environment.python, log)
+    work = recipe.work
     with locked(work, log):
         _prepare(recipe)
         done = stream(recipe.ninja(), log, env=_compile_environment())
         if done.code != 0:
-            raise BuildFailedError(_failure(request, done), hint=_hint(done))
+            raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
         with publish(request.output) as staging:
             write_package(staging, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
             shutil.copyfile(work / recipe.target.module, staging / recipe.target.module)
@@ -236,7 +241,7 @@ def _steps(chain: Toolchain, target: Target, sources: Sources, generated: tuple[
     for unit in sources.units:
         tool = "nvcc" if unit.language is Language.CUDA else "c++"
         command = tuple(compile_command(chain, target, unit))
-        yield Step(unit.object, (str(unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
+        yield Step(unit.object, (in_kernel(unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
     libraries: tuple[str, ...] = ()
     if target.variant.kind is Kind.STABLE_ABI and target.variant.backend == "cuda":
         libraries = (STUB,)
@@ -269,9 +274,15 @@ def _generated(chain: Toolchain) -> dict[str, str]:
 
 def _prepare(recipe: Recipe) -> None:
     """Write the work directory. A file that is right already is left alone, so that ninja sees no change."""
+    recipe.work.mkdir(parents=True, exist_ok=True)
+    for name, target in recipe.links.items():
+        link = recipe.work / name
+        if not link.is_symlink() or link.readlink() != target:
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
     texts = {**recipe.files, "build.ninja": ninja_text(recipe.steps, recipe.target.module)}
     for name, text in texts.items():
-        path = recipe.target.work / name
+        path = recipe.work / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
@@ -282,12 +293,13 @@ def _compile_environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
 
 
-def _failure(request: Request, done: Finished) -> str:
+def _failure(request: Request, work: Path, done: Finished) -> str:
     """The failing command and the compiler's words, from where ninja begins to report them."""
     lines = done.output.splitlines()
     starts = [number for number, line in enumerate(lines) if line.startswith("FAILED:")]
     told = Finished(done.code, "\n".join(lines[starts[0] :])) if starts else done
-    return f"building {request.variant.name} failed\n{told.tail()}"
+    where = f"in {work} ({KERNEL}/ there is {request.kernel_dir.resolve()})"
+    return f"building {request.variant.name} failed {where}\n{told.tail()}"
 
 
 def _hint(done: Finished) -> str:

@@ -9,6 +9,10 @@ from kci.errors import FindingsError, UnsafeError
 
 BUILD_TOML = "build.toml"
 
+# ninja ends a path at `|` and knows no way around it. nvcc hands paths to a shell inside double quotes, in which the
+# others still have a meaning.
+_UNQUOTABLE = '|"$`\\'
+
 
 def inside(kernel_dir: Path, entry: str, what: str) -> Path:
     """The real path of something that build.toml names, which lies inside the kernel's directory.
@@ -24,11 +28,11 @@ def inside(kernel_dir: Path, entry: str, what: str) -> Path:
         UnsafeError: the path is absolute or leads out of the directory.
         FindingsError: the path holds a character that a build file cannot carry.
     """
-    if not is_plain(entry) or "|" in entry or not entry:
-        raise refused("KCI506", f"{what} names the path {entry!r}, which a build file cannot carry")
     pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
     if pure.is_absolute() or windows.drive or windows.root:
         raise escape(f"{what} names the absolute path {entry!r}")
+    if not entry or not is_plain(entry) or any(char in _UNQUOTABLE for char in entry):
+        raise refused("KCI506", f"{what} names the path {entry!r}, which a build file cannot carry")
     root = kernel_dir.resolve()
     real = (root / entry).resolve()
     if not real.is_relative_to(root):

@@ -33,13 +33,14 @@ class Language(enum.StrEnum):
 class Unit(msgspec.Struct, frozen=True):
     """One source to compile."""
 
-    source: Path
+    source: PurePosixPath
+    """Relative to the kernel, with every link followed."""
     shown: str
     """The path as build.toml names it."""
     object: str
     """Where the object goes, relative to the work directory."""
     language: Language
-    include: tuple[Path, ...]
+    include: tuple[PurePosixPath, ...]
     flags: tuple[str, ...]
     """The author's flags, in the order of build.toml."""
     archs: tuple[str, ...] = ()
@@ -135,7 +136,8 @@ def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.cuda_flags):
         if not is_plain(flag):
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which a build file cannot carry")
-    include = tuple(inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
+    root = kernel_dir.resolve()
+    include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
     number = first
     for entry in dict.fromkeys(origin.src):
         source = source_file(kernel_dir, entry, f"{origin.label}.src")
@@ -143,7 +145,7 @@ def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
         if language is None:
             continue
         yield Unit(
-            source=source,
+            source=_relative(root, source),
             shown=entry,
             object=f"obj/{number:03d}-{_plain_name(entry)}.o",
             language=language,
@@ -152,6 +154,10 @@ def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
             archs=origin.archs if language is Language.CUDA else (),
         )
         number += 1
+
+
+def _relative(root: Path, path: Path) -> PurePosixPath:
+    return PurePosixPath(path.relative_to(root).as_posix())
 
 
 def _language(origin: _Origin, entry: str) -> Language | None:

@@ -71,7 +71,7 @@ def merge(
             `into` is no tree.
         UnsafeError: an artifact is unsafe to unpack.
     """
-    sources = find_sources(artifacts)
+    sources = find_sources(artifacts, skip=into)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
     if not sources and not (planned is not None and allow_partial):

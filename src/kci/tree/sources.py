@@ -33,11 +33,15 @@ class Source(msgspec.Struct, frozen=True):
         return (-self.leg.attempt, self.leg.system, self.artifact, str(self.path))
 
 
-def find_sources(paths: Iterable[Path]) -> list[Source]:
+def find_sources(paths: Iterable[Path], skip: Path | None = None) -> list[Source]:
     """Every artifact and variant directory that the paths name.
 
-    A folder is searched through; links in it are not followed, files in it count if they are called
+    A folder is searched through; links and hidden folders in it are passed over, files in it count if they are called
     `kci-*.tar[.zst]`. A file that is named outright must be an artifact.
+
+    Args:
+        paths: what the user named.
+        skip: a folder that is not searched unless it is named itself: the tree that the merge is to make.
 
     Raises:
         UsageError: a path does not exist.
@@ -50,7 +54,7 @@ def find_sources(paths: Iterable[Path]) -> list[Source]:
         if path.is_file():
             files.add(path.resolve())
         elif path.is_dir():
-            _search(path.resolve(), files, directories)
+            _search(path.resolve(), files, directories, skip.resolve() if skip else None)
         else:
             raise UsageError(
                 f"{path} does not exist", hint="name artifacts, folders of artifacts or variant directories"
@@ -68,13 +72,14 @@ def is_variant_dir(path: Path) -> bool:
     return (path / metadata.FILE_NAME).is_file()
 
 
-def _search(folder: Path, files: set[Path], directories: set[Path]) -> None:
+def _search(folder: Path, files: set[Path], directories: set[Path], skip: Path | None) -> None:
     if is_variant_dir(folder):
         directories.add(folder)
         return
     for entry in sorted(os.scandir(folder), key=lambda item: item.name):
         if entry.is_dir(follow_symlinks=False):
-            _search(Path(entry.path), files, directories)
+            if not entry.name.startswith(".") and Path(entry.path) != skip:
+                _search(Path(entry.path), files, directories, skip)
         elif entry.is_file(follow_symlinks=False) and _is_artifact_name(entry.name):
             files.add(Path(entry.path))
 

@@ -2,7 +2,8 @@
 
 CUDA keeps it in the section `.nv_fatbin`, a row of containers: a 16-byte header (magic, version, header size, size) and
 then entries, each with a header of its own (kind, header size, size, architecture, flags) and the code. HIP keeps it in
-`.hip_fatbin`, a row of clang offload bundles: a magic, a count, and for each entry offset, size and a target triple.
+`.hip_fatbin`, a row of clang offload bundles, compressed or not: a magic, a count, and for each entry offset, size and
+a target triple.
 The meaning of the fields was worked out by compiling for known architectures and agrees with cuobjdump.
 """
 
@@ -10,11 +11,14 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from collections.abc import Iterator
 
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
+from kci.errors import MissingToolError
+from kci.tree.archive import LIMITS, zstandard
 from kci.verify.elf import ElfError, read_sections
 from kci.verify.subject import VariantDir
 
@@ -30,7 +34,15 @@ _FAMILY_SPECIFIC = 1 << 21
 
 _HIP_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 _HIP_COMPRESSED = b"CCOB"
+_COUNT = struct.Struct("<Q")
+_TARGET = struct.Struct("<QQQ")
+_COMPRESSED = struct.Struct("<4sHH")
+_COMPRESSED_SIZES = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
+"""Compressed size, original size and a hash, by version of the form."""
+_ZLIB, _ZSTD = 0, 1
+_PADDING = re.compile(rb"\0+")
 _MAX_TARGETS = 1024
+_MAX_HEAD = 1024 * 1024
 
 
 class FatbinError(Exception):
@@ -38,7 +50,7 @@ class FatbinError(Exception):
 
 
 class CompressedError(Exception):
-    """The section is well formed, and its architectures are inside of a compressed part."""
+    """The section's architectures are inside of a compressed part that cannot be undone here."""
 
 
 class DeviceCode(msgspec.Struct, frozen=True):
@@ -93,31 +105,93 @@ def hip_code(data: bytes) -> DeviceCode:
 
     Raises:
         FatbinError: a bundle reaches beyond the section, or there is none.
-        CompressedError: the bundles are compressed.
+        CompressedError: a bundle is compressed in a way that cannot be undone here.
     """
     found: set[str] = set()
-    start = data.find(_HIP_MAGIC)
-    if start < 0:
-        if data.startswith(_HIP_COMPRESSED):
-            raise CompressedError
+    offset = _next_bundle(data, 0)
+    if offset < 0:
         raise FatbinError("there is no offload bundle")
-    while start >= 0:
-        (count,) = _unpack(struct.Struct("<Q"), data, start + len(_HIP_MAGIC))
-        if count > _MAX_TARGETS:
-            raise FatbinError(f"the bundle at offset {start} claims {count} targets")
-        position = start + len(_HIP_MAGIC) + 8
-        last = position
-        for _ in range(count):
-            offset, size, length = _unpack(struct.Struct("<QQQ"), data, position)
-            position += 24
-            target = data[position : position + length]
-            position += length
-            if len(target) != length or start + offset + size > len(data):
-                raise FatbinError(f"the bundle at offset {start} is cut short")
-            last = max(last, position, start + offset + size)
-            found |= {_gfx(target)} if size else set()
-        start = data.find(_HIP_MAGIC, last)
+    while offset >= 0:
+        if data.startswith(_HIP_COMPRESSED, offset):
+            head, length, end = _decompressed(data, offset)
+            found |= _targets(head, length)[0]
+        else:
+            targets, length = _targets(data[offset : offset + _MAX_HEAD], len(data) - offset)
+            found |= targets
+            end = offset + length
+        offset = _next_bundle(data, end)
     return DeviceCode(frozenset(found - {""}))
+
+
+def _next_bundle(data: bytes, start: int) -> int:
+    """Where the next bundle begins, -1 if there is none. Between two there is nothing but padding."""
+    while start < len(data):
+        if data[start]:
+            if data.startswith((_HIP_MAGIC, _HIP_COMPRESSED), start):
+                return start
+            raise FatbinError(f"there is no offload bundle at offset {start}")
+        step = _PADDING.match(data, start)
+        start = step.end() if step else start + 1
+    return -1
+
+
+def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
+    """The architectures of a bundle of which at least the head is given, and where its last code object ends."""
+    if not bundle.startswith(_HIP_MAGIC):
+        raise FatbinError("a bundle does not start like one")
+    position = len(_HIP_MAGIC)
+    (count,) = _unpack(_COUNT, bundle, position)
+    if count > _MAX_TARGETS:
+        raise FatbinError(f"a bundle claims {count} targets")
+    position += _COUNT.size
+    found = set()
+    end = position
+    for _ in range(count):
+        offset, size, name_size = _unpack(_TARGET, bundle, position)
+        position += _TARGET.size
+        name = bundle[position : position + name_size]
+        position += name_size
+        if len(name) != name_size or offset + size > length:
+            raise FatbinError("a bundle is cut short")
+        end = max(end, position, offset + size)
+        if size:
+            found.add(_gfx(name))
+    return found, end
+
+
+def _decompressed(data: bytes, offset: int) -> tuple[bytes, int, int]:
+    """The head of a compressed bundle, the whole bundle's length, and where its compressed form ends."""
+    _, version, method = _unpack(_COMPRESSED, data, offset)
+    layout = _COMPRESSED_SIZES.get(version)
+    if layout is None:
+        raise CompressedError(f"version {version} of the compressed form is not known")
+    total, length, _ = _unpack(layout, data, offset + _COMPRESSED.size)
+    start = offset + _COMPRESSED.size + layout.size
+    end = offset + total
+    if not start <= end <= len(data):
+        raise FatbinError("a compressed bundle is cut short")
+    return _inflated(data[start:end], method), length, end
+
+
+def _inflated(data: bytes, method: int) -> bytes:
+    """The first bytes of what was compressed: the targets are listed there."""
+    if method == _ZLIB:
+        try:
+            return zlib.decompressobj().decompress(data, _MAX_HEAD)
+        except zlib.error as error:
+            raise FatbinError(f"a compressed bundle cannot be undone: {error}") from error
+    if method != _ZSTD:
+        raise CompressedError(f"the compression method {method} is not known")
+    try:
+        module = zstandard()
+    except MissingToolError as error:
+        raise CompressedError(f"{error.message}; {error.hint}") from error
+    try:
+        with module.ZstdDecompressor(max_window_size=LIMITS.window).stream_reader(data) as reader:
+            head: bytes = reader.read(_MAX_HEAD)
+            return head
+    except module.ZstdError as error:
+        raise FatbinError(f"a compressed bundle cannot be undone: {error}") from error
 
 
 _GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")
@@ -162,8 +236,8 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
             if data:
                 seen = True
                 code |= cuda_code(data) if backend == "cuda" else hip_code(data)
-        except CompressedError:
-            yield finding("KCI763", "its offload bundles are compressed", path=where)
+        except CompressedError as error:
+            yield finding("KCI763", f"its offload bundles are compressed: {error}", path=where)
             return
         except FatbinError as error:
             yield finding("KCI762", f"{section}: {error}", path=where)

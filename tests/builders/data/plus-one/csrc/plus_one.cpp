@@ -16,5 +16,5 @@ at::Tensor plus_one(const at::Tensor& input) {
     message << size << ' ' << 1.5 * static_cast<double>(size) << ' ';
   }
   TORCH_CHECK(sizes->size() < 3, "plus_one: too many dimensions: ", message.str());
-  return input + PLUS_ONE_STEP;
+  return input.add(PLUS_ONE_STEP);
 }

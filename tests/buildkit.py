@@ -18,7 +18,7 @@ from kci.config.reader import read_kernel
 from kci.matrix.names import Kind, parse_variant_name
 from kci.matrix.types import Variant
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "builders" / "data"
 CPU = "torch213-cxx11-cpu-x86_64-linux"
 STABLE_CPU = "torch-stable-abi211-cpu-x86_64-linux"
 STABLE_CUDA = "torch-stable-abi211-cu130-x86_64-linux"
@@ -120,12 +120,19 @@ def quiet(_line: str) -> None:
     """A log for tests that do not look at it."""
 
 
-def shared_cache() -> Path:
-    """The cache that compiling tests share with the user's own builds: a torch takes time and space."""
-    return default_cache()
-
-
 @cache
 def runtime(torch: str = "2.13") -> Path:
-    """A Python with torch and the loader."""
-    return ensure_runtime(torch, cache=shared_cache(), log=quiet)
+    """A Python with torch and the loader. It is in the user's own cache, because it takes time and space."""
+    return ensure_runtime(torch, cache=default_cache(), log=quiet)
+
+
+def warm_cache(tmp_path: Path) -> Path:
+    """A cache with the user's environments and toolkits, and with objects of its own."""
+    runtime()
+    made = tmp_path / "cache"
+    made.mkdir(exist_ok=True)
+    for part in ("cuda", "envs"):
+        (default_cache() / part).mkdir(exist_ok=True)
+        if not (made / part).exists():
+            (made / part).symlink_to(default_cache() / part)
+    return made

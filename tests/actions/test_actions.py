@@ -1,0 +1,242 @@
+"""The actions as a runner starts them: `run.sh` in a job's surroundings, with kci installed from a checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from act.harness import copy_checkout
+
+pytestmark = pytest.mark.network
+
+KERNEL = (
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+    'backends = ["cpu", "cuda"]\n[torch-noarch]\n'
+)
+
+
+class Done(NamedTuple):
+    code: int
+    log: str
+    outputs: dict[str, str]
+    summary: str
+
+
+class Runner:
+    """One job: its actions share RUNNER_TEMP, so that kci is installed once."""
+
+    def __init__(self, checkout: Path, temp: Path) -> None:
+        self.checkout, self.temp, self.count = checkout, temp, 0
+
+    def run(self, action: str, cwd: Path, *, extra: dict[str, str] | None = None, **inputs: str) -> Done:
+        self.count += 1
+        output, summary = self.temp / f"output-{self.count}", self.temp / f"summary-{self.count}"
+        env = {
+            name: os.environ[name] for name in os.environ if name.startswith(("PIP_", "SSL_", "HOME", "LANG", "PATH"))
+        }
+        env |= {"RUNNER_TEMP": str(self.temp), "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(summary)}
+        env |= {f"KCI_INPUT_{name.upper()}": value for name, value in inputs.items()} | (extra or {})
+        done = subprocess.run(
+            ["bash", str(self.checkout / "actions" / "run.sh"), action],
+            cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600,
+        )  # fmt: skip
+        return Done(done.returncode, done.stdout, _outputs(output), summary.read_text() if summary.exists() else "")
+
+
+def _outputs(file: Path) -> dict[str, str]:
+    """Parse `name<<delimiter` blocks, as the runner does."""
+    found, lines = {}, iter(file.read_text(encoding="utf-8").splitlines()) if file.exists() else iter(())
+    for line in lines:
+        name, _, delimiter = line.partition("<<")
+        assert delimiter, line
+        value = []
+        for inner in lines:
+            if inner == delimiter:
+                break
+            value.append(inner)
+        found[name] = "\n".join(value)
+    return found
+
+
+@pytest.fixture(scope="session")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_checkout(tmp_path_factory.mktemp("checkout"))
+
+
+@pytest.fixture(scope="session")
+def runner(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    return Runner(checkout, tmp_path_factory.mktemp("temp"))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    package = tmp_path / "some" / "torch-ext" / "some_kernel"
+    package.mkdir(parents=True)
+    (tmp_path / "some" / "build.toml").write_text(KERNEL)
+    (package / "__init__.py").write_text("def double(x):\n    return x + x\n")
+    return tmp_path
+
+
+def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> None:
+    plan = runner.run("plan", repository, kernels="some\n", tier="release", only="torch-c*", backends="cpu, cuda")
+    assert plan.code == 0, plan.log
+    assert plan.outputs["has-work"] == "true"
+    include = json.loads(plan.outputs["matrix"])["include"]
+    assert [leg["variant"] for leg in include] == ["torch-cpu", "torch-cuda"]
+    assert json.loads(plan.outputs["plan"]) == {
+        "schema": 1,
+        "tier": "release",
+        "kernels": [{"name": "some-kernel", "path": "some", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}],
+    }
+    assert " " not in plan.outputs["plan"]
+    assert "| some-kernel | torch-cpu | ubuntu-24.04 |" in plan.summary
+
+    downloads = tmp_path / "downloads"
+    for leg in include:
+        built = runner.run(
+            "build", repository, kernel=leg["path"], variant=leg["variant"], container="none", upload="true",
+            extra={"GITHUB_RUN_ATTEMPT": "3"},
+        )  # fmt: skip
+        assert built.code == 0, built.log
+        assert "::group::Install" not in built.log
+        assert f"::group::Build {leg['variant']}" in built.log
+        assert built.outputs["artifact-name"] == f"{leg['artifact']}-3"
+        assert Path(built.outputs["variant-dir"], "__init__.py").exists()
+        assert len(built.outputs["digest"]) == 64
+        assert built.outputs["digest"] in built.summary
+        folder = downloads / built.outputs["artifact-name"]
+        folder.mkdir(parents=True)
+        shutil.copy(built.outputs["artifact"], folder)
+
+    into = tmp_path / "tree"
+    merged = runner.run(
+        "merge", repository, artifacts=str(downloads), into=str(into), plan=plan.outputs["plan"], allow_partial="false"
+    )
+    assert merged.code == 0, merged.log
+    assert merged.outputs["complete"] == "true"
+    assert merged.outputs["tree"] == str(into)
+    assert merged.outputs["manifest"] == str(into / "kci-manifest.json")
+    with tarfile.open(merged.outputs["tar"]) as archive:
+        names = archive.getnames()
+        assert {"kci-manifest.json", "torch-cpu/__init__.py", "torch-cuda/metadata.json"} <= set(names)
+        assert names == sorted(names)
+        assert {member.mtime for member in archive} == {0}
+
+
+def test_nothing_to_do(runner: Runner, repository: Path) -> None:
+    plan = runner.run("plan", repository, only="nothing-like-this")
+    assert plan.code == 0, plan.log
+    assert plan.outputs["has-work"] == "false"
+    assert json.loads(plan.outputs["matrix"]) == {"include": []}
+    assert json.loads(plan.outputs["plan"])["kernels"] == []
+
+
+def test_a_missing_variant(runner: Runner, repository: Path, tmp_path: Path) -> None:
+    plan = runner.run("plan", repository).outputs["plan"]
+    plan_file = tmp_path / "plan.json"
+    plan_file.write_text(plan)
+    nothing = str(tmp_path / "never-downloaded")
+    partial = runner.run(
+        "merge", repository, artifacts=nothing, into=str(tmp_path / "a"), plan=str(plan_file), allow_partial="true"
+    )
+    assert partial.code == 0, partial.log
+    assert partial.outputs["complete"] == "false"
+    assert "::warning::" in partial.log
+    assert "| some-kernel | torch-cpu | missing |" in partial.summary
+    strict = runner.run(
+        "merge", repository, artifacts=nothing, into=str(tmp_path / "b"), plan=plan, allow_partial="false"
+    )
+    assert strict.code == 1
+    assert strict.outputs == {"complete": "false"}
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repository: Path) -> None:
+    (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
+    built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="false")
+    assert built.code == 1, built.log
+    replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build -- some"
+    assert f"\n  {replay}\n" in built.log
+    assert replay in built.summary
+    assert built.outputs == {}
+
+
+def test_legs_elsewhere_are_not_for_forks(runner: Runner, repository: Path) -> None:
+    plan = runner.run("plan", repository, extra={"KCI_FORK": "true"})
+    assert plan.code == 0, plan.log
+    assert plan.outputs["has-work"] == "true"
+    assert runner.run("plan", repository, extra={"KCI_FORK": "perhaps"}).code == 2
+
+
+@pytest.mark.parametrize("value", ["", "True", "TRUE", "yes", "1", " true", "true\n"])
+def test_flags_are_strict(runner: Runner, repository: Path, value: str) -> None:
+    assert runner.run("build", repository, kernel="some", variant="torch-cpu", upload=value).code == 2
+    assert runner.run("merge", repository, artifacts="x", allow_partial=value).code == 2
+
+
+@pytest.mark.parametrize(
+    "hostile", ["$(touch pwned)", "`touch pwned`", "'; touch pwned; '", '"; touch pwned; "', "--help", "-h"]
+)
+def test_inputs_never_become_code_or_options(runner: Runner, repository: Path, hostile: str) -> None:
+    for action, inputs in (
+        ("plan", {"kernels": hostile}),
+        ("plan", {"tier": hostile}),
+        ("plan", {"only": hostile.replace(" ", "_")}),
+        ("build", {"kernel": hostile, "variant": "torch-cpu", "upload": "false"}),
+        ("build", {"kernel": "some", "variant": hostile, "upload": "false"}),
+        ("build", {"kernel": "some", "variant": "torch-cpu", "builder": hostile, "upload": "false"}),
+        ("merge", {"artifacts": hostile, "into": "tree", "allow_partial": "false"}),
+        ("merge", {"artifacts": "x", "plan": hostile, "allow_partial": "false"}),
+    ):
+        done = runner.run(action, repository, **inputs)
+        assert "Traceback" not in done.log
+        assert "Usage: " not in done.log.replace("Usage: kci plan [OPTIONS]", "").replace(
+            "Usage: kci build [OPTIONS]", ""
+        )
+        if "only" not in inputs:
+            assert done.code != 0, (action, inputs)
+    assert not list(repository.rglob("pwned"))
+
+
+def test_line_ends_in_inputs_make_no_workflow_commands(runner: Runner, repository: Path) -> None:
+    done = runner.run("build", repository, kernel="some\n::add-mask::x", variant="torch-cpu", upload="false")
+    assert done.code == 2
+    assert "\n::add-mask::" not in done.log
+
+
+def test_modules_in_the_repository_are_not_imported(runner: Runner, repository: Path) -> None:
+    for name in ("json", "click", "kci", "common"):
+        (repository / f"{name}.py").write_text("raise SystemExit('imported from the repository')\n")
+    done = runner.run("plan", repository, extra={"PYTHONPATH": str(repository)})
+    assert done.code == 0, done.log
+
+
+def test_a_runner_without_python(checkout: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "dirname", "cksum", "tr"):
+        (programs / name).symlink_to(str(shutil.which(name)))
+    old = programs / "python3"
+    old.write_text("#!/bin/bash\n[[ $* == *platform* ]] && echo 3.9.2\nexit 1\n")
+    old.chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(checkout / "actions" / "run.sh"), "plan"],
+        env={"PATH": str(programs), "RUNNER_TEMP": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3
+    assert "needs Python 3.11 or newer" in done.stderr
+    assert "actions/setup-python" in done.stderr
+
+
+def test_outside_of_a_job(checkout: Path) -> None:
+    done = subprocess.run(
+        ["bash", str(checkout / "actions" / "run.sh"), "plan"], env={"PATH": os.environ["PATH"]}, check=False
+    )
+    assert done.returncode == 2

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ACTIONS = Path(__file__).parents[2] / "actions"
+
+
+def load(name: str) -> ModuleType:
+    """An action's module under a name of its own: `build` and `common` are too common."""
+    sys.path.insert(0, str(ACTIONS))
+    try:
+        spec = importlib.util.spec_from_file_location(f"kci_action_{name}", ACTIONS / f"{name}.py")
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(ACTIONS))
+
+
+common, plan = load("common"), load("plan")
+
+
+@pytest.fixture
+def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+    return tmp_path / "summary"
+
+
+def test_outputs_have_random_delimiters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_OUTPUT", str(tmp_path / "output"))
+    common.set_output("a", "one\ntwo")
+    common.set_output("b", "EOF\nb=evil")
+    lines = (tmp_path / "output").read_text().splitlines()
+    assert lines[0].startswith("a<<kci-")
+    assert lines[1:3] == ["one", "two"]
+    assert lines[3] == lines[0].removeprefix("a<<")
+    assert lines[0].split("<<")[1] != lines[4].split("<<")[1]
+
+
+def test_summaries_end_before_the_row_that_is_too_much(summary: Path) -> None:
+    row = "| " + "ä" * 500 + " |"
+    common.add_summary(["| x |", "|---|"], [row] * 3000)
+    text = summary.read_text(encoding="utf-8")
+    assert len(text.encode()) <= common.SUMMARY_LIMIT
+    assert len(text.encode()) > common.SUMMARY_LIMIT - 3000
+    lines = text.splitlines()
+    written = lines.count(row)
+    assert set(lines) == {"| x |", "|---|", row, "", f"{3000 - written} more rows are left out: GitHub takes 1 MiB."}
+    common.add_summary(["| y |"], [row])
+    assert len(summary.read_bytes()) <= common.SUMMARY_LIMIT
+
+
+def test_short_summaries_are_whole(summary: Path) -> None:
+    common.add_summary(["head"], ["a", "b"])
+    assert summary.read_text() == "head\na\nb\n\n"
+
+
+def test_cells_cannot_leave_their_column() -> None:
+    assert (
+        common.table_row("a|b", "<img src=x>", "c\nd", "`e`")
+        == "| a\\|b | &lt;img src=x> | c\N{REPLACEMENT CHARACTER}d | &#96;e&#96; |"
+    )
+
+
+def test_output_units_are_utf16() -> None:
+    assert common.output_units("aé", "\N{GRINNING FACE}") == 4
+
+
+def test_forks_get_hosted_machines_only() -> None:
+    legs = [
+        {"kernel": "k", "variant": "a", "runner": ["ubuntu-24.04"]},
+        {"kernel": "k", "variant": "b", "runner": ["self-hosted", "gpu"]},
+        {"kernel": "k", "variant": "c", "runner": {"group": "g"}},
+    ]
+    kept, refused = plan.split_for_fork(legs)
+    assert [leg["variant"] for leg in kept] == ["a"]
+    assert [item[:2] for item in refused] == [("k", "b"), ("k", "c")]
+
+
+def test_the_compact_plan_asks_only_for_what_is_built() -> None:
+    full = {
+        "schema": 1, "tier": "pr", "legs": [1], "catalog": {},
+        "kernels": [
+            {"name": "k", "path": "p", "version": 2, "planned": ["a", "b"], "more": 1},
+            {"name": "l", "path": "q", "version": 1, "planned": ["a"]},
+        ],
+    }  # fmt: skip
+    compact = plan.compact_plan(full, [{"kernel": "k", "variant": "a"}])
+    assert compact == {
+        "schema": 1, "tier": "pr", "kernels": [{"name": "k", "path": "p", "version": 2, "planned": ["a"]}],
+    }  # fmt: skip

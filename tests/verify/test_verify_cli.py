@@ -1,0 +1,147 @@
+"""`kci pack`, `kci merge` and `kci verify` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kci.cli import main
+from kci.cli._findings import sarif
+from kci.diagnostics import Span, finding
+from kci.tree.manifest import Manifest
+from variants import CPU, make_artifact, make_variant
+
+
+def kci(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Run the command line and return exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    out = capsys.readouterr()
+    return int(caught.value.code or 0), out.out, out.err
+
+
+@pytest.fixture(autouse=True)
+def no_github(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GITHUB_ACTIONS", "GITHUB_RUN_ATTEMPT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_pack_then_merge_then_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variant = make_variant(tmp_path, "torch-cpu")
+    code, out, _ = kci(capsys, "pack", variant, "-o", tmp_path / "out", "--zstd", "--builder", "noarch")
+    assert (code, out) == (0, f"{tmp_path}/out/kci-gated-norm-torch-cpu.tar.zst\n")
+    plan = {"schema": 1, "kernels": [{"name": "gated-norm", "version": 1, "planned": ["torch-cpu"]}]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    code, out, _ = kci(
+        capsys, "merge", tmp_path / "out", "--into", tmp_path / "build", "--plan", tmp_path / "plan.json", "--json"
+    )
+    answer = json.loads(out)
+    assert code == 0
+    assert (answer["schema"], answer["complete"]) == (1, True)
+    msgspec.convert(answer["manifests"][0], Manifest)
+    assert answer["manifests"][0]["present"][0]["origin"]["builder"] == "noarch"
+    code, out, err = kci(capsys, "verify", tmp_path / "build")
+    assert (code, out, err) == (0, "1 verified: 0 errors, 0 other findings\n", "")
+
+
+def test_a_variant_that_was_changed_can_be_sealed_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variant = make_variant(tmp_path)
+    (variant / "_ops.py").write_text("x = 1\n")
+    code, out, err = kci(capsys, "pack", variant, "-o", tmp_path / "x.tar")
+    assert (code, out) == (1, "")
+    assert "KCI603" in err
+    code, out, _ = kci(capsys, "pack", variant, "-o", tmp_path / "x.tar", "--seal")
+    assert (code, out) == (0, f"{tmp_path}/x.tar\n")
+
+
+def test_the_run_s_attempt_comes_from_the_environment(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_RUN_ATTEMPT", "3")
+    kci(capsys, "pack", make_variant(tmp_path), "-o", tmp_path / "x.tar")
+    _, out, _ = kci(capsys, "merge", tmp_path / "x.tar", "--into", tmp_path / "build", "--json")
+    assert json.loads(out)["manifests"][0]["present"][0]["origin"]["attempt"] == 3
+
+
+def test_an_incomplete_merge_is_exit_1_and_names_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = make_artifact(tmp_path, make_variant(tmp_path))
+    plan = {"schema": 1, "kernels": [{"name": "gated-norm", "version": 1, "planned": [CPU, "torch-cuda"]}]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    common = ("merge", artifact, "--into", tmp_path / "build", "--plan", tmp_path / "plan.json")
+    code, out, err = kci(capsys, *common)
+    assert (code, out) == (1, "")
+    assert "error[KCI606]: gated-norm: the planned variant torch-cuda" in err
+    code, out, _ = kci(capsys, *common, "--allow-partial")
+    assert code == 0
+    assert "missing: torch-cuda" in out
+
+
+def test_exit_codes_of_safety_and_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variant = make_variant(tmp_path)
+    (variant / "link").symlink_to("/etc/passwd")
+    assert kci(capsys, "pack", variant, "-o", tmp_path / "x.tar", "--seal")[0] == 5
+    assert kci(capsys, "merge", tmp_path / "none", "--into", tmp_path / "build")[0] == 2
+    assert kci(capsys, "verify", tmp_path / "none")[0] == 2
+    assert kci(capsys, "verify", variant, "--select", "KCI999")[0] == 2
+    assert kci(capsys, "merge")[0] == 2
+
+
+def test_findings_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variant = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "import numpy  # <b>|\n"})
+    code, out, err = kci(capsys, "verify", variant)
+    assert (code, out) == (1, "1 verified: 1 errors, 0 other findings\n")
+    assert "__init__.py:1:1: error[KCI771]: it imports numpy" in err
+    code, out, _ = kci(capsys, "verify", variant, "--format", "json")
+    assert code == 1
+    (item,) = json.loads(out)["diagnostics"]
+    assert (item["rule"], item["severity"], item["line"]) == ("KCI771", "error", 1)
+    code, out, _ = kci(capsys, "verify", variant, "--format", "github")
+    assert out.startswith("::error title=KCI771,file=")
+    code, out, _ = kci(capsys, "verify", variant, "--format", "markdown")
+    assert "| error | KCI771 | `" in out
+    code, out, _ = kci(capsys, "verify", variant, "--format", "sarif")
+    result = json.loads(out)["runs"][0]["results"][0]
+    assert result["ruleId"] == "KCI771"
+    assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 1
+    assert kci(capsys, "verify", variant, "--ignore", "KCI77")[0] == 0
+
+
+def test_sarif_says_what_the_rules_are() -> None:
+    span = Span(3, 1, 3, 9)
+    found = [
+        finding("KCI771", "b", path="./a b.py", span=span),
+        finding("KCI719", "a", hint="h"),
+        finding("KCI771", "c"),
+    ]
+    (run,) = sarif(found)["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["KCI719", "KCI771"]
+    assert [(item["ruleIndex"], item["level"]) for item in run["results"]] == [
+        (1, "error"),
+        (0, "warning"),
+        (1, "error"),
+    ]
+    location = run["results"][0]["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == "a%20b.py"
+    assert run["results"][1]["message"]["text"] == "a\nh"
+
+
+def test_the_output_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+    make_variant(
+        tmp_path / "build", "torch-cpu", files={"__init__.py": "import numpy, scipy\n", "é.txt": "", "b/a": ""}
+    )
+    make_variant(tmp_path / "build", CPU, unique="0000000")
+    outputs = set()
+    for seed in ("0", "1", "2"):
+        command = [sys.executable, "-c", "from kci.cli import main; main()", "verify", str(tmp_path / "build")]
+        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path), "PATH": ""}
+        done = subprocess.run([*command, "--format", "json"], env=environment, capture_output=True, check=False)
+        assert done.returncode == 1
+        outputs.add(done.stdout)
+    assert len(outputs) == 1

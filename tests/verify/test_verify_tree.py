@@ -1,0 +1,295 @@
+"""Layout, metadata and digests: each rule on a tree that breaks it and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kci.diagnostics import Diagnostic, rules
+from kci.errors import UsageError
+from kci.tree.identity import GitState
+from kci.tree.merge import merge
+from kci.tree.metadata import decode, seal
+from kci.tree.planned import Planned, PlannedKernel
+from kci.verify import verify
+from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
+
+BINARY = ("KCI74", "KCI750", "KCI76")
+"""The libraries of these variants are stand-ins; the native rules have tests of their own."""
+
+
+def ids(found: list[Diagnostic]) -> list[str]:
+    return [item.rule for item in found]
+
+
+def check(path: Path) -> list[Diagnostic]:
+    return verify(path, ignore=BINARY)
+
+
+def rewritten(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """Change the metadata of a variant and seal it again."""
+    data = json.loads((directory / "metadata.json").read_text())
+    change(data)
+    seal(directory, decode(json.dumps(data).encode()))
+    return directory
+
+
+def test_good_variants_and_trees_pass(tmp_path: Path) -> None:
+    tree = tmp_path / "build"
+    for variant in (CPU, STABLE, "torch-cpu", "torch-cuda"):
+        make_variant(tree, variant)
+    make_variant(tree, CUDA, archs=("8.0",))
+    (tree / "CARD.md").write_text("card")
+    (tree / "benchmarks").mkdir()
+    assert check(tree) == check(tree / CPU) == []
+    assert check(tmp_path) == []
+
+
+def test_what_is_nothing_of_the_kind_is_a_usage_error(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(UsageError):
+            verify(path)
+    for wrong in ("KCI999", "", "relu"):
+        with pytest.raises(UsageError, match="no rule"):
+            verify(make_variant(tmp_path / f"x{wrong}"), select=[wrong])
+
+
+def test_select_and_ignore_take_rules_and_beginnings(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path)
+    (directory / "extra.pyc").write_text("x")
+    (directory / "link").symlink_to("_ops.py")
+    assert ids(check(directory)) == ["KCI705", "KCI706", "KCI731"]
+    assert ids(verify(directory, select=["KCI70"])) == ["KCI705", "KCI706"]
+    assert ids(verify(directory, select=["KCI70"], ignore=["KCI706"])) == ["KCI705"]
+
+
+def test_a_directory_that_is_not_called_like_a_variant(tmp_path: Path) -> None:
+    renamed = make_variant(tmp_path).rename(tmp_path / "torch213-cpu")
+    found = check(renamed)
+    assert ids(found) == ["KCI701"]
+    assert check(tmp_path)[0].rule == "KCI701"
+
+
+def test_a_missing_init(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"a.py": ""})
+    assert ids(check(directory)) == ["KCI702"]
+
+
+@pytest.mark.parametrize("entry", ["gated_norm/__init__.py", "gated_norm/x.txt", "gated_norm.py"])
+def test_a_nested_package_of_the_same_name(tmp_path: Path, entry: str) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", entry: ""})
+    assert ids(check(directory)) == ["KCI703"]
+
+
+def test_an_extra_level(tmp_path: Path) -> None:
+    make_variant(tmp_path / "build" / "build")
+    found = check(tmp_path / "build")
+    assert [(item.rule, item.path) for item in found] == [("KCI704", f"{tmp_path}/build/build")]
+    make_variant(tmp_path / "build", STABLE)
+    assert ids(check(tmp_path / "build")) == ["KCI704"]
+
+
+def test_bytecode_links_and_odd_things(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "__pycache__").mkdir()
+    (directory / "__pycache__" / "a.cpython-311.pyc").write_text("x")
+    assert ids(check(directory)) == ["KCI705"]
+    shutil.rmtree(directory / "__pycache__")
+    os.mkfifo(directory / "fifo")
+    assert ids(check(directory)) == ["KCI706"]
+    (directory / "fifo").unlink()
+    (directory / "gone").symlink_to("nowhere")
+    assert set(ids(check(directory))) == {"KCI700", "KCI706"}
+
+
+def test_the_tree_s_top(tmp_path: Path) -> None:
+    make_variant(tmp_path / "build", "torch-cpu")
+    (tmp_path / "build" / ".hidden").write_text("")
+    (tmp_path / "build" / "notes.txt").write_text("")
+    (tmp_path / "build" / "torch-cuda").symlink_to("torch-cpu")
+    found = check(tmp_path / "build")
+    assert [(item.rule, item.path.rpartition("/")[2]) for item in found if item.path.count("torch-cuda/") == 0] == [
+        ("KCI707", ".hidden"),
+        ("KCI707", "notes.txt"),
+        ("KCI706", "torch-cuda"),
+    ]
+
+
+def test_file_names_that_mislead(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "A.py": "", "a.py": "", "x\u202eyp.": ""})
+    assert ids(check(directory)) == ["KCI708", "KCI708"]
+
+
+def test_a_name_that_is_not_text(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    Path(os.fsdecode(os.fsencode(directory) + b"/\xff")).write_text("")
+    assert "KCI700" in ids(check(directory))
+
+
+def test_metadata_that_is_missing_or_broken(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "metadata.json").write_text("{")
+    (found,) = check(directory)
+    assert found.rule == "KCI710"
+    assert found.path == f"{directory}/metadata.json"
+    (directory / "metadata.json").unlink()
+    assert ids(check(directory)) == ["KCI710"]
+
+
+def test_name_type_and_id_must_agree_on_the_backend(tmp_path: Path) -> None:
+    renamed = make_variant(tmp_path, "torch-cpu").rename(tmp_path / "torch-cuda")
+    assert ids(check(renamed)) == ["KCI711"]
+    for wrong in ("_gated_norm_cuda_1a2b3c4", "_other_cpu_1a2b3c4", "gated_norm_cpu_1a2b3c4"):
+        directory = rewritten(
+            make_variant(tmp_path / wrong, "torch-cpu"), lambda data, wrong=wrong: data.update(id=wrong)
+        )
+        (found,) = check(directory)
+        assert found.rule == "KCI711"
+        assert "_gated_norm_cpu_" in found.hint
+
+
+def test_archs_of_compiled_gpu_variants(tmp_path: Path) -> None:
+    assert ids(check(make_variant(tmp_path, CUDA))) == ["KCI712"]
+    assert check(make_variant(tmp_path, "torch-cuda")) == []
+
+
+def test_mixed_versions_names_ids_and_commits(tmp_path: Path) -> None:
+    make_variant(tmp_path / "a", "torch-cpu")
+    make_variant(tmp_path / "a", "torch-cuda", version=2)
+    assert ids(check(tmp_path / "a")) == ["KCI713"]
+    make_variant(tmp_path / "b", CPU)
+    make_variant(tmp_path / "b", STABLE, unique="0000000")
+    (found,) = check(tmp_path / "b")
+    assert found.rule == "KCI714"
+    assert "_gated_norm_cpu_0000000, _gated_norm_cpu_1a2b3c4" in found.message
+    make_variant(tmp_path / "c", CPU)
+    make_variant(tmp_path / "c", STABLE, source=GitState("f" * 40, dirty=False))
+    assert ids(check(tmp_path / "c")) == ["KCI715"]
+
+
+def test_one_id_for_all_variants_of_a_backend_is_right(tmp_path: Path) -> None:
+    for variant in (CPU, STABLE, "torch-cuda"):
+        make_variant(tmp_path / "build", variant)
+    assert check(tmp_path / "build") == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "module"),
+    [
+        (CPU, "_gated_norm_cpu_1a2b3c4.abi3.so"),
+        ("torch213-cpu-aarch64-darwin", "_gated_norm_cpu_1a2b3c4.abi3.so"),
+        ("torch213-cu130-x86_64-windows", "_gated_norm_cuda_1a2b3c4.pyd"),
+        ("tvm-ffi01-cpu-x86_64-linux", "_gated_norm_cpu_1a2b3c4.so"),
+        ("tvm-ffi01-cpu-aarch64-darwin", "_gated_norm_cpu_1a2b3c4.dylib"),
+        ("tvm-ffi01-cu130-x86_64-windows", "_gated_norm_cuda_1a2b3c4.dll"),
+    ],
+)
+def test_the_native_module_is_called_like_the_id(tmp_path: Path, variant: str, module: str) -> None:
+    good = make_variant(tmp_path / "good", variant, files={"__init__.py": "", module: ""}, archs=("8.0",))
+    assert check(good) == []
+    bad = make_variant(tmp_path / "bad", variant, files={"__init__.py": "", f"x{module}": ""}, archs=("8.0",))
+    (found,) = check(bad)
+    assert found.rule == "KCI716"
+    assert module in found.message
+
+
+def test_native_code_in_a_noarch_variant(tmp_path: Path) -> None:
+    assert ids(check(make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "a/x.so.2": ""}))) == ["KCI717"]
+
+
+def test_a_dirty_source_and_an_unknown_dependency(tmp_path: Path) -> None:
+    (found,) = check(make_variant(tmp_path / "a", "torch-cpu", source=GitState(COMMIT, dirty=True)))
+    assert (found.rule, found.severity) == ("KCI719", "warning")
+    directory = make_variant(tmp_path / "b", "torch-cpu")
+    rewritten(directory, lambda data: data.update({"python-depends": ["einops", "nvidia-cutlass-dsl", "numpy"]}))
+    assert ids(check(directory)) == ["KCI720", "KCI720"]
+    directory = make_variant(tmp_path / "c", "torch-cuda")
+    rewritten(directory, lambda data: data.update({"python-depends": ["einops", "nvidia-cutlass-dsl"]}))
+    assert check(directory) == []
+
+
+def merged(tmp_path: Path) -> Path:
+    files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
+    planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)})
+    merge(files, tmp_path / "build", planned)
+    return tmp_path / "build"
+
+
+def test_a_merged_tree_agrees_with_its_manifest(tmp_path: Path) -> None:
+    assert check(merged(tmp_path)) == []
+
+
+def test_a_tree_that_changed_after_the_merge(tmp_path: Path) -> None:
+    tree = merged(tmp_path)
+    shutil.rmtree(tree / STABLE)
+    make_variant(tree, "torch-cpu")
+    rewritten(tree / CPU, lambda data: data.update(license="other"))
+    found = check(tree)
+    assert ids(found) == ["KCI718"] * 3
+    assert [item.message for item in found] == [
+        f"the manifest lists {STABLE}, which is not there",
+        "torch-cpu is there and not in the manifest",
+        f"{CPU} changed after it was merged",
+    ]
+
+
+def test_a_manifest_of_another_kernel_or_none_at_all(tmp_path: Path) -> None:
+    tree = merged(tmp_path)
+    path = tree / "kci-manifest.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps(data | {"version": 9, "missing": ["torch-cuda"]}))
+    assert ids(check(tree)) == ["KCI718", "KCI718", "KCI721"]
+    path.write_text("{")
+    assert ids(check(tree)) == ["KCI718"]
+
+
+def test_a_folder_of_trees(tmp_path: Path) -> None:
+    first = merged(tmp_path / "one")
+    shutil.copytree(first, tmp_path / "trees" / "a")
+    shutil.copytree(first, tmp_path / "trees" / "b")
+    (tmp_path / "trees" / "b" / STABLE / "x").write_text("")
+    found = check(tmp_path / "trees")
+    assert {item.rule for item in found} == {"KCI718", "KCI731"}
+    assert all("/b/" in item.path for item in found)
+
+
+def test_digests(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "_ops.py").write_text("x = 1\n")
+    (directory / "extra.txt").write_text("")
+    (directory / "__init__.py").unlink()
+    found = verify(directory, select=["KCI73"])
+    assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [
+        ("KCI731", "__init__.py"),
+        ("KCI731", "_ops.py"),
+        ("KCI731", "extra.txt"),
+    ]
+    data = json.loads((directory / "metadata.json").read_text())
+    del data["digest"]
+    (directory / "metadata.json").write_text(json.dumps(data))
+    assert ids(verify(directory, select=["KCI73"])) == ["KCI730"]
+
+
+def test_paths_are_shown_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_variant(tmp_path / "build", "torch-cpu", files={"a.py": ""})
+    monkeypatch.chdir(tmp_path)
+    assert verify("build")[0].path == "build/torch-cpu"
+    assert verify("build/torch-cpu/")[0].path.rstrip("/") == "build/torch-cpu"
+    assert verify(".")[0].path == "build/torch-cpu"
+    monkeypatch.chdir(tmp_path / "build" / "torch-cpu")
+    assert ids(verify(".")) == ["KCI702"]
+
+
+def test_every_rule_of_these_families_is_tested() -> None:
+    """A rule that no test names is a rule that nobody would miss."""
+    here = Path(__file__).parent
+    text = "".join(path.read_text() for folder in (here, here.parent / "tree") for path in folder.glob("test_*.py"))
+    own = [rule for rule in rules() if rule.startswith(("KCI6", "KCI7"))]
+    assert len(own) > 40
+    assert [rule for rule in own if rule not in text] == []
