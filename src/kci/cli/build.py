@@ -86,7 +86,6 @@ def _artifact(given: Path | None, kernel: Kernel, variant: Variant, *, alone: bo
 
     if given.exists() and not given.is_dir():
         raise UsageError(f"{given} is a file", hint="with several variants, --pack names a folder")
-    given.mkdir(parents=True, exist_ok=True)
     return given / artifact_name(kernel.build.name, variant.name)
 
 
@@ -119,6 +118,7 @@ def _build(
     if artifact is not None:
         from kci.tree.pack import pack
 
+        artifact.parent.mkdir(parents=True, exist_ok=True)
         pack(made.directory, artifact, made.leg)
     click.echo(str(made.directory))
 

@@ -119,11 +119,13 @@ def _with_fingerprints(
     import msgspec
 
     from kci.plan.fingerprint import fingerprints
+    from kci.plan.git import clean_commit
     from kci.plan.published import already, published
 
     known = published(trees)
     prints = fingerprints(asked.kernels, matrix, runners, container=wishes.container)
-    return msgspec.structs.replace(wishes, fingerprints=prints, skip=already(prints, known))
+    commit = clean_commit(Path(asked.kernels[0].directory)) if asked.kernels else None
+    return msgspec.structs.replace(wishes, fingerprints=prints, skip=already(prints, known), commit=commit)
 
 
 def _other_plans(asked: Selection, runners: Runners, wishes: Wishes, took: Durations) -> Iterator[Alternative]:

@@ -78,6 +78,15 @@ def changes_since(directory: Path, base: str) -> Changes:
     return Changes(root, parted, tuple(sorted(names)))
 
 
+def clean_commit(directory: Path) -> str | None:
+    """The commit of HEAD if the directory's tracked files are as it has them; None if not, or outside of git."""
+    if shutil.which("git") is None:
+        return None
+    commit = _text(_git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"))
+    changed = _git(directory, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
+    return commit if changed == b"" else None
+
+
 def read_blob(root: Path, commit: str, path: str) -> bytes | None:
     """What a file said in a commit; None if it was not there, or was no file or one too large for a build.toml."""
     found = _text(_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:{path}"))

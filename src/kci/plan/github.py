@@ -35,6 +35,7 @@ def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
         "schema": 1,
         "tier": plan.tier,
         "catalog": {"name": plan.catalog_name, "as_of": plan.catalog_as_of},
+        "commit": plan.commit,
         "has_work": bool(plan.legs),
         "kernels": plan.kernels,
         "legs": plan.legs,

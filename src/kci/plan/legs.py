@@ -30,6 +30,8 @@ class Wishes(msgspec.Struct, frozen=True):
     """The variants (kernel and name) that need not be built, and why."""
     fingerprints: Mapping[tuple[str, str], str] | None = None
     """What each variant (kernel and name) is made from."""
+    commit: str | None = None
+    """The commit that the fingerprints hold for."""
 
 
 def make_plan(
@@ -91,6 +93,7 @@ def make_plan(
         left_out=tuple(left_out),
         skipped=tuple(skipped),
         shards=shards(legs, count),
+        commit=wishes.commit,
     )
 
 

@@ -115,3 +115,5 @@ class Plan(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOut, ...]
     skipped: tuple[Skipped, ...] = ()
     shards: tuple[Shard, ...] = ()
+    commit: str | None = None
+    """The commit that the fingerprints hold for; None without them, outside of git, and with uncommitted changes."""
