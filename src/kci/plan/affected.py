@@ -104,7 +104,8 @@ def _decide(path: str, view: View) -> Decision:
     if relative == BUILD_TOML:
         return _configuration(path, view)
     found = effect(relative, view.build, view.uses)
-    if found.labels is None and view.before is not None:
+    known = any(relative in item.listed or relative in item.included for item in view.uses.values())
+    if not known and found.labels is None and view.before is not None:
         found = removed(relative, view.uses, listed(view.before.build)) or found
     return Decision(path, view.name, _touched(view, found), found.reason)
 

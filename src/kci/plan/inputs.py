@@ -210,7 +210,7 @@ def _leads_out(path: str) -> bool:
 
 # A directive that names what it includes, or one that does not; and names that are only asked for. Lengths are bounded,
 # so that no file makes the search slow.
-_NAME = rb"""["<]([^">\n]{1,4096})[">]"""
+_NAME = rb"""["<]([^"<>\n]{1,4096})[">]"""
 _INCLUDE = re.compile(rb"^[ \t]*\#[ \t]*(?:include|include_next|import|embed)\b[ \t]*(?:" + _NAME + rb"|(\S))", re.M)
 _ASKED = re.compile(rb"__has_(?:include|embed)[ \t]{0,8}\([ \t]{0,8}" + _NAME)
 
