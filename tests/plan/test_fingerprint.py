@@ -161,7 +161,9 @@ def test_it_moves_with_what_decides_the_bytes(
         pytest.param(write(".gitignore"), id="hidden file"),
         pytest.param(append("build.toml", "\n# a comment\n"), id="comment"),
         pytest.param(replace("[kernel.on_rocm]", "[kernel.for_amd]"), id="label of a component"),
-        pytest.param(replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'), id="place on the Hub"),
+        pytest.param(
+            replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'), id="place on the Hub"
+        ),
         pytest.param(replace('minver = "12.6"', 'minver = "12.0"'), id="bounds"),
         pytest.param(lambda root: os.utime(root / "csrc/cuda/norm.cu", (0, 0)), id="time"),
         pytest.param(lambda root: (root / "csrc/cuda/norm.cu").chmod(0o755), id="mode"),

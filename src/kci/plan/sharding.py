@@ -99,17 +99,14 @@ def shards(legs: Sequence[Leg], count: int) -> tuple[Shard, ...]:
 
 def split(total: int, weights: Sequence[int]) -> list[int]:
     """Split a number by weights: nothing for a weight of 0, at least 1 for every other, never more than the weight."""
-    whole = sum(weights)
-    if whole <= total:
-        return list(weights)
-    parts = [max(1, total * weight // whole) if weight else 0 for weight in weights]
+    beyond = [max(0, weight - 1) for weight in weights]
+    rest = min(sum(beyond), max(0, total - sum(weight > 0 for weight in weights)))
+    whole = max(1, sum(beyond))
+    parts = [min(1, weight) + rest * more // whole for weight, more in zip(weights, beyond, strict=True)]
     # Biggest remainder first; ties by position, so that the result is the same everywhere.
-    order = sorted(range(len(weights)), key=lambda index: (-(total * weights[index] % whole), index))
-    for index in order:
-        if sum(parts) >= total:
-            break
-        if 0 < parts[index] < weights[index]:
-            parts[index] += 1
+    order = sorted(range(len(weights)), key=lambda index: (-(rest * beyond[index] % whole), index))
+    for index in order[: rest - sum(rest * more // whole for more in beyond)]:
+        parts[index] += 1
     return parts
 
 
