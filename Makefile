@@ -45,6 +45,9 @@ format: $(VENV)/.dev  ## mend what can be mended by machine
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.dev  ## write the generated pages of docs/
+	$(BIN)/python tools/gen_docs.py
+
 bench: $(VENV)/.dev  ## figures, as ratios against something measured in the same run
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 

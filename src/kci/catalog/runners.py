@@ -86,6 +86,7 @@ class Hosted(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     as_of: Any
     source: str
     labels: tuple[str, ...]
+    default: str
     max_minutes: int
     concurrent: int
     concurrent_macos: int

@@ -14,14 +14,14 @@ _CAPABILITY = re.compile(r"([0-9]{1,2}\.[0-9])([af]?)(?:\+PTX)?", re.ASCII)
 
 
 class _Toolkit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    version: str
+    version: Version
     capabilities: frozenset[str]
     suffixed: frozenset[str]
     family: frozenset[str]
 
 
 class _Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    since: str
+    since: Version
     old: str
     new: str
 
@@ -37,7 +37,7 @@ class Toolkits(msgspec.Struct, frozen=True):
 
         A toolkit that is not in the data counts as the newest one that is not newer.
         """
-        known = [entry for entry in self.toolkit if Version.parse(entry.version) <= version]
+        known = [entry for entry in self.toolkit if entry.version <= version]
         return _builds(known[-1] if known else self.toolkit[0], capability)
 
     def ever_built(self, capability: str) -> bool:
@@ -50,13 +50,20 @@ class Toolkits(msgspec.Struct, frozen=True):
         Raises:
             IndexError: none can.
         """
-        return Version.parse([entry.version for entry in self.toolkit if _builds(entry, capability)][-1])
+        return [entry.version for entry in self.toolkit if _builds(entry, capability)][-1]
 
     def new_name(self, capability: str, version: Version) -> str:
         """What a capability is called at a toolkit that renamed it, else nothing; a suffix is carried over."""
         for entry in self.renamed:
-            if capability.startswith(entry.old) and Version.parse(entry.since) <= version:
+            if capability.startswith(entry.old) and entry.since <= version:
                 return entry.new + capability[len(entry.old) :]
+        return ""
+
+    def old_name(self, capability: str) -> str:
+        """What a capability was called before it was renamed, else nothing; a suffix is carried over."""
+        for entry in self.renamed:
+            if capability.startswith(entry.new):
+                return entry.old + capability[len(entry.new) :]
         return ""
 
 
@@ -74,4 +81,8 @@ def toolkits() -> Toolkits:
     import tomllib  # noqa: PLC0415
 
     data = tomllib.loads((Path(__file__).parent / "data" / "toolkits.toml").read_text(encoding="utf-8"))
-    return msgspec.convert(data, Toolkits)
+    return msgspec.convert({"toolkit": data["toolkit"], "renamed": data["renamed"]}, Toolkits, dec_hook=_version)
+
+
+def _version(_wanted: type, value: str) -> Version:
+    return Version.parse(value)

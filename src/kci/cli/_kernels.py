@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -20,6 +20,7 @@ from kci.matrix.types import Matrix, Tier
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay
     from kci.catalog.runners import Runners
+    from kci.catalog.where import Where
     from kci.cli import State
     from kci.config.reader import Kernel
     from kci.matrix.tiers import TierDefinition
@@ -100,8 +101,11 @@ def read_selection(
     only: Sequence[str] = (),
     where: str | None = None,
     catalog: str | None = None,
+    read: list[Kernel] | None = None,
 ) -> Selection:
     """Read the kernels and the settings that a command line names, and show what reading them found.
+
+    Kernels that were read elsewhere (`read`, out of a git revision) have the settings of the working directory.
 
     Raises:
         UsageError: an argument, a tier, an edition or an expression that does not exist or cannot be read.
@@ -119,13 +123,16 @@ def read_selection(
         narrow.append(by_choice(systems=systems, backends=backends, only=only))
     if where is not None:
         narrow.append(_where(where))
-    read = read_kernels(paths)
+    places: list[str] = []
+    if read is None:
+        read = read_kernels(paths)
+        places = [kernel.directory for kernel in read]
     found = [diagnostic for kernel in read for diagnostic in kernel.diagnostics]
     if found:
         from kci.cli._output import print_diagnostics
 
         print_diagnostics(found, quiet=state.quiet)
-    settings = settings_for([kernel.directory for kernel in read])
+    settings = settings_for(places)
     rows = load_catalog(catalog or settings.catalog)
     return Selection(read, rows, _overlays(settings), _tier(tier, settings), narrow)
 
@@ -146,18 +153,28 @@ def _overlays(settings: FoundSettings) -> list[tuple[str | None, Overlay]]:
     return overlays_of(settings)
 
 
-def _where(text: str) -> Narrow:
+def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
+    """Read the value of a `--where`.
+
+    Raises:
+        UsageError: it is no expression; the message shows where.
+    """
     from kci.catalog.comparisons import WhereError
     from kci.catalog.where import parse_where
-    from kci.matrix.filters import FIELDS, by_expression
 
     try:
-        return by_expression(parse_where(text, FIELDS))
+        return parse_where(text, fields)
     except WhereError as error:
         from kci.diagnostics import printable
 
         excerpt = f"\n  {printable(text)}\n  {' ' * error.column}^"
         raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None
+
+
+def _where(text: str) -> Narrow:
+    from kci.matrix.filters import FIELDS, by_expression
+
+    return by_expression(expression(text, FIELDS))
 
 
 def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import click
 
-from kci import __version__
 from kci.cli import Command, State
-from kci.cli._output import print_diagnostics, to_json
+from kci.cli._findings import FORMATS, show_findings
 from kci.config.discover import find_kernels
-from kci.config.settings import locate
-from kci.diagnostics import Severity, render_github
 from kci.plan.check import check
 
 
@@ -18,7 +15,7 @@ from kci.plan.check import check
 @click.option(
     "--format",
     "output",
-    type=click.Choice(["text", "json", "github", "sarif"]),
+    type=click.Choice(FORMATS),
     default="text",
     show_default=True,
     help="The form of the answer.",
@@ -29,29 +26,8 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, catalog: str
     """Check the build.toml of each KERNEL, the sources that it names, and kci.toml. Exit 1 if there is an error.
 
     A finding is silenced by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
-    `[lint] ignore` in kci.toml.
+    `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
     """
     checked = check(find_kernels(kernels), catalog)
-    found = checked.diagnostics
-    match output:
-        case "json":
-            click.echo(to_json({"schema": 1, "diagnostics": found}))
-        case "github":
-            click.echo("".join(render_github(diagnostic) + "\n" for diagnostic in found), nl=False)
-        case "sarif":
-            from pathlib import Path
-
-            from kci.cli._sarif import render_sarif
-
-            click.echo(render_sarif(found, __version__, locate(Path())[0]))
-        case _:
-            print_diagnostics(found, quiet=state.quiet)
-    counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
-    errors = counts[Severity.ERROR]
-    said = ", ".join(f"{count} {severity}{'' if count == 1 else 's'}" for severity, count in counts.items())
-    files = f"{len(checked.files)} file{'' if len(checked.files) == 1 else 's'}"
-    if output != "text" and not state.quiet:
-        click.echo(f"{files} checked: {said}", err=True)
-    elif output == "text":
-        click.echo(f"{files} checked: {said}")
-    return 1 if errors else 0
+    what = f"{len(checked.files)} file{'' if len(checked.files) == 1 else 's'} checked"
+    return show_findings(checked.diagnostics, output, quiet=state.quiet, verbose=state.verbose, what=what)

@@ -7,6 +7,7 @@ when there is something to point at, so that reading an ordinary file stays fast
 from __future__ import annotations
 
 import re
+import stat
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 """Where a value is: keys, and indexes into arrays, from the top of the file."""
+
+BOM = b"\xef\xbb\xbf"
+"""What some editors on Windows put first. The reference skips one, and so does kci; `text` is without it."""
 
 MAX_BYTES = 4 * 1024 * 1024
 """A larger file is refused unread. The largest real build.toml known has 550 KB."""
@@ -41,11 +45,20 @@ class Document:
         """Where the value at a path stands, or its nearest parent's key."""
         return self._nearest(key_path, 1)
 
-    def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
+    def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
+        """Where exactly the key and the value of a path stand, or None if the syntax tree does not have it."""
+        return self.places.get(key_path)
+
+    @property
+    def places(self) -> dict[KeyPath, tuple[Span, Span]]:
+        """Key and value of every key path, made when first asked for; see `index_places`."""
         if self._places is None:
             self._places = index_places(self.text)
+        return self._places
+
+    def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
         for length in range(len(key_path), 0, -1):
-            if found := self._places.get(key_path[:length]):
+            if found := self.places.get(key_path[:length]):
                 return found[which if length == len(key_path) else 0]
         return None
 
@@ -66,14 +79,24 @@ def read_document(path: Path, shown_as: str) -> Document:
         FindingsError: there is no such file (KCI001), it cannot be read or is too large (KCI002), it is not UTF-8
             (KCI003) or not TOML (KCI004).
     """
+    return parse_document(read_bytes(path, shown_as), shown_as)
+
+
+def read_bytes(path: Path, shown_as: str) -> bytes:
+    """Read a file as it is, or somewhat more than `MAX_BYTES` of it; see `read_document`."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for ever
+            raise refuse(finding("KCI002", "not a regular file", path=shown_as, hint=_NO_FILE))
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise refuse(finding("KCI001", f"there is no {path.name} here", path=shown_as, hint=_NO_FILE)) from None
-    except OSError as error:
-        raise refuse(finding("KCI002", f"cannot be read: {error.strerror or error}", path=shown_as)) from None
-    return parse_document(raw, shown_as)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise refuse(finding("KCI002", f"cannot be read: {_reason(error)}", path=shown_as)) from None
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 _NO_FILE = "name a directory that holds a build.toml, or one with kernels below it"
@@ -87,7 +110,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
             finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not hold them")
         )
     try:
-        text = raw.decode("utf-8")
+        text = raw.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
         span = _span_at(raw[: error.start].decode("utf-8", "replace"))
         message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"

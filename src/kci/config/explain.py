@@ -9,13 +9,15 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from kci.config.document import Document, KeyPath
 from kci.config.model import KernelDependency
-from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_git_url, check_kernel_name
+from kci.config.urls import check_git_url
+from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_kernel_name, shorten
 from kci.diagnostics import Diagnostic, finding
 
 
@@ -146,7 +148,7 @@ class _Walk:
         path: KeyPath,
         known: set[str] = frozenset(),  # type: ignore[assignment]
     ) -> Iterator[Diagnostic]:
-        hints = get_type_hints(wanted, include_extras=True)
+        hints = _hints(wanted)
         fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
         optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
         for key, field in fields.items():
@@ -176,18 +178,23 @@ class _Walk:
     def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
         where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, known) or one_of(known)
-        return self.problem("KCI101", (*path, key), f"`{_short(key)}` is not a key of {where}", hint, key=True)
+        return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
         hint = suggestion(value, known) or one_of(known)
-        return self.problem("KCI104", path, f"{_short(value)!r} is not a {kind}", hint)
+        return self.problem("KCI104", path, f"{shorten(value)!r} is not a {kind}", hint)
+
+
+@cache
+def _hints(wanted: type) -> dict[str, Any]:
+    return get_type_hints(wanted, include_extras=True)
 
 
 def dotted(path: KeyPath) -> str:
     """A key path as people write it: `kernel.norm.src[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{_short(part)}" if text else _short(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)
     return text
 
 
@@ -204,7 +211,3 @@ def suggestion(word: str, known: list[str]) -> str:
 def one_of(known: Any) -> str:
     """A hint that lists what is allowed."""
     return "one of: " + ", ".join(known)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+import stat
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,10 +55,13 @@ def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
             yield at_value(kernel, source.place, "KCI137", message, hint)
 
 
+@lru_cache(maxsize=65536)  # several lints ask about the same, perhaps many, paths
 def escapes(path: str) -> bool:
     """Whether a path is absolute, has a drive, or has more `..` than directories before them."""
     slashed = path.replace("\\", "/")
-    return slashed.startswith("/") or re.match(r"[A-Za-z]:", slashed) is not None or _normal(slashed).startswith("..")
+    if slashed.startswith("/") or slashed[1:2] == ":":
+        return True
+    return ".." in slashed and f"{_normal(slashed)}/".startswith("../")
 
 
 def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
@@ -64,7 +69,7 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     for source in _sources(kernel):
         if escapes(source.text):
             continue
-        if not source.text.strip() or "\0" in source.text or not os.path.lexists(directory / source.text):
+        if not source.text.strip() or "\0" in source.text or not os.path.lexists(f"{directory}/{source.text}"):
             hint = "paths are relative to the kernel's directory, not to the file's table"
             if any(char in source.text for char in "*?["):
                 hint = "patterns are not expanded: name every file"
@@ -77,21 +82,18 @@ def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     Only includes in quotes count, and only files that are there: an include of anything else is the compiler's matter.
     Headers of headers are followed. Each header is reported once, at the first source that needs it.
     """
-    listed = {_normal(source.text) for source in _sources(kernel) if not escapes(source.text)}
-    below = tuple(f"{entry}/" for entry in listed if (directory / entry).is_dir())
+    sources = [(source, _normal(source.text)) for source in _sources(kernel) if not escapes(source.text)]
+    listed = {path for _, path in sources}
+    below = tuple(f"{path}/" for path in listed if not path.endswith(_SCANNED) and (directory / path).is_dir())
     extensions = tuple(f".{ext}" for ext in kernel.build.framework.pyext or DEFAULT_PYEXT)
     reported: set[str] = set()
-    includes: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for source in _sources(kernel):
-        if escapes(source.text):
-            continue
-        seen = {_normal(source.text)}
-        todo = [_normal(source.text)]
+    includes = _Includes(directory)
+    for source, path in sources:
+        seen = {path}
+        todo = [path]
         while todo:
             file = todo.pop()
-            if (file, source.include) not in includes:
-                includes[file, source.include] = _included(directory, file, source.include)
-            for header in includes[file, source.include]:
+            for header in includes.of(file, source.include):
                 if header in seen:
                     continue
                 seen.add(header)
@@ -120,33 +122,54 @@ _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"'
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]{1,400})"', re.MULTILINE)
 
 
-def _included(directory: Path, file: str, include: tuple[str, ...]) -> list[str]:
-    """The files of the kernel that a file includes in quotes, sorted."""
-    text = _text(directory, file)
-    without = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][0] == '"' else " ", text)
-    headers = set()
-    for name in _INCLUDE.findall(without):
-        for base in (posixpath.dirname(file), *include):
-            header = _normal(posixpath.join(base, name))
-            if not escapes(header) and (directory / header).is_file():
-                headers.add(header)
-                break
-    return sorted(headers)
+class _Includes:
+    """What the files of a kernel include in quotes; each file is read once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.top = os.path.realpath(directory)
+        self.names: dict[str, list[str]] = {}
+        self.inside: dict[str, bool] = {}
+
+    def of(self, file: str, include: tuple[str, ...]) -> list[str]:
+        """The files of the kernel that a file includes, sorted."""
+        if file not in self.names:
+            self.names[file] = self.read(file)
+        headers = set()
+        for name in self.names[file]:
+            for base in (posixpath.dirname(file), *include):
+                header = _normal(posixpath.join(base, name))
+                if not escapes(header) and os.path.isfile(f"{self.top}/{header}"):  # noqa: PTH113
+                    headers.add(header)
+                    break
+        return sorted(headers)
+
+    def read(self, file: str) -> list[str]:
+        """The names that a source inside the kernel includes in quotes; none for any other file."""
+        path = f"{self.top}/{file}"
+        try:
+            if not file.endswith(_SCANNED) or not self.is_inside(path):
+                return []
+            with open(path, "rb") as stream:  # noqa: PTH123  - there may be tens of thousands of them
+                raw = stream.read(_READ_AT_MOST)
+        except (OSError, ValueError):
+            return []
+        if b"include" not in raw or b'"' not in raw:
+            return []
+        text = raw.decode("utf-8", "replace").replace("\r\n", "\n").replace("\\\n", "")
+        text = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][0] == '"' else " ", text)
+        return _INCLUDE.findall(text)
+
+    def is_inside(self, path: str) -> bool:
+        """Whether a path is a regular file that no link leads out of the kernel."""
+        parent = posixpath.dirname(path)
+        if parent not in self.inside:
+            self.inside[parent] = f"{os.path.realpath(parent)}/".startswith(f"{self.top}/")
+        status = os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            return os.path.realpath(path).startswith(f"{self.top}/") and os.path.isfile(path)  # noqa: PTH113
+        return self.inside[parent] and stat.S_ISREG(status.st_mode)
 
 
-def _text(directory: Path, file: str) -> str:
-    """The text of a source inside the kernel; nothing for any other file."""
-    path = directory / file
-    try:
-        if not file.endswith(_SCANNED) or not path.is_file():
-            return ""
-        if not path.resolve().is_relative_to(directory.resolve()):
-            return ""
-        with path.open("rb") as stream:
-            return stream.read(_READ_AT_MOST).decode("utf-8", "replace").replace("\r\n", "\n").replace("\\\n", "")
-    except (OSError, ValueError):
-        return ""
-
-
+@lru_cache(maxsize=65536)
 def _normal(path: str) -> str:
     return posixpath.normpath(path) if path else ""

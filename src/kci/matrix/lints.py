@@ -8,6 +8,7 @@ judged at every CUDA version of the kernel's own release variants, by what the t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 from kci.catalog.archs import arch_tables
@@ -25,21 +26,30 @@ from kci.matrix.selection import exclusion, select
 from kci.matrix.types import Variant
 
 
-class Subject(NamedTuple):
-    """A kernel with its release variants."""
+class Subject:
+    """A kernel with its release variants, and what several lints want to know of them, found out once."""
 
-    kernel: Kernel
-    catalog: Catalog
-    variants: tuple[Variant, ...]
+    def __init__(self, kernel: Kernel, catalog: Catalog) -> None:
+        self.kernel = kernel
+        self.catalog = catalog
+        self.variants: tuple[Variant, ...] = select(kernel, catalog).variants
 
     def computes(self, backend: str) -> list[Version]:
         """The compute versions that compiled variants of a backend are built with, oldest first."""
-        found = {
-            Version.parse(variant.compute)
-            for variant in self.variants
-            if variant.backend == backend and variant.compute and variant.kind is not Kind.NOARCH
-        }
-        return sorted(found)
+        return self._computes.get(backend, [])
+
+    @cached_property
+    def _computes(self) -> dict[str, list[Version]]:
+        found: dict[str, set[Version]] = {}
+        for variant in self.variants:
+            if variant.compute and variant.kind is not Kind.NOARCH:
+                found.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
+        return {backend: sorted(versions) for backend, versions in found.items()}
+
+    @cached_property
+    def entries(self) -> list[_Entry]:
+        """Every known capability of every component's list, each once per list."""
+        return list(_entries(self))
 
     def cuda_components(self) -> Iterator[tuple[str, CudaComponent]]:
         """The components for CUDA, by label."""
@@ -58,7 +68,7 @@ Lint = Callable[[Subject], Iterator[Diagnostic]]
 
 def lint_matrix(kernel: Kernel, catalog: Catalog) -> list[Diagnostic]:
     """What every lint of `MATRIX_LINTS` finds in a kernel."""
-    subject = Subject(kernel, catalog, select(kernel, catalog).variants)
+    subject = Subject(kernel, catalog)
     return [diagnostic for lint in MATRIX_LINTS for diagnostic in lint(subject)]
 
 
@@ -101,7 +111,7 @@ def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
 
 def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
     """KCI151: a newer toolkit of the matrix does not have a capability any more, and leaves it out."""
-    for entry in _entries(subject):
+    for entry in subject.entries:
         if entry.too_new:
             new = toolkits().new_name(entry.text, entry.too_new[0])
             what = f"is called {new} at" if new else "is gone at"
@@ -115,7 +125,7 @@ def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
 
 def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
     """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
-    for entry in _entries(subject):
+    for entry in subject.entries:
         if entry.lost:
             reason, hint = _why_lost(entry, _siblings(subject, entry))
             message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
@@ -123,20 +133,23 @@ def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
-    """KCI153: an older toolkit of the matrix cannot build a capability yet, and leaves it out."""
-    for entry in _entries(subject):
-        if entry.too_old:
-            old = [item.old for item in toolkits().renamed if entry.text.startswith(item.new)]
-            if any(entry.text.replace(item.new, item.old) in _siblings(subject, entry) for item in toolkits().renamed):
-                continue  # the older name of the same thing is listed too
-            also = f" (called {old[0]} there, if it exists)" if old else ""
-            message = f"CUDA {_list(entry.too_old)} cannot build capability {entry.text} yet: not built there{also}"
-            yield at_value(subject.kernel, entry.place, "KCI153", message, "nothing to do, unless it must be there")
+    """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
+    lists: dict[KeyPath, dict[Version, list[str]]] = {}
+    for entry in subject.entries:
+        if toolkits().old_name(entry.text) not in _siblings(
+            subject, entry
+        ):  # else the same is listed by its older name
+            for version in entry.too_old:
+                lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
+    for place, by_version in lists.items():
+        parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
+        hint = "nothing to do, unless they must be there"
+        yield at_key(subject.kernel, place, "KCI153", f"{'; '.join(parts)}: not built there", hint)
 
 
 def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
     """KCI154: the intersection keeps a capability that the toolkit cannot generate: the compiler stops."""
-    for entry in _entries(subject):
+    for entry in subject.entries:
         if entry.refused:
             message = f"capability {entry.text} is asked for at CUDA {_list(entry.refused)}, which cannot build it"
             hint = "leave it out, or narrow the CUDA versions with `general.cuda` or `cuda-minver`"
@@ -177,7 +190,6 @@ def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
-    """Every known capability of every list, each once per list."""
     for label, component in subject.cuda_components():
         wanted = component.cuda_capabilities or ()
         versions = subject.toolkits_of(component)
@@ -223,9 +235,11 @@ def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
 
 def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
     """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
+    bare = _bare(subject)  # nothing_left speaks about those
     for label, component in subject.cuda_components():
-        without = _without(subject, component)
-        if without and len(without) < len(subject.computes(Backend.CUDA)):
+        missing = _without(subject, component)
+        without = [version for version in missing if version not in bare]
+        if without and len(missing) < len(subject.computes(Backend.CUDA)):
             message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
             hint = "nothing to do, if the binding compiles without it"
             yield at_value(subject.kernel, ("kernel", label, "cuda-minver"), "KCI157", message, hint)
@@ -235,7 +249,7 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
     """KCI158: `cuda-minver` leaves every CUDA component out of a variant, or one component out of all."""
     components = dict(subject.cuda_components())
     versions = subject.computes(Backend.CUDA)
-    bare = [version for version in versions if all(version in _without(subject, item) for item in components.values())]
+    bare = _bare(subject)
     for label, component in components.items():
         place: KeyPath = ("kernel", label, "cuda-minver")
         if versions and len(_without(subject, component)) == len(versions):
@@ -248,6 +262,12 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
             hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
             yield at_value(subject.kernel, place, "KCI158", message, hint)
             bare = []
+
+
+def _bare(subject: Subject) -> list[Version]:
+    """The CUDA versions of the matrix at which no component is compiled, of kernels that have some."""
+    without = [set(_without(subject, component)) for _, component in subject.cuda_components()]
+    return sorted(set.intersection(*without)) if without else []
 
 
 def _without(subject: Subject, component: CudaComponent) -> list[Version]:

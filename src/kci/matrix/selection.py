@@ -184,8 +184,9 @@ class _Choice:
             if group not in newest or item.torch > newest[group].torch:
                 newest[group] = item
         kept = [newest[group] for group in sorted(newest)]
+        chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows
         for item in candidates:
-            if item not in kept:
+            if id(item) not in chosen:
                 reason = "one stable ABI build serves every torch: it is built with the newest one for this compute"
                 self.drop(item, Decision("KCI207", reason, ("torch", "stable-abi", str(item.backend))))
         return kept
@@ -201,7 +202,7 @@ class _Choice:
         for row, variant in pairs:
             key = (variant.system, variant.name)
             if key in first:
-                reason = f"{variant.name} comes from an earlier row; its content does not depend on the row"
+                reason = f"{variant.name} is built from an earlier row: its name does not tell the two apart"
                 self.drop(row, Decision("KCI209", reason))
             else:
                 first[key] = (row, variant)
@@ -253,7 +254,7 @@ class _Choice:
         path, line = row.line()
         match variant.kind:
             case Kind.STABLE_ABI:
-                reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}, the newest"
+                reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
             case Kind.TVM_FFI:
                 reason = f"tvm-ffi {variant.tvm_ffi}"
             case Kind.NOARCH:

@@ -14,7 +14,7 @@ from kci.config.lints import in_file_order, lint_file
 from kci.config.reader import BUILD_TOML, Kernel, read_kernel
 from kci.config.settings import FoundSettings, find_settings, locate
 from kci.config.silence import apply_comments, apply_settings
-from kci.config.sources import lint_sources
+from kci.config.sources import lint_sources, source_escapes
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, KciError
 from kci.matrix.lints import lint_matrix
@@ -60,7 +60,7 @@ def lint_kernel(kernel: Kernel, catalog: Catalog, directory: Path | None) -> lis
         catalog: the rows to judge it by.
         directory: where it lies; None for a text alone, whose sources nobody can look at.
     """
-    found = [*kernel.diagnostics, *lint_file(kernel)]
+    found = [*kernel.diagnostics, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
         found += lint_sources(kernel, directory)
     found += lint_matrix(kernel, catalog)
