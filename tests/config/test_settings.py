@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from conftest import ROOT
 from kci.config.document import parse_document
+from kci.config.schema import schema_text
 from kci.config.settings import (
     BaseTier,
     FoundSettings,
@@ -138,6 +139,8 @@ def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
 
 
 def test_the_schema_knows_every_key_and_refuses_others() -> None:
+    checked_in = (ROOT / "schemas" / "kci.schema.json").read_text(encoding="utf-8")
+    assert checked_in == schema_text(settings_schema()), "run `kci schema kci.toml > schemas/kci.schema.json`"
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with check-jsonschema")
     schema = settings_schema()
     jsonschema.Draft202012Validator.check_schema(schema)

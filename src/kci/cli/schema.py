@@ -8,14 +8,17 @@ import click
 
 from kci.cli import Command
 
-SCHEMAS = {"build.toml": "kci.config.schema:build_schema"}
+SCHEMAS = {
+    "build.toml": "kci.config.schema:build_schema",
+    "kci.toml": "kci.config.settings:settings_schema",
+}
 """What has a schema, and the function that makes it; a module is imported only when its schema is asked for."""
 
 
 @click.command("schema", cls=Command)
 @click.argument("what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]")
 def command(what: str) -> None:
-    """The JSON Schema of build.toml (for editors), or of WHAT."""
+    """The JSON Schema of build.toml or kci.toml, for editors."""
     from kci.config.schema import schema_text
 
     module, _, function = SCHEMAS[what].partition(":")

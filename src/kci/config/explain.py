@@ -43,7 +43,7 @@ _TOML_NAME = {
     str: "a string",
     bool: "a boolean",
     int: "an integer",
-    float: "a number",
+    float: "a float",
     dict: "a table",
     list: "an array",
 }
@@ -139,7 +139,7 @@ class _Walk:
         elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
             return  # an integer is a number
         elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            yield self.wrong_type(_TOML_NAME[wanted], value, path)
+            yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
 
     def check_struct(
         self,

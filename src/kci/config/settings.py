@@ -356,10 +356,6 @@ def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) 
 
 def settings_schema() -> dict[str, Any]:
     """The JSON Schema of kci.toml, for editors; made from the types that read it."""
-    schema = msgspec.json.schema(Settings)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": KCI_TOML,
-        "description": "How and where one repository wants its GPU kernels built by kci.",
-        **schema,
-    }
+    from kci.config.schema import document_schema  # noqa: PLC0415  - only asked for by `kci schema`
+
+    return document_schema(Settings, "kci.toml: how and where a repository wants its GPU kernels built")
