@@ -17,7 +17,8 @@ from kci.diagnostics import Diagnostic, rules
 from kci.errors import FindingsError, UsageError
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.types import Tier
-from kci.plan.legs import RunnerGroup, github_matrix, make_plan
+from kci.plan.github import github_matrix
+from kci.plan.legs import RunnerGroup, make_plan
 from kci.plan.settings import resolve_tier, runners_from
 from kci.plan.settings_lints import SETTINGS_LINTS, is_cron, lint_settings
 

@@ -74,34 +74,33 @@ class Runners(msgspec.Struct, frozen=True):
 @cache
 def default_runners() -> Runners:
     """The runners and images that kci ships."""
-    import tomllib  # noqa: PLC0415
-
-    data = tomllib.loads((Path(__file__).parent / "data" / "runners.toml").read_text(encoding="utf-8"))
+    data = _data("runners")
     return msgspec.convert({"runner": data["runner"], "build": data["build"]}, Runners)
 
 
-class Hosted(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    """The machines that GitHub hosts for everybody, and what one account may use of them."""
+class Quotas(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """What one account may use of the machines that GitHub hosts for everybody."""
 
     as_of: Any
     source: str
-    labels: tuple[str, ...]
-    default: str
     max_minutes: int
     concurrent: int
     concurrent_macos: int
 
 
 @cache
-def hosted() -> Hosted:
-    """What is known about GitHub's own runners."""
-    import tomllib  # noqa: PLC0415
-
-    data = tomllib.loads((Path(__file__).parent / "data" / "hosted.toml").read_text(encoding="utf-8"))
-    return msgspec.convert(data, Hosted)
+def quotas() -> Quotas:
+    """GitHub's limits for its own runners."""
+    return msgspec.convert(_data("quotas"), Quotas)
 
 
 @cache
 def hosted_labels() -> frozenset[str]:
     """The labels of the runners that GitHub hosts for everybody."""
-    return frozenset(hosted().labels)
+    return frozenset(_data("hosted")["labels"])
+
+
+def _data(name: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415
+
+    return tomllib.loads((Path(__file__).parent / "data" / f"{name}.toml").read_text(encoding="utf-8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.catalog.prices import default_prices
-from kci.catalog.runners import Runner, hosted, hosted_labels
+from kci.catalog.runners import Runner, hosted_labels, quotas
 
 OWN_MINUTES = 5 * 24 * 60
 """What a job on a machine of one's own may take: GitHub gives it five days (GitHub docs, "Actions limits")."""
@@ -36,13 +36,13 @@ def pool_of(runner: Runner) -> Pool:
     if not is_hosted(runner):
         return UNKNOWN
     if runner.labels[0].lower().startswith("macos"):
-        return Pool("github-macos", hosted().concurrent_macos, queued=True)
-    return Pool("github-hosted", hosted().concurrent, queued=True)
+        return Pool("github-macos", quotas().concurrent_macos, queued=True)
+    return Pool("github-hosted", quotas().concurrent, queued=True)
 
 
 def most_minutes(runner: Runner) -> int:
     """What one job may take on a runner at most."""
-    return hosted().max_minutes if is_hosted(runner) else OWN_MINUTES
+    return quotas().max_minutes if is_hosted(runner) else OWN_MINUTES
 
 
 def price_of(runner: Runner) -> tuple[float, str] | None:
