@@ -44,7 +44,8 @@ def command(
 
             click.echo(to_json(as_json(matrix, explain)))
         case "github":
-            from kci.plan.legs import github_matrix, make_plan
+            from kci.plan.github import github_matrix
+            from kci.plan.legs import make_plan
 
             click.echo(github_matrix(make_plan(matrix, runners_for(read))))
         case "markdown":
