@@ -34,7 +34,7 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden`, for changing the golden files on purpose."""
+    """`--update-golden`, for changing the golden files on purpose, and `--list-rule-marks`, for tests/test_rules.py."""
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
     parser.addoption("--list-rule-marks", action="store_true", help="print the rule marks of the collected tests")
 

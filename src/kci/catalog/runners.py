@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,9 +28,11 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
     """How the variants of one backend are built."""
 
     minutes: int
-    """What a leg takes, roughly, where nothing was measured."""
+    """What a variant takes, roughly, where nothing was recorded."""
     timeout: int
-    """Minutes after which a leg is given up."""
+    """Minutes after which a leg of one variant is given up."""
+    setup: int = 1
+    """Minutes that pass before a leg builds: starting, fetching the sources, pulling the image."""
     image: dict[str, str] = {}
     """The build image by system; a system without one cannot be built by kci's own builders."""
 
@@ -71,16 +74,33 @@ class Runners(msgspec.Struct, frozen=True):
 @cache
 def default_runners() -> Runners:
     """The runners and images that kci ships."""
-    import tomllib  # noqa: PLC0415
-
-    data = tomllib.loads((Path(__file__).parent / "data" / "runners.toml").read_text(encoding="utf-8"))
+    data = _data("runners")
     return msgspec.convert({"runner": data["runner"], "build": data["build"]}, Runners)
+
+
+class Quotas(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """What one account may use of the machines that GitHub hosts for everybody."""
+
+    as_of: Any
+    source: str
+    max_minutes: int
+    concurrent: int
+    concurrent_macos: int
+
+
+@cache
+def quotas() -> Quotas:
+    """GitHub's limits for its own runners."""
+    return msgspec.convert(_data("quotas"), Quotas)
 
 
 @cache
 def hosted_labels() -> frozenset[str]:
     """The labels of the runners that GitHub hosts for everybody."""
+    return frozenset(_data("hosted")["labels"])
+
+
+def _data(name: str) -> dict[str, Any]:
     import tomllib  # noqa: PLC0415
 
-    data = tomllib.loads((Path(__file__).parent / "data" / "hosted.toml").read_text(encoding="utf-8"))
-    return frozenset(data["labels"])
+    return tomllib.loads((Path(__file__).parent / "data" / f"{name}.toml").read_text(encoding="utf-8"))

@@ -96,7 +96,8 @@ def _legs(state: State, kernels: tuple[str, ...], root: Path, tier: str) -> tupl
     import json
 
     from kci.cli._kernels import runners_for, selected_matrix
-    from kci.plan.legs import github_matrix, make_plan
+    from kci.plan.github import github_matrix
+    from kci.plan.legs import make_plan
 
     matrix, read = selected_matrix(State(quiet=True, verbose=state.verbose), kernels, tier=tier)
     include = json.loads(github_matrix(make_plan(matrix, runners_for(read))))["include"]

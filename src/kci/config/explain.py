@@ -24,15 +24,16 @@ from kci.diagnostics import Diagnostic, finding
 MAX_PROBLEMS = 200
 
 
-def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diagnostic]:
+def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPath = ()) -> list[Diagnostic]:
     """Everything in `data` that `schema` does not allow, in file order; at most `MAX_PROBLEMS`, and a note of more.
 
     Args:
         document: the file, for places.
         data: its content (perhaps with keys respelled).
-        schema: the struct that the whole file should be.
+        schema: the struct that the data should be.
+        place: where in the file the data stands; by default it is the whole file.
     """
-    problems = list(islice(_Walk(document).check(schema, data, ()), MAX_PROBLEMS + 1))
+    problems = list(islice(_Walk(document).check(schema, data, place), MAX_PROBLEMS + 1))
     if len(problems) > MAX_PROBLEMS:
         message = f"more than {MAX_PROBLEMS} problems, of which these are the first"
         problems[-1] = finding("KCI116", message, path=document.path)

@@ -25,6 +25,10 @@ class Backend(enum.StrEnum):
     XPU = "xpu"
 
 
+SYSTEMS = ("aarch64-darwin", "aarch64-linux", "aarch64-windows", "x86_64-linux", "x86_64-windows")
+"""Every system that a variant name can carry."""
+
+
 class Depend(enum.StrEnum):
     """A C++ dependency that a component can name in `depends`."""
 

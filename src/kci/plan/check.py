@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.catalog.overlay import Overlay, for_kernel, overlays_of
 from kci.catalog.rows import Catalog, load_catalog
 from kci.config.discover import find_kernels
 from kci.config.lints import in_file_order, lint_file
@@ -17,6 +18,7 @@ from kci.config.sources import lint_sources, source_escapes
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, KciError
 from kci.matrix.lints import lint_matrix
+from kci.matrix.tiers import tier_of
 from kci.plan.settings_lints import lint_settings
 
 
@@ -75,7 +77,8 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
     except FindingsError as error:
         found += error.diagnostics
     rows, problems = _catalog(catalog, settings)
-    found += problems
+    overlays, unreadable = _overlays(settings)
+    found += problems + unreadable
     names = set()
     for directory in directories:
         files.append(BUILD_TOML if directory == "." else f"{directory.rstrip('/')}/{BUILD_TOML}")
@@ -85,10 +88,11 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
             found += error.diagnostics
             continue
         names.add(kernel.build.name)
-        found += lint_kernel(kernel, rows, Path(directory))
+        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory))
     if settings.document is not None:
         files.append(settings.document.path)
-        if any(entry.kernel not in {None, *names} for entry in settings.settings.limits):
+        meant = {item.kernel for item in settings.settings.limits} | {item.kernel for item in settings.settings.overlay}
+        if meant - {None, *names}:
             names |= _all_names(settings.root)
         found += apply_comments(lint_settings(settings, names), settings.document)
     return Checked(tuple(files), tuple(apply_settings(found, settings, files)))
@@ -103,6 +107,20 @@ def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[D
         span = settings.document.value_span(("catalog",))
         problem = finding("KCI332", error.message, hint=error.hint, path=settings.document.path, span=span)
         return load_catalog(), [problem, *error.diagnostics]
+
+
+def _overlays(settings: FoundSettings) -> tuple[list[tuple[str | None, Overlay]], list[Diagnostic]]:
+    """The overlays of kci.toml, and what is wrong with them and with its tiers."""
+    problems: list[Diagnostic] = []
+    for name in settings.settings.tiers:
+        try:
+            tier_of(name, settings)
+        except FindingsError as error:
+            problems += error.diagnostics
+    try:
+        return overlays_of(settings), problems
+    except FindingsError as error:
+        return [], [*problems, *error.diagnostics]
 
 
 def _all_names(root: Path) -> set[str]:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
-from collections.abc import Callable
-
 import msgspec
 
 from kci.catalog.runners import BuildDefaults, LegLimit, Runner, Runners, default_runners
 from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Backend
-from kci.errors import UsageError
 from kci.matrix.names import SYSTEMS
-from kci.matrix.types import Tier, Variant
 
 BUILDABLE = (*(str(backend) for backend in Backend), "noarch")
 """What a runner can be for."""
@@ -80,28 +75,3 @@ def _overlay(runner: Runner, machine: Machine) -> Runner:
     if machine.labels is not None or machine.group is not None:
         set_here |= {"labels": machine.labels or (), "group": machine.group or ""}
     return msgspec.structs.replace(runner, **set_here)
-
-
-def resolve_tier(name: str, settings: Settings) -> tuple[Tier, Callable[[Variant], str | None] | None]:
-    """What a tier's name stands for: a tier of kci, and the filter by which a tier of one's own narrows it.
-
-    Raises:
-        UsageError: there is no such tier.
-    """
-    if name in list(Tier):
-        return Tier(name), None
-    if name not in settings.tiers:
-        known = ", ".join([*(str(tier) for tier in Tier), *sorted(settings.tiers)])
-        raise UsageError(f"there is no tier {name!r}", hint=f"the tiers are {known}")
-    tier = settings.tiers[name]
-
-    def keep(variant: Variant) -> str | None:
-        if tier.backends and variant.backend not in tier.backends:
-            return f"tier {name} is for {', '.join(tier.backends)}"
-        if tier.systems and variant.system not in tier.systems:
-            return f"tier {name} is for {', '.join(tier.systems)}"
-        if tier.only and not any(fnmatch.fnmatchcase(variant.name, pattern) for pattern in tier.only):
-            return f"tier {name} takes only {', '.join(tier.only)}"
-        return None
-
-    return Tier(tier.base), keep
