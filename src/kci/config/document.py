@@ -147,7 +147,7 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
     """
     total = 0
     for number, line in enumerate(text.split("\n"), start=1):
-        if "." not in line:
+        if "." not in line or line.lstrip(" \t").startswith("#"):
             continue
         found = _DOTTED.match(line)
         total += found[0].count(".") if found else 0
