@@ -28,10 +28,10 @@ demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this m
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
-test-fast: $(VENV)/.dev  ## the tests that need no torch, in under a minute
-	$(BIN)/python -m pytest -m 'not torch' -n 2
+test-fast: $(VENV)/.dev  ## the tests that need no torch and no network, in under a minute
+	$(BIN)/python -m pytest -m 'not torch and not network' -n 2
 
 lint: $(VENV)/.dev  ## style, and the direction of imports
 	$(BIN)/ruff check .

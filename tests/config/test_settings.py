@@ -132,6 +132,7 @@ def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
         "Publish",
         "ActionPin",
         "Ignore",
+        "KernelOverlay",
         "LintSettings",
     }
     module = vars(__import__("kci.config.settings", fromlist=["x"]))

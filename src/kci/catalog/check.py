@@ -55,7 +55,7 @@ def _twice(rows: Sequence[Row]) -> Iterator[Diagnostic]:
 
 def toolkit_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
     """KCI122: a CUDA version outside of those that kci has facts about."""
-    known = [Version.parse(entry.version) for entry in toolkits().toolkit]
+    known = [entry.version for entry in toolkits().toolkit]
     for row in _once(catalog, lambda row: (row.backend, row.compute)):
         if row.backend is Backend.CUDA and row.compute and not known[0] <= row.compute <= _last_minor(known[-1]):
             hint = f"known are CUDA {known[0]} to {known[-1]}"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from kci.config.document import Document, KeyPath, read_document, refuse
+from kci.config.model import decode_value
 from kci.config.overlays import RowTable
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import finding
@@ -155,7 +156,7 @@ def convert_table(document: Document, data: dict[str, Any], schema: type[_Table]
         FindingsError: it is not (KCI120); it carries everything that is wrong.
     """
     try:
-        return msgspec.convert(data, schema, dec_hook=_decode)
+        return msgspec.convert(data, schema, dec_hook=decode_value)
     except (msgspec.ValidationError, RecursionError) as error:
         from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
 
@@ -201,12 +202,6 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
 
 
 _VERSIONED = (Backend.CUDA, Backend.ROCM, Backend.XPU, Backend.CANN)
-
-
-def _decode(_wanted: type, value: Any) -> Version:
-    if not isinstance(value, str):
-        raise ValueError("expected a version string")
-    return Version.parse(value)
 
 
 def beside(catalog: Catalog) -> tuple[list[Row], list[Removed]]:

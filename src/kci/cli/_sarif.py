@@ -36,6 +36,7 @@ def render_sarif(diagnostics: Iterable[Diagnostic], tool_version: str, root: Pat
     driver = {
         "name": "kci",
         "version": tool_version,
+        "informationUri": "https://github.com/kci/build",
         "rules": [_rule(known[rule]) for rule in used],
     }
     run = {
@@ -81,18 +82,17 @@ def _result(diagnostic: Diagnostic, index: int, base: Path, seen: Counter[str]) 
         "message": {"text": text},
         "partialFingerprints": {"kciFinding/v1": digest},
     }
-    if diagnostic.path:
-        place: dict[str, Any] = {"artifactLocation": {"uri": uri}}
-        if not uri.startswith("file:"):
-            place["artifactLocation"]["uriBaseId"] = "%SRCROOT%"
-        if diagnostic.line:
-            place["region"] = _region(diagnostic)
-        result["locations"] = [{"physicalLocation": place}]
+    # Code scanning refuses a result without a location; what no file is to blame for stands at the repository itself.
+    place: dict[str, Any] = {"artifactLocation": {"uri": uri or "."}, "region": _region(diagnostic)}
+    if not uri.startswith("file:"):
+        place["artifactLocation"]["uriBaseId"] = "%SRCROOT%"
+    result["locations"] = [{"physicalLocation": place}]
     return result
 
 
 def _region(diagnostic: Diagnostic) -> dict[str, int]:
-    region = {"startLine": diagnostic.line}
+    """Where in the file; code scanning wants a line, so what is about a whole file stands at its first."""
+    region = {"startLine": diagnostic.line or 1}
     if diagnostic.column:
         region["startColumn"] = diagnostic.column
     if diagnostic.end_line:

@@ -9,6 +9,7 @@ import click
 
 from kci.cli import Command, State
 from kci.cli._kernels import read_selection, selection_options
+from kci.config.reader import BUILD_TOML
 from kci.matrix.diff import KernelDiff, diff_matrices, read_matrix_json
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def command(state: State, /, old: str, new: str, output: str, exit_code: bool, *
 
 def _side(state: State, spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:
     path = Path(spec)
-    if path.is_file() and path.suffix == ".json":
+    if path.exists() and not path.is_dir() and path.name != BUILD_TOML:  # a pipe will do: `kci diff <(...) .`
         return read_matrix_json(path)
     if ":" in spec and not path.exists():
         from kci.config.revision import read_revision

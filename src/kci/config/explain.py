@@ -10,6 +10,7 @@ import enum
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import islice
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -20,9 +21,11 @@ from kci.config.urls import check_git_url
 from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_kernel_name, shorten
 from kci.diagnostics import Diagnostic, finding
 
+MAX_PROBLEMS = 200
+
 
 def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPath = ()) -> list[Diagnostic]:
-    """Everything in `data` that `schema` does not allow, in file order.
+    """Everything in `data` that `schema` does not allow, in file order; at most `MAX_PROBLEMS`, and a note of more.
 
     Args:
         document: the file, for places.
@@ -30,7 +33,10 @@ def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPa
         schema: the struct that the data should be.
         place: where in the file the data stands; by default it is the whole file.
     """
-    problems = list(_Walk(document).check(schema, data, place))
+    problems = list(islice(_Walk(document).check(schema, data, place), MAX_PROBLEMS + 1))
+    if len(problems) > MAX_PROBLEMS:
+        message = f"more than {MAX_PROBLEMS} problems, of which these are the first"
+        problems[-1] = finding("KCI116", message, path=document.path)
     return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.rule, problem.message))
 
 

@@ -258,11 +258,15 @@ def to_build(data: dict[str, Any]) -> Build:
     Raises:
         msgspec.ValidationError: the first thing that is wrong; `explain` finds all of them.
     """
-    return msgspec.convert(data, Build, dec_hook=_decode)
+    return msgspec.convert(data, Build, dec_hook=decode_value)
 
 
-def _decode(wanted: type, value: Any) -> Any:
-    """Msgspec's hook for the value types that are not its own."""
+def decode_value(wanted: type, value: Any) -> Any:
+    """Msgspec's hook for the value types that are not its own.
+
+    Raises:
+        ValueError: the value is none of them.
+    """
     if wanted is StableAbi:
         return StableAbi.parse(value)
     if not isinstance(value, str):

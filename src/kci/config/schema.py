@@ -64,6 +64,11 @@ def _value_schema(wanted: type) -> dict[str, Any]:
     return {"$ref": f"#/$defs/{wanted.__name__}"}
 
 
+def value_definition(wanted: type) -> dict[str, Any]:
+    """The schema of a value type that msgspec does not know, for documents that use a few of them."""
+    return _value_definitions()[wanted.__name__]
+
+
 def _value_definitions() -> dict[str, dict[str, Any]]:
     either_case = "|".join("".join(f"[{char}{char.upper()}]" if char.isalpha() else f"\\{char}" for char in scheme)
                            for scheme in GIT_SCHEMES)  # fmt: skip

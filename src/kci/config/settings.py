@@ -17,7 +17,7 @@ import msgspec
 from msgspec import field
 
 from kci.config.document import Document, parse_document, read_document, refuse
-from kci.config.model import Table, Unsigned
+from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlays import KernelOverlay
 from kci.config.values import Backend
 from kci.diagnostics import Diagnostic, finding
@@ -296,7 +296,7 @@ def interpret_settings(document: Document) -> Settings:
         FindingsError: it is no valid kci.toml; it carries every diagnostic.
     """
     try:
-        return msgspec.convert(document.data, Settings)
+        return msgspec.convert(document.data, Settings, dec_hook=decode_value)
     except (msgspec.ValidationError, RecursionError):
         from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
 
@@ -356,6 +356,7 @@ def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) 
 
 def settings_schema() -> dict[str, Any]:
     """The JSON Schema of kci.toml, for editors; made from the types that read it."""
-    from kci.config.schema import document_schema  # noqa: PLC0415  - only asked for by `kci schema`
+    from kci.config.schema import document_schema, value_definition  # noqa: PLC0415  - only asked for by `kci schema`
 
-    return document_schema(Settings, "kci.toml: how and where a repository wants its GPU kernels built")
+    title = "kci.toml: how and where a repository wants its GPU kernels built"
+    return document_schema(Settings, title, value_definition)

@@ -105,10 +105,14 @@ def _is_domain(host: str) -> bool:
 
 
 _IGNORED = frozenset("\u00ad\u200b\u2060\ufeff")
+_LONGEST_LABEL = 1000
+"""Far beyond what a host name can have; decoding longer ones takes time that grows with their square."""
 _REFUSED_CATEGORIES = frozenset(["Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"])
 
 
 def _good_label(label: str) -> bool:
+    if len(label) > _LONGEST_LABEL:
+        return label.isascii()
     if label[:4].lower() == "xn--":
         try:
             label = label[4:].encode("ascii").decode("punycode")

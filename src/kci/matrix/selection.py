@@ -74,7 +74,8 @@ def compute_matrix(
 
             table = for_kernel(catalog, overlays, kernel.build.name)
         selected.append(select(kernel, table, tier, narrow=narrow, explain=explain))
-    return Matrix(tier, catalog.name, catalog.as_of, tuple(selected))
+    changed_by = dict.fromkeys(overlay.document.path for _, overlay in overlays)
+    return Matrix(tier, "+".join([catalog.name, *changed_by]), catalog.as_of, tuple(selected))
 
 
 def select(

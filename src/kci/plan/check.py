@@ -91,7 +91,8 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
         found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory))
     if settings.document is not None:
         files.append(settings.document.path)
-        if any(entry.kernel not in {None, *names} for entry in settings.settings.limits):
+        meant = {item.kernel for item in settings.settings.limits} | {item.kernel for item in settings.settings.overlay}
+        if meant - {None, *names}:
             names |= _all_names(settings.root)
         found += apply_comments(lint_settings(settings, names), settings.document)
     return Checked(tuple(files), tuple(apply_settings(found, settings, files)))

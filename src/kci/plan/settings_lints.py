@@ -113,14 +113,18 @@ def currencies_mixed(subject: _Subject) -> Iterator[Diagnostic]:
             yield subject.at((*path, "currency"), "KCI325", message, "state every price in one currency")
 
 
-def limit_unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
-    """KCI326: a limit for a kernel that the repository does not have."""
+def unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI326: a limit or overlay for a kernel that the repository does not have."""
     if subject.kernels is None:
         return
-    for index, entry in enumerate(subject.settings.limits):
-        if entry.kernel is not None and entry.kernel not in subject.kernels:
-            message = f"no kernel here is named {entry.kernel[:60]!r}"
-            yield subject.at(("limits", index, "kernel"), "KCI326", message, _near(entry.kernel, subject.kernels))
+    settings = subject.settings
+    meant: list[tuple[KeyPath, str | None]] = [
+        *((("limits", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.limits)),
+        *((("overlay", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.overlay)),
+    ]
+    for path, name in meant:
+        if name is not None and name not in subject.kernels:
+            yield subject.at(path, "KCI326", f"no kernel here is named {name[:60]!r}", _near(name, subject.kernels))
 
 
 def limit_empty(subject: _Subject) -> Iterator[Diagnostic]:
@@ -278,7 +282,7 @@ SETTINGS_LINTS: tuple[Callable[[_Subject], Iterator[Diagnostic]], ...] = (
     label_misspelt,
     price_without_currency,
     currencies_mixed,
-    limit_unknown_kernel,
+    unknown_kernel,
     limit_empty,
     tier_name_taken,
     tier_unknown,
