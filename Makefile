@@ -28,10 +28,10 @@ demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this m
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
-test-fast: $(VENV)/.dev  ## the tests that need no torch, in under a minute
-	$(BIN)/python -m pytest -m 'not torch' -n 2
+test-fast: $(VENV)/.dev  ## the tests that need no torch and no network, in under a minute
+	$(BIN)/python -m pytest -m 'not torch and not network' -n 2
 
 lint: $(VENV)/.dev  ## style, and the direction of imports
 	$(BIN)/ruff check .
@@ -44,6 +44,9 @@ types: $(VENV)/.dev  ## the strict type checker
 format: $(VENV)/.dev  ## mend what can be mended by machine
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev  ## write the generated pages of docs/
+	$(BIN)/python tools/gen_docs.py
 
 bench: $(VENV)/.dev  ## figures, as ratios against something measured in the same run
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -25,7 +25,7 @@ MANIFEST = "kci-manifest.json"
 
 
 def main() -> None:
-    """Merge, then set the outputs."""
+    """Merge and verify, then set the outputs."""
     artifacts, into = lines_input("artifacts"), Path(text_input("into", "build"))
     if not artifacts:
         fail("the input `artifacts` is missing", 2)
@@ -43,6 +43,12 @@ def main() -> None:
         set_output("complete", "false")
         fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")
     manifests = find_manifests(into)
+    if manifests:
+        with group("Verify"):
+            verified = subprocess.run(kci_command("verify", "--", str(into)), check=False).returncode
+        if verified:
+            set_output("complete", "false")
+            fail(f"the merged tree does not meet the requirements (exit code {verified})", verified)
     complete = all(manifest.get("complete", not manifest.get("missing")) for manifest in manifests.values())
     tar = runner_temp() / "kci-tree.tar"
     pack(into, tar)

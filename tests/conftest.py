@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
+from kci import diagnostics
 from kci.catalog.rows import Catalog, load_catalog
 from kci.config.reader import Kernel, parse_kernel
 
@@ -31,8 +34,9 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden`, for changing the golden files on purpose."""
+    """`--update-golden`, for changing the golden files on purpose, and `--list-rule-marks`, for tests/test_rules.py."""
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
+    parser.addoption("--list-rule-marks", action="store_true", help="print the rule marks of the collected tests")
 
 
 @pytest.fixture(scope="session")
@@ -62,3 +66,45 @@ def torch_python(torch_cache: Path) -> Path:
     from kci.builders.environment import ensure_runtime
 
     return ensure_runtime("2.13", cache=torch_cache, log=print)
+
+
+# --- rules and the tests that they have -------------------------------------------------------------------------------
+#
+# A test marked `@pytest.mark.rule("KCI131", triggers=True)` shows that the rule speaks, one with `triggers=False` that
+# it stays silent. The fixture below holds a test to its marks; tests/test_rules.py asks that every rule has both kinds.
+
+
+class _Recorded(dict[str, diagnostics.Rule]):
+    """The rules, and which of them were looked up."""
+
+    def __init__(self, rules: dict[str, diagnostics.Rule]) -> None:
+        super().__init__(rules)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, rule: str) -> diagnostics.Rule:
+        self.asked.add(rule)
+        return super().__getitem__(rule)
+
+
+@pytest.fixture(autouse=True)
+def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail a test in which a rule that it is marked with did not do what the mark says."""
+    marks = list(request.node.iter_markers("rule"))
+    if not marks:
+        yield
+        return
+    recorded = _Recorded(diagnostics.rules())
+    monkeypatch.setattr(diagnostics, "rules", lambda: recorded)  # `finding` looks rules up there
+    yield
+    for mark in marks:
+        assert (mark.args[0] in recorded.asked) is mark.kwargs["triggers"], f"{mark.args[0]}: {mark.kwargs}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--list-rule-marks"):
+        for line in sorted({_mark_line(mark) for item in items for mark in item.iter_markers("rule")}):
+            print(line)
+
+
+def _mark_line(mark: Any) -> str:
+    return f"rule {mark.args[0]} {mark.kwargs['triggers']}"

@@ -35,6 +35,10 @@ class Rule(msgspec.Struct, frozen=True):
     summary: str
     why: str
     fix: str
+    bad: str = ""
+    """A part of a file that the rule speaks about; a test holds it to that."""
+    good: str = ""
+    """The same, mended."""
 
 
 class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -112,7 +116,7 @@ def _excerpt(diagnostic: Diagnostic, source_line: str) -> list[str]:
     """The source line with a caret below it; a very long line is cut around the caret."""
     start = diagnostic.column - 1
     offset = max(0, start - 40) if len(source_line) > _EXCERPT_WIDTH else 0
-    shown = _printable(source_line[offset : offset + _EXCERPT_WIDTH])
+    shown = printable(source_line[offset : offset + _EXCERPT_WIDTH])
     if diagnostic.end_line == diagnostic.line:
         width = diagnostic.end_column - diagnostic.column
     else:
@@ -122,7 +126,7 @@ def _excerpt(diagnostic: Diagnostic, source_line: str) -> list[str]:
     return [f"  {gutter}{shown}", f"  {' ' * (len(gutter) - 2)}| {' ' * (start - offset)}{'^' * width}"]
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with every control character made visible, so that hostile input cannot drive a terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 

@@ -56,6 +56,18 @@ def copy_checkout(into: Path) -> Path:
     return into
 
 
+def offline_pip(checkout: Path, into: Path) -> dict[str, str]:
+    """Environment variables with which pip installs the checkout from local files: every job of every run does it.
+
+    Args:
+        checkout: see `copy_checkout`.
+        into: an empty folder for kci's dependencies and what builds kci.
+    """
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(into), str(checkout), "hatchling"]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
+
+
 def commit_all(repository: Path) -> None:
     """Make the directory a git repository with one more commit that holds everything in it."""
     git = ["git", "-C", str(repository), "-c", "user.name=test", "-c", "user.email=test@example.invalid"]

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from buildkit import noarch_kernel, only_these, program, quiet
 
+from buildkit import noarch_kernel, only_these, program, quiet
 from conftest import ROOT
 from kci.builders import container
 from kci.builders.container import Mount, build_command, choose_image, docker_command, kci_source, run_in_container

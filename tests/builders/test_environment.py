@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
-from buildkit import CPU, STABLE_CPU, copy_kernel, quiet, request, variant, write_tree
-from wheels import make_wheel, only_wheels, torch_wheel
 
+from buildkit import CPU, STABLE_CPU, copy_kernel, quiet, request, variant, write_tree
 from kci.builders import native
 from kci.builders.cache import default_cache, work_dir
 from kci.builders.environment import COMPLETE, Environment, ensure, isolated, own, read_torch_version, same_version
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
+from wheels import make_wheel, only_wheels, torch_wheel
 
 
 def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import pytest
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
 from kci.builders import build_variant, native
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique
-from kci.builders.cuda import find_toolkit
+from kci.builders.cuda import ensure_toolkit, find_toolkit
 from kci.builders.depends import find_headers
 from kci.builders.limits import job_count
+from kci.builders.toolchains import toolchains
 from kci.config.values import Depend
 from kci.errors import MissingToolError, UnsafeError, UsageError
+from wheels import make_wheel, only_wheels
 
 NVCC = """
 case "$*" in
@@ -245,3 +247,42 @@ def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path
     with pytest.raises(UnsafeError, match="leads out"):
         build_variant(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet)
     assert not asked.cache.exists()
+
+
+# --- nvcc from wheels, with the real pip, offline ---
+
+
+def toolkit_wheels(folder: Path, version: str) -> None:
+    """Wheels of the names and versions of a toolkit; the one with nvcc has a file of that name."""
+    for package in toolchains().cuda[version]:
+        name, _, release = package.partition("==")
+        files = {f"nvidia/cu13/bin/{name}": "", "nvidia/cu13/bin/nvcc": ""} if name.endswith("nvcc") else {}
+        make_wheel(folder, name.replace("-", "_"), release, {f"nvidia/cu13/share/{name}": "", **files})
+
+
+def test_a_toolkit_of_wheels_appears_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
+) -> None:
+    toolkit_wheels(tmp_path / "wheels", "13.2")
+    only_wheels(monkeypatch, tmp_path / "wheels")
+    only_these(monkeypatch, tmp_path)
+    toolkit = find_toolkit("13.2", tmp_path / "cache", quiet)
+    ensure_toolkit(toolkit, Path(sys.executable), quiet)
+    assert toolkit.complete
+    assert len(list((toolkit.root / "share").iterdir())) == len(toolchains().cuda["13.2"])
+    said: list[str] = []
+    ensure_toolkit(toolkit, Path(sys.executable), said.append)
+    assert said == []
+
+
+def test_a_toolkit_of_wheels_that_cannot_be_had_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_system_toolkit: None
+) -> None:
+    toolkit_wheels(tmp_path / "wheels", "13.2")
+    next((tmp_path / "wheels").glob("nvidia_nvvm*")).unlink()
+    only_wheels(monkeypatch, tmp_path / "wheels")
+    only_these(monkeypatch, tmp_path)
+    toolkit = find_toolkit("13.2", tmp_path / "cache", quiet)
+    with pytest.raises(MissingToolError, match=r"No matching distribution found for nvidia-nvvm==13\.2\.86"):
+        ensure_toolkit(toolkit, Path(sys.executable), quiet)
+    assert [path.name for path in (tmp_path / "cache/cuda").iterdir()] == ["13.2.lock"]

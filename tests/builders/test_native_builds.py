@@ -265,3 +265,19 @@ def test_no_isolation_uses_the_torch_at_hand(tmp_path: Path, monkeypatch: pytest
     )  # fmt: skip
     assert module(what).is_file()
     assert not (what.cache / "envs").exists()
+
+
+@pytest.mark.network
+def test_nvcc_and_cutlass_come_from_wheels(tmp_path: Path) -> None:
+    """Whatever toolkit this machine has, 13.2 is one that kci can install."""
+    kernel = copy_kernel("twice", tmp_path)
+    config = (kernel / "build.toml").read_text()
+    head, cuda, tail = config.partition('backend = "cuda"\ndepends = ["torch"')
+    assert cuda
+    (kernel / "build.toml").write_text(f'{head}{cuda}, "cutlass_3_8"{tail}')
+    source = kernel / "csrc/twice.cu"
+    check = "#include <cutlass/version.h>\nstatic_assert(CUTLASS_MAJOR == 3 && CUTLASS_MINOR == 8);\n"
+    source.write_text(f"{check}{source.read_text()}static_assert(CUDART_VERSION == 13020);\n")
+    what = asked("torch-stable-abi211-cu132-x86_64-linux", kernel, tmp_path)
+    assert built(what).archs == ("8.0", "9.0+PTX")
+    check_manylinux(Binary(module(what)))

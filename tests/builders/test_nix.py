@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from buildkit import CPU, copy_kernel, only_these, program, quiet, request
 
+from buildkit import CPU, copy_kernel, only_these, program, quiet, request
 from kci.builders import build_variant, nix, plan_commands
 from kci.errors import BuildFailedError, MissingToolError
 

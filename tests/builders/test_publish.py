@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from buildkit import write_tree
 
+from buildkit import write_tree
 from kci.builders.publish import publish
 from kci.errors import UnsafeError
 

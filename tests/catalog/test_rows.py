@@ -32,15 +32,17 @@ def test_every_edition_is_sound(name: str) -> None:
     assert {row.system for row in loaded.rows} <= set(SYSTEMS)
     assert all(load_catalog(neighbour) for neighbour in loaded.beside)
     for row in loaded.rows:
-        path, line = loaded.line(row)
+        path, line = row.line()
         assert loaded.document.line(line) == "[[row]]", path
 
 
 def test_rows_beside_the_window_come_from_the_neighbours(catalog: Catalog) -> None:
-    found = {(row.torch.text, row.edition) for _, row in beside(catalog)}
+    rows, removed = beside(catalog)
+    found = {(row.torch.text, row.edition) for row in rows}
     assert found == {("2.11", DEFAULT_EDITION), ("2.11", "2026-03-25"), ("2.14", "2026-09-02")}
     supported = {row.key for row in catalog.rows if row.bundled}
-    assert not supported & {row.key for _, row in beside(catalog)}
+    assert not supported & {row.key for row in rows}
+    assert removed == []
 
 
 def test_every_row_that_kci_compiles_for_has_a_runner() -> None:
@@ -52,7 +54,7 @@ def test_every_row_that_kci_compiles_for_has_a_runner() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "missing required field"),
+        ("", "the file lacks the key `as-of`"),
         ('name = "x"\nas-of = 2026-01-01\nsource = "y"\nrow = 1', "row"),
         (
             'name = "x"\nas-of = 2026-01-01\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "gpu"\nsystems = []',
@@ -67,15 +69,43 @@ def test_every_row_that_kci_compiles_for_has_a_runner() -> None:
             '[[row]]\ntorch = "2.13"\nbackend = "cpu"\ncompute = ["1.0"]\nsystems = []',
             "a cpu row has no `compute` versions",
         ),
+        (
+            'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
+            '[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["../x"]',
+            "'../x' is no system",
+        ),
+        ('name = "x"\nas-of = "lately"\nsource = "y"\nrow = []', "`as-of` must be a date"),
     ],
 )
 def test_a_bad_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "mine.toml").write_text(text)
     with pytest.raises(FindingsError) as caught:
         load_catalog(str(tmp_path / "mine.toml"))
-    (found,) = caught.value.diagnostics
-    assert found.rule == "KCI120"
-    assert said in found.message
+    assert {found.rule for found in caught.value.diagnostics} == {"KCI120"}
+    assert any(said in found.message for found in caught.value.diagnostics)
+
+
+def test_the_editions_hold_the_facts_that_the_wheels_have() -> None:
+    """The older window has torch 2.11 with CUDA 12.8 and the Windows rows; the newer one torch 2.14 with ROCm 7.14."""
+
+    def computes(edition: str, torch: str, backend: str, system: str = "x86_64-linux") -> list[str]:
+        rows = load_catalog(edition).rows
+        return [
+            row.compute.text
+            for row in rows
+            if (row.torch.text, row.backend, row.system) == (torch, backend, system) and row.compute
+        ]
+
+    assert computes("2026-03-25", "2.11", "cuda") == ["12.6", "12.8", "13.0"]
+    assert computes("2026-03-25", "2.11", "rocm") == ["7.1", "7.2"]
+    assert computes("2026-03-25", "2.10", "rocm") == ["7.0", "7.1"]
+    assert computes("2026-03-25", "2.11", "cuda", "x86_64-windows") == ["12.8"]
+    assert computes("2026-03-25", "2.10", "xpu", "x86_64-windows") == ["2025.3.1"]
+    assert computes("2026-09-02", "2.14", "cuda") == ["12.6", "13.0", "13.2"]
+    assert computes("2026-09-02", "2.14", "cuda", "aarch64-linux") == ["12.6", "13.0", "13.2"]
+    assert computes("2026-09-02", "2.14", "rocm") == ["7.14"]
+    assert computes("2026-09-02", "2.13", "rocm") == ["7.1", "7.2"]
+    assert not [row for row in load_catalog("2026-08-20").rows if row.system.endswith("windows")]
 
 
 def test_an_unknown_edition_is_wrong_usage() -> None:

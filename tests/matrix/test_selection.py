@@ -6,14 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from conftest import ROOT, kernel, torch_kernel
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel
-from kci.matrix.names import parse_variant_name
-from kci.matrix.selection import compute_matrix, select
+from kci.config.values import Backend, Version
+from kci.matrix.selection import select
 from kci.matrix.types import Tier
 
 CONFORMANCE = ROOT.parent / "shared" / "conformance" / "variants.json"
@@ -190,58 +188,23 @@ def test_compat_lies_beside_the_window(catalog: Catalog) -> None:
     assert everything == released | {(variant.system, variant.name) for variant in compat}
 
 
-def test_a_filter_says_what_it_left_out(catalog: Catalog) -> None:
-    made = torch_kernel(["cpu", "cuda"])
-    matrix = compute_matrix(
-        [made], catalog, keep=lambda variant: None if variant.backend == "cpu" else "not asked for", explain=True
+def test_a_bound_that_nobody_wrote_is_called_a_default(catalog: Catalog) -> None:
+    from msgspec.structs import replace
+
+    old = replace(catalog, rows=(replace(catalog.rows[3], backend=Backend.CUDA, compute=Version.parse("11.2")),))
+    (dropped,) = select(torch_kernel(["cuda"]), old, explain=True).dropped
+    assert (dropped.rule, dropped.reason) == (
+        "KCI202",
+        "CUDA 11.2 is older than general.cuda.minver (11.8 by default)",
     )
-    assert {variant.backend for variant in matrix.kernels[0].variants} == {"cpu"}
-    filtered = [item for item in matrix.kernels[0].dropped if item.rule == "KCI211"]
-    assert {(item.backend, item.reason) for item in filtered} == {("cuda", "not asked for")}
 
 
-# --- properties ---
-
-BACKENDS = st.lists(st.sampled_from(["cpu", "cuda", "metal", "rocm", "xpu"]), min_size=1, unique=True)
-STABLE = st.one_of(
-    st.just(""),
-    st.just('stable-abi = "2.11"'),
-    st.sampled_from(["cpu", "cuda", "rocm"]).map(lambda backend: f'stable-abi = {{ {backend} = "2.10" }}'),
-)
-TORCHES = st.sampled_from(["2.10", "2.11", "2.12", "2.13", "2.14"])
-CUDAS = st.sampled_from(["12.4", "12.6", "13.0", "13.2", "13.4"])
-
-
-@settings(max_examples=60, deadline=None)
-@given(BACKENDS, STABLE, TORCHES, TORCHES, CUDAS, CUDAS)
-def test_selection_properties(
-    backends: list[str], stable: str, low: str, lower: str, cuda_low: str, cuda_lower: str
-) -> None:
-    catalog = load_catalog()
-    low, lower = max(low, lower), min(low, lower)
-    cuda_low, cuda_lower = max(cuda_low, cuda_lower), min(cuda_low, cuda_lower)
-
-    def made(torch: str, cuda: str) -> Kernel:
-        general = f'[general.cuda]\nminver = "{cuda}"'
-        return torch_kernel(backends, general=general, torch=f'{stable}\nminver = "{torch}"')
-
-    narrow, wide = made(low, cuda_low), made(lower, cuda_lower)
-    released = set(names(narrow, catalog))
-    assert released == set(names(narrow, catalog)), "a pure function"
-    assert released <= set(names(wide, catalog)), "widening the bounds removes nothing"
-    assert set(names(narrow, catalog, Tier.PR)) <= released, "a pull request builds a part of the release"
-    for name in released:
-        assert parse_variant_name(name).backend in backends
-
-
-def test_adding_a_row_removes_no_full_abi_variant(catalog: Catalog) -> None:
-    made = torch_kernel(["cpu", "cuda"])
-    every = set(names(made, catalog))
-    for position in range(len(catalog.rows)):
-        from msgspec.structs import replace
-
-        fewer = replace(catalog, rows=catalog.rows[:position] + catalog.rows[position + 1 :])
-        assert set(names(made, fewer)) <= every
+@pytest.mark.parametrize("spelling", ['stable-abi = "2.11"', '[torch.stable-abi]\ncpu = "2.11"'])
+def test_the_place_of_a_collapse_is_the_line_of_the_version(catalog: Catalog, spelling: str) -> None:
+    made = torch_kernel(["cpu"], torch=spelling)
+    dropped = [item for item in select(made, catalog, explain=True).dropped if item.rule == "KCI207"]
+    assert dropped
+    assert {made.document.line(item.line) for item in dropped} == {spelling.splitlines()[-1]}
 
 
 def test_the_examples_have_the_variants_that_the_readme_shows(catalog: Catalog) -> None:

@@ -11,8 +11,9 @@ from kci.catalog.rows import Catalog
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.matrix.types import Tier
-from kci.plan import legs as plan_legs
-from kci.plan.legs import as_json, github_matrix, make_plan
+from kci.plan import github
+from kci.plan.github import as_json, github_matrix
+from kci.plan.legs import make_plan
 
 NOARCH = """
     [general]
@@ -106,9 +107,9 @@ def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
 def test_an_output_that_github_would_drop_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
     exactly = len(github_matrix(plan))
-    monkeypatch.setattr(plan_legs, "MAX_OUTPUT_UNITS", exactly)
+    monkeypatch.setattr(github, "MAX_OUTPUT_UNITS", exactly)
     github_matrix(plan)
-    monkeypatch.setattr(plan_legs, "MAX_OUTPUT_UNITS", exactly - 1)
+    monkeypatch.setattr(github, "MAX_OUTPUT_UNITS", exactly - 1)
     with pytest.raises(FindingsError) as caught:
         github_matrix(plan)
     assert [item.rule for item in caught.value.diagnostics] == ["KCI306"]

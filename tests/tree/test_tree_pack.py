@@ -219,6 +219,12 @@ FILES = st.dictionaries(
 )
 
 
+def test_a_file_and_a_directory_that_differ_in_case_only_cannot_travel(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path, files={"__init__.py": "", "a": b"", "A/b": b""})
+    with pytest.raises(UnsafeError, match="in case only"):
+        make_artifact(tmp_path / "out", variant)
+
+
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=FILES, zstd=st.booleans())
 def test_whatever_is_packed_is_unpacked_the_same(

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kci.cli import main
-from kci.cli._findings import sarif
+from kci.cli._sarif import render_sarif
 from kci.diagnostics import Span, finding
 from kci.tree.manifest import Manifest
 from variants import CPU, make_artifact, make_variant
@@ -46,7 +46,7 @@ def test_pack_then_merge_then_verify(tmp_path: Path, capsys: pytest.CaptureFixtu
     msgspec.convert(answer["manifests"][0], Manifest)
     assert answer["manifests"][0]["present"][0]["origin"]["builder"] == "noarch"
     code, out, err = kci(capsys, "verify", tmp_path / "build")
-    assert (code, out, err) == (0, "1 verified: 0 errors, 0 other findings\n", "")
+    assert (code, out, err) == (0, "1 verified: 0 errors, 0 warnings, 0 infos\n", "")
 
 
 def test_a_variant_that_was_changed_can_be_sealed_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ def test_exit_codes_of_safety_and_usage(tmp_path: Path, capsys: pytest.CaptureFi
 def test_findings_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     variant = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "import numpy  # <b>|\n"})
     code, out, err = kci(capsys, "verify", variant)
-    assert (code, out) == (1, "1 verified: 1 errors, 0 other findings\n")
+    assert (code, out) == (1, "1 verified: 1 error, 0 warnings, 0 infos\n")
     assert "__init__.py:1:1: error[KCI771]: it imports numpy" in err
     code, out, _ = kci(capsys, "verify", variant, "--format", "json")
     assert code == 1
@@ -120,7 +120,7 @@ def test_sarif_says_what_the_rules_are() -> None:
         finding("KCI719", "a", hint="h"),
         finding("KCI771", "c"),
     ]
-    (run,) = sarif(found)["runs"]
+    (run,) = json.loads(render_sarif(found, "1"))["runs"]
     assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == ["KCI719", "KCI771"]
     assert [(item["ruleIndex"], item["level"]) for item in run["results"]] == [
         (1, "error"),
@@ -129,7 +129,7 @@ def test_sarif_says_what_the_rules_are() -> None:
     ]
     location = run["results"][0]["locations"][0]["physicalLocation"]
     assert location["artifactLocation"]["uri"] == "a%20b.py"
-    assert run["results"][1]["message"]["text"] == "a\nh"
+    assert run["results"][1]["message"]["text"] == "a\nhint: h"
 
 
 def test_the_output_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:

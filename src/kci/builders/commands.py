@@ -2,8 +2,9 @@
 
 Where a flag is not obvious the reason stands beside it; the rules are those of the format, sections 8.2 and 8.3.
 ninja runs in the work directory, and everything that a command names lies there: the kernel, torch and the rest are
-links (`links`). No path of this machine is on a command line then, so none gets into a binary, the same sources give
-the same bytes wherever they are compiled, and nvcc, which hands its options to a shell unquoted, sees nothing odd.
+links (`links`). No path of this machine is on a command line then, so none gets into a binary, and the same C++ sources
+give the same bytes wherever they are compiled (nvcc still makes some names from the directory). nvcc hands its options
+to a shell unquoted, and this way it sees nothing odd.
 """
 
 from __future__ import annotations

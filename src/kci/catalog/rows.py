@@ -1,20 +1,27 @@
 """Editions of the catalog: which torch, compute version and system combinations exist, and since when we know.
 
-An edition is a TOML file in `data/editions/`, or one that a user names with `--catalog`.
+An edition is a TOML file in `data/editions/`, or one that a user names with `--catalog`. `kci.catalog.overlay` changes
+an edition for a repository or a kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from kci.config.document import Document, KeyPath, read_document, refuse
-from kci.config.values import Backend, Version
+from kci.config.model import decode_value
+from kci.config.overlays import RowTable
+from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import finding
 from kci.errors import UsageError
+
+if TYPE_CHECKING:
+    from kci.catalog.overlay import Overlay
 
 DEFAULT_EDITION = "2026-08-20"
 _EDITIONS = Path(__file__).parent / "data" / "editions"
@@ -30,18 +37,39 @@ class Row(msgspec.Struct, frozen=True):
     bundled: bool
     tvm_ffi: Version | None
     edition: str
-    """The name of the edition that it stands in."""
+    """The name of the edition or overlay that it stands in."""
     place: KeyPath
     """Where it stands there."""
+    document: Document
+    """The file that it stands in."""
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
         """What makes it this toolchain, whatever edition it stands in."""
         return (self.torch, self.backend, self.compute, self.system)
 
+    def line(self) -> tuple[str, int]:
+        """File and line where it stands."""
+        span = self.document.key_span(self.place)
+        return self.document.path, span.line if span else 0
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """A row that an overlay takes out of the table, and the place that does it."""
+
+    row: Row
+    reason: str
+    document: Document
+    place: KeyPath
+
+    def line(self) -> tuple[str, int]:
+        """File and line of what took it out."""
+        span = self.document.value_span(self.place)
+        return self.document.path, span.line if span else 0
+
 
 class Catalog(msgspec.Struct, frozen=True):
-    """One edition: its rows in table order, one per system."""
+    """One edition, perhaps changed by an overlay: its rows in table order, one per system."""
 
     name: str
     as_of: str
@@ -49,11 +77,11 @@ class Catalog(msgspec.Struct, frozen=True):
     rows: tuple[Row, ...]
     beside: tuple[str, ...]
     document: Document
-
-    def line(self, row: Row) -> tuple[str, int]:
-        """File and line of a row."""
-        span = self.document.key_span(row.place)
-        return self.document.path, span.line if span else 0
+    """The edition's file."""
+    overlays: tuple[Overlay, ...] = ()
+    """What changed it, in this order."""
+    removed: tuple[Removed, ...] = ()
+    """What the overlays took out."""
 
 
 def editions() -> list[str]:
@@ -62,7 +90,7 @@ def editions() -> list[str]:
 
 
 def load_catalog(name: str | None = None) -> Catalog:
-    """Load an edition by its name, or a file by its path; the default edition for None.
+    """Load an edition by its name, or a file (an edition or an overlay) by its path; the default edition for None.
 
     Raises:
         UsageError: there is no such edition.
@@ -70,76 +98,141 @@ def load_catalog(name: str | None = None) -> Catalog:
     """
     if name is None or name in editions():
         file = f"{name or DEFAULT_EDITION}.toml"
-        return read_catalog(_EDITIONS / file, f"catalog/{file}")
+        return interpret_edition(read_document(_EDITIONS / file, f"catalog/{file}"))
     if not Path(name).is_file():
         known = ", ".join(editions())
         raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {known}")
-    return read_catalog(Path(name), name)
+    document = read_document(Path(name), name)
+    from kci.catalog.overlay import apply, is_overlay, read_overlay  # noqa: PLC0415  - most runs have none
 
-
-class _RowTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
-    torch: Version
-    backend: Backend
-    systems: tuple[str, ...]
-    compute: tuple[Version, ...] = ()
-    bundled: bool = True
-    tvm_ffi: Version | None = None
+    if is_overlay(document):
+        overlay = read_overlay(document)
+        return apply(load_catalog(overlay.edition), overlay)
+    return interpret_edition(document)
 
 
 class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     name: str
-    as_of: Any
+    as_of: str
     source: str
-    row: tuple[_RowTable, ...]
+    row: tuple[RowTable, ...]
     beside: tuple[str, ...] = ()
 
 
-def read_catalog(path: Path, shown_as: str) -> Catalog:
-    """Read a catalog file; see `load_catalog`."""
-    document = read_document(path, shown_as)
+def interpret_edition(document: Document) -> Catalog:
+    """Turn a parsed TOML file into a catalog.
+
+    Raises:
+        FindingsError: it is none (KCI120); it carries everything that is wrong.
+    """
+    data = document.data
+    if isinstance(data.get("as-of"), date):
+        data = {**data, "as-of": data["as-of"].isoformat()}
+    table = convert_table(document, data, _CatalogFile)
     try:
-        table = msgspec.convert(document.data, _CatalogFile, dec_hook=_decode)
-    except msgspec.ValidationError as error:
-        raise refuse(finding("KCI120", f"not a catalog: {error}", path=shown_as, hint=_SHAPE)) from None
+        date.fromisoformat(table.as_of)
+    except ValueError:
+        span = document.value_span(("as-of",))
+        message = f"`as-of` must be a date, not {table.as_of!r}"
+        raise refuse(finding("KCI120", message, hint="such as 2026-08-20", path=document.path, span=span)) from None
+    rows = expand(document, table.row, (), table.name)
+    return Catalog(table.name, table.as_of, table.source, rows, table.beside, document)
+
+
+_Table = TypeVar("_Table", bound=msgspec.Struct)
+_SHAPE = "`kci catalog show --format toml` prints one to compare with"
+
+
+def convert_table(document: Document, data: dict[str, Any], schema: type[_Table], place: KeyPath = ()) -> _Table:
+    """Read a table of a catalog or overlay file as what it should be.
+
+    Args:
+        document: the file, for places.
+        data: the table.
+        schema: the struct that it should be.
+        place: where in the file it stands.
+
+    Raises:
+        FindingsError: it is not (KCI120); it carries everything that is wrong.
+    """
+    try:
+        return msgspec.convert(data, schema, dec_hook=decode_value)
+    except (msgspec.ValidationError, RecursionError) as error:
+        from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
+
+        found = explain(document, data, schema, place)
+        problems = [msgspec.structs.replace(problem, rule="KCI120") for problem in found]
+        fallback = finding("KCI120", f"not a catalog: {error}", path=document.path, hint=_SHAPE)
+        raise refuse(*problems or [fallback]) from None
+
+
+def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edition: str) -> tuple[Row, ...]:
+    """One row for each compute version and system of each `[[row]]`.
+
+    Args:
+        document: the file that the tables stand in.
+        tables: as read.
+        place: where the array `row` stands, without its own name.
+        edition: the name to give to the rows.
+
+    Raises:
+        FindingsError: a system that does not exist, or compute versions where the backend has none (KCI120).
+    """
     rows: list[Row] = []
-    for index, entry in enumerate(table.row):
-        place: KeyPath = ("row", index)
+    for index, entry in enumerate(tables):
+        at: KeyPath = (*place, "row", index)
         if (entry.backend in _VERSIONED) != bool(entry.compute):
             needed = "needs" if not entry.compute else "has no"
             message = f"a {entry.backend} row {needed} `compute` versions"
-            raise refuse(finding("KCI120", message, path=shown_as, span=document.key_span(place)))
+            raise refuse(finding("KCI120", message, path=document.path, span=document.key_span(at)))
+        for position, system in enumerate(entry.systems):
+            if system not in SYSTEMS:
+                span = document.value_span((*at, "systems", position))
+                hint = f"one of: {', '.join(SYSTEMS)}"
+                raise refuse(finding("KCI120", f"{system!r} is no system", hint=hint, path=document.path, span=span))
         for compute in entry.compute or (None,):
             for system in entry.systems:
                 rows.append(
-                    Row(entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi, table.name, place)
-                )
-    return Catalog(table.name, str(table.as_of), table.source, tuple(rows), table.beside, document)
+                    Row(
+                        entry.torch, entry.backend, compute, system, entry.bundled, entry.tvm_ffi,
+                        edition, at, document,
+                    )
+                )  # fmt: skip
+    return tuple(rows)
 
 
 _VERSIONED = (Backend.CUDA, Backend.ROCM, Backend.XPU, Backend.CANN)
-_SHAPE = "see the editions that `kci catalog show` prints for the shape of one"
 
 
-def _decode(_wanted: type, value: Any) -> Version:
-    if not isinstance(value, str):
-        raise ValueError("expected a version string")
-    return Version.parse(value)
+def beside(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
+    """The rows beside a catalog's supported window, which the compat tier builds; and those that its overlays remove.
 
-
-def beside(catalog: Catalog) -> Iterator[tuple[Catalog, Row]]:
-    """The rows beside an edition's supported window, which the compat tier builds.
-
-    They are the edition's own rows that are not bundled, and from each neighbouring edition the rows of the torch
+    They are the catalog's own rows that are not bundled, and from each neighbouring edition the rows of the torch
     release nearest to the window that the window does not have, and of any torch in the window with a compute version
-    that it does not have.
+    that it does not have. What the overlays narrow the catalog by holds for the neighbours too.
     """
-    known = {row.key for row in catalog.rows if row.bundled}
+    rows = list(_beside(catalog))
+    if not catalog.overlays:
+        return rows, []
+    from kci.catalog.overlay import narrowed  # noqa: PLC0415  - most runs have none
+
+    own = {removed.row.key for removed in catalog.removed}
+    rows = [row for row in rows if row.key not in own]
+    table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
+    gone: list[Removed] = []
+    for overlay in catalog.overlays:
+        rows, removed = narrowed(overlay, rows, among=table)
+        gone += removed
+    return rows, gone
+
+
+def _beside(catalog: Catalog) -> Iterator[Row]:
+    seen = {row.key for row in catalog.rows if row.bundled}
     window = sorted({row.torch for row in catalog.rows if row.bundled})
-    seen = set(known)
     for row in catalog.rows:
         if row.key not in seen:
             seen.add(row.key)
-            yield catalog, row
+            yield row
     for name in catalog.beside:
         neighbour = load_catalog(name)
         torches = sorted({row.torch for row in neighbour.rows})
@@ -148,4 +241,4 @@ def beside(catalog: Catalog) -> Iterator[tuple[Catalog, Row]]:
         for row in neighbour.rows:
             if row.key not in seen and row.torch in (*below, *above, *window):
                 seen.add(row.key)
-                yield neighbour, row
+                yield row

@@ -20,7 +20,10 @@ from kci.errors import KciError
 COMMANDS = {
     "run": "do the whole job here: plan, build, merge, verify",
     "matrix": "the variants of kernels, and why",
+    "diff": "what changed between two kernels, revisions or matrix files",
     "check": "is the build.toml right",
+    "update": "rewrite build.toml to edition 5, losing nothing",
+    "schema": "JSON Schema of build.toml, for editors",
     "plan": "the jobs of a run: runner, image, timeout",
     "render": "write the workflow files",
     "build": "build one variant",

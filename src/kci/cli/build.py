@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kci.cli import Command, State
-from kci.cli._kernels import selected_matrix
+from kci.cli._kernels import runners_for, selected_matrix
 from kci.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,11 +23,17 @@ BUILDERS = ["auto", "noarch", "native", "nix"]
 
 @click.command("build", cls=Command)
 @click.argument("kernel", default=".")
-@click.option("--variant", "name", required=True, metavar="NAME", help="The variant to build.")
+@click.option("--variant", "names", required=True, multiple=True, metavar="NAME", help="The variant; repeat for more.")
 @click.option("--output", type=click.Path(path_type=Path), help="Where DIR/NAME is made (default: KERNEL/build).")
 @click.option("--builder", type=click.Choice(BUILDERS), default="auto", show_default=True)
 @click.option("--container", default="none", show_default=True, help="An image, auto (the image of its leg), or none.")
-@click.option("--pack", "artifact", type=click.Path(path_type=Path), help="Also make this artifact.")
+@click.option(
+    "--pack",
+    "artifact",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also make this artifact; a folder for those of several variants.",
+)
 @click.option("--tier", help="Where to look the variant up (default: release, then all).")
 @click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
 @click.option("--unique-id", help="In place of the id derived from the sources.")
@@ -39,7 +45,7 @@ BUILDERS = ["auto", "noarch", "native", "nix"]
 def command(
     state: State,
     kernel: str,
-    name: str,
+    names: tuple[str, ...],
     output: Path | None,
     builder: str,
     container: str,
@@ -52,12 +58,11 @@ def command(
     cache: Path | None,
     dry_run: bool,
 ) -> None:
-    """Build one variant of KERNEL. Prints the directory that was made."""
+    """Build variants of KERNEL, one after the other. Prints each directory that was made."""
     from kci.builders.cache import default_cache
-    from kci.builders.container import choose_image
-    from kci.run.variant import BuildOptions, make_variant_dir
+    from kci.run.variant import BuildOptions
 
-    read, variant = _look_up(state, kernel, name, tier, catalog)
+    looked_up = [_look_up(state, kernel, name, tier, catalog) for name in dict.fromkeys(names)]
     options = BuildOptions(
         cache=cache or default_cache(),
         builder=builder,
@@ -66,20 +71,54 @@ def command(
         unique_id=unique_id,
         attempt=_attempt(),
     )
-    output = output or Path(read.directory) / "build"
-    own = _image_of(variant)
+    for read, variant in looked_up:
+        packed = _artifact(artifact, read, variant, alone=len(looked_up) == 1)
+        place = output or Path(read.directory) / "build"
+        _build(state, read, variant, options, place, packed, container=container, dry_run=dry_run, tier=tier,
+               catalog=catalog)  # fmt: skip
+
+
+def _artifact(given: Path | None, kernel: Kernel, variant: Variant, *, alone: bool) -> Path | None:
+    """The artifact to make: the file that was named, or one in that folder if there are several."""
+    if given is None or alone:
+        return given
+    from kci.tree.leg import artifact_name
+
+    if given.exists() and not given.is_dir():
+        raise UsageError(f"{given} is a file", hint="with several variants, --pack names a folder")
+    return given / artifact_name(kernel.build.name, variant.name)
+
+
+def _build(
+    state: State,
+    kernel: Kernel,
+    variant: Variant,
+    options: BuildOptions,
+    output: Path,
+    artifact: Path | None,
+    *,
+    container: str,
+    dry_run: bool,
+    tier: str | None,
+    catalog: str | None,
+) -> None:
+    from kci.builders.container import choose_image
+    from kci.run.variant import make_variant_dir
+
+    own = _image_of(kernel, variant)
     image = _dry_image(container, own) if dry_run else choose_image(container, own, _log(state))
     if image is not None:
-        inner = _inner_arguments(read, variant, options, output, artifact, tier=tier, catalog=catalog)
-        _in_container(image, read, inner, options, output, artifact, dry_run, _log(state))
+        inner = _inner_arguments(kernel, variant, options, output, artifact, tier=tier, catalog=catalog)
+        _in_container(image, kernel, inner, options, output, artifact, dry_run, _log(state))
         return
     if dry_run:
-        _print_commands(read, variant, options, output)
+        _print_commands(kernel, variant, options, output)
         return
-    made = make_variant_dir(read, variant, output, options, _log(state))
+    made = make_variant_dir(kernel, variant, output, options, _log(state))
     if artifact is not None:
         from kci.tree.pack import pack
 
+        artifact.parent.mkdir(parents=True, exist_ok=True)
         pack(made.directory, artifact, made.leg)
     click.echo(str(made.directory))
 
@@ -110,13 +149,12 @@ def _look_up(state: State, kernel: str, name: str, tier: str | None, catalog: st
     raise UsageError(f"{name!r} is no variant of {kernel}", hint=hint)
 
 
-def _image_of(variant: Variant) -> str:
+def _image_of(kernel: Kernel, variant: Variant) -> str:
     """The image that a leg for this variant has; empty for none."""
-    from kci.catalog.runners import default_runners
     from kci.plan.legs import place
 
-    placed = place(variant, default_runners(), container=True)
-    return str(placed["image"]) if isinstance(placed, dict) else ""
+    placed = place(variant, runners_for([kernel]), container=True, kernel=kernel.build.name)
+    return "" if isinstance(placed, tuple) else placed.image
 
 
 def _dry_image(container: str, own: str) -> str | None:

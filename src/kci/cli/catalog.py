@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import click
 
-from kci.catalog.rows import editions, load_catalog
-from kci.cli import Command
-from kci.cli._output import table, to_json
+from kci.catalog.rows import Row, editions, load_catalog
+from kci.cli import Command, State
+from kci.cli._output import print_diagnostics, table, to_json
 
 
 class _Group(click.Group):
@@ -22,13 +24,16 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("catalog", required=False)
+@click.option("--where", metavar="EXPR", help="Only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @click.option("--format", "output", type=click.Choice(["table", "json", "toml"]), default="table")
-def show(catalog: str | None, output: str) -> None:
-    """Print an edition (its name, or a file); without one, the default edition."""
+def show(catalog: str | None, where: str | None, output: str) -> None:
+    """Print an edition (its name), or a file that is an edition or an overlay; without one, the default edition."""
     loaded = load_catalog(catalog)
     if output == "toml":
-        click.echo(loaded.document.text, nl=False)
+        document = loaded.overlays[-1].document if loaded.overlays else loaded.document
+        click.echo(document.text, nl=False)
         return
+    shown = _chosen(loaded.rows, where)
     rows: list[dict[str, Any]] = [
         {
             "torch": row.torch.text,
@@ -38,12 +43,97 @@ def show(catalog: str | None, output: str) -> None:
             "bundled": row.bundled,
             "tvm_ffi": row.tvm_ffi.text if row.tvm_ffi else None,
         }
-        for row in loaded.rows
+        for row in shown
     ]
     if output == "json":
-        answer = {"schema": 1, "name": loaded.name, "as_of": loaded.as_of, "source": loaded.source, "rows": rows}
-        click.echo(to_json(answer))
+        click.echo(
+            to_json({"schema": 1, "name": loaded.name, "as_of": loaded.as_of, "source": loaded.source, "rows": rows})
+        )
         return
     click.echo(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})")
-    cells = [[str(value) if value is not None else "" for value in row.values()] for row in rows]
-    click.echo(table(list(rows[0]) if rows else [], cells))
+    if not rows:
+        click.echo("no rows")
+        return
+    cells = [
+        [*("" if value is None else str(value) for value in row.values()), "{}:{}".format(*origin.line())]
+        for row, origin in zip(rows, shown, strict=True)
+    ]
+    click.echo(table([*rows[0], "place"], cells))
+
+
+def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
+    if where is None:
+        return list(rows)
+    from kci.catalog.overlay import FIELDS, subject
+    from kci.cli._kernels import expression
+
+    test = expression(where, FIELDS).over([subject(row) for row in rows])
+    return [row for row in rows if test(subject(row))]
+
+
+@command.command("check")
+@click.argument("file", required=False)
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
+@click.pass_obj
+def check(state: State, /, file: str | None, output: str) -> int:
+    """Prove that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.
+
+    Without FILE, every edition that kci ships is checked.
+    """
+    from kci.catalog.check import check_catalog
+    from kci.diagnostics import Severity
+
+    if file is None:
+        found = [diagnostic for name in editions() for diagnostic in check_catalog(load_catalog(name))]
+    else:
+        found = _check_file(file)
+    errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in found)
+    if output == "json":
+        click.echo(to_json({"schema": 1, "diagnostics": found}))
+    else:
+        print_diagnostics(found, quiet=state.quiet)
+        click.echo(f"{file or 'all editions'}: {errors} errors, {len(found) - errors} other findings")
+    return 1 if errors else 0
+
+
+def _check_file(file: str) -> list[Any]:
+    from kci.catalog.check import check_catalog, check_overlay
+    from kci.catalog.overlay import apply, is_overlay, overlays_of, read_overlay
+    from kci.catalog.rows import interpret_edition
+    from kci.config.document import read_document
+    from kci.config.settings import KCI_TOML, FoundSettings, interpret_settings
+
+    if file in editions():
+        return check_catalog(load_catalog(file))
+    document = read_document(Path(file), file)
+    if Path(file).name == KCI_TOML:
+        settings = FoundSettings(interpret_settings(document), Path(file).parent, document)
+        base = load_catalog(settings.catalog)
+        found = []
+        for kernel, overlay in overlays_of(settings):
+            found += check_overlay(base, overlay)
+            base = apply(base, overlay) if kernel is None else base
+        return found
+    if is_overlay(document):
+        overlay = read_overlay(document)
+        return check_overlay(load_catalog(overlay.edition), overlay)
+    return check_catalog(interpret_edition(document))
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--as-of", required=True, metavar="DATE", help="When the table was published, such as 2026-08-20.")
+@click.option("--name", help="The edition's name (default: the date).")
+@click.option("--source", help="Where the table came from (default: the file's name).")
+def import_(file: Path, as_of: str, name: str | None, source: str | None) -> None:
+    """Print the edition that FILE, a build-variants.json of the reference builder, stands for."""
+    from kci.errors import UsageError
+    from kci.matrix.published import edition_toml, read_published
+
+    try:
+        day = date.fromisoformat(as_of).isoformat()
+    except ValueError:
+        raise UsageError(f"--as-of: {as_of!r} is no date", hint="such as 2026-08-20") from None
+    known = [row for edition in editions() for row in load_catalog(edition).rows]
+    published = read_published(file, known)
+    click.echo(edition_toml(published, name=name or day, as_of=day, source=source or file.name), nl=False)

@@ -5,33 +5,29 @@ from __future__ import annotations
 import click
 
 from kci.cli import Command, State
-from kci.cli._output import print_diagnostics, to_json
+from kci.cli._findings import FORMATS, show_findings
 from kci.config.discover import find_kernels
-from kci.config.reader import read_kernel
-from kci.diagnostics import Diagnostic, Severity, render_github
-from kci.errors import FindingsError
+from kci.plan.check import check
 
 
 @click.command("check", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@click.option("--format", "output", type=click.Choice(["text", "json", "github"]), default="text")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(FORMATS),
+    default="text",
+    show_default=True,
+    help="The form of the answer.",
+)
+@click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
 @click.pass_obj
-def command(state: State, kernels: tuple[str, ...], output: str) -> int:
-    """Check the build.toml of each KERNEL. Exit 1 if one has an error."""
-    found: list[Diagnostic] = []
-    directories = find_kernels(kernels)
-    for directory in directories:
-        try:
-            found += read_kernel(directory).diagnostics
-        except FindingsError as error:
-            found += error.diagnostics
-    errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in found)
-    match output:
-        case "json":
-            click.echo(to_json({"schema": 1, "diagnostics": found}))
-        case "github":
-            click.echo("".join(render_github(diagnostic) + "\n" for diagnostic in found), nl=False)
-        case _:
-            print_diagnostics(found, quiet=state.quiet)
-            click.echo(f"{len(directories)} checked: {errors} errors, {len(found) - errors} other findings")
-    return 1 if errors else 0
+def command(state: State, /, kernels: tuple[str, ...], output: str, catalog: str | None) -> int:
+    """Check the build.toml of each KERNEL, the sources that it names, and kci.toml. Exit 1 if there is an error.
+
+    A finding is silenced by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
+    `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
+    """
+    checked = check(find_kernels(kernels), catalog)
+    what = f"{len(checked.files)} file{'' if len(checked.files) == 1 else 's'} checked"
+    return show_findings(checked.diagnostics, output, quiet=state.quiet, verbose=state.verbose, what=what)

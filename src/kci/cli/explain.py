@@ -20,6 +20,16 @@ def command(rule: str | None) -> None:
         return
     found = known.get(rule.upper()) or next((entry for entry in known.values() if entry.name == rule.lower()), None)
     if found is None:
-        raise UsageError(f"there is no rule {rule!r}", hint="`kci explain` lists them all")
+        from kci.config.explain import suggestion
+
+        near = suggestion(rule.upper(), list(known)) or suggestion(
+            rule.lower(), [entry.name for entry in known.values()]
+        )
+        raise UsageError(f"there is no rule {rule[:60]!r}", hint=near or "`kci explain` lists them all")
     click.echo(f"{click.style(f'{found.id} {found.name}', bold=True)} ({found.severity.value})\n\n{found.summary}\n")
     click.echo(f"Why: {found.why}\n\nFix: {found.fix}")
+    for title, example in (("Wrong", found.bad), ("Right", found.good)):
+        if example:
+            click.echo(
+                f"\n{title}:\n\n" + "".join(f"    {line}".rstrip() + "\n" for line in example.splitlines()), nl=False
+            )

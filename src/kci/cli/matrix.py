@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, State
-from kci.cli._kernels import selected_matrix, selection_options
+from kci.cli._kernels import runners_for, selected_matrix, selection_options
 
 if TYPE_CHECKING:
-    from kci.matrix.types import Dropped, KernelMatrix, Matrix
+    from kci.matrix.types import KernelMatrix, Matrix
 
 FORMATS = ["table", "json", "names", "github", "markdown"]
 
@@ -19,14 +19,22 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
 @click.option("--format", "output", type=click.Choice(FORMATS), default="table", help="The form of the answer.")
-@click.option("--explain", is_flag=True, help="Also every candidate dropped, with rule, reason and place.")
+@click.option("--explain", is_flag=True, help="Also every candidate, kept or dropped, with rule, reason and place.")
+@click.option("--coverage", is_flag=True, help="Instead, the pairs of torch, compute and system that the tier covers.")
 @click.pass_obj
-def command(state: State, /, kernels: tuple[str, ...], output: str, explain: bool, **selection: Any) -> None:
+def command(
+    state: State, /, kernels: tuple[str, ...], output: str, explain: bool, coverage: bool, **selection: Any
+) -> None:
     """The variants that must exist for each KERNEL (default: this directory).
 
-    KERNEL is a directory with a build.toml, or one with kernels below it.
+    KERNEL is a directory with a build.toml, or one with kernels below it; `KERNEL[cuda,rocm]` is these backends of it.
     """
-    matrix, _ = selected_matrix(state, kernels, explain=explain, **selection)
+    if coverage:
+        from kci.cli._coverage import show_coverage
+
+        show_coverage(state, kernels, output, selection)
+        return
+    matrix, read = selected_matrix(state, kernels, explain=explain, **selection)
     match output:
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
@@ -36,9 +44,10 @@ def command(state: State, /, kernels: tuple[str, ...], output: str, explain: boo
 
             click.echo(to_json(as_json(matrix, explain)))
         case "github":
-            from kci.plan.legs import github_matrix, make_plan
+            from kci.plan.github import github_matrix
+            from kci.plan.legs import make_plan
 
-            click.echo(github_matrix(make_plan(matrix)))
+            click.echo(github_matrix(make_plan(matrix, runners_for(read))))
         case "markdown":
             click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))
         case _:
@@ -56,7 +65,9 @@ def as_json(matrix: Matrix, explain: bool) -> dict[str, Any]:
             "variants": kernel.variants,
         }
         if explain:
-            entry |= {"kept": kernel.kept, "dropped": kernel.dropped}
+            from kci.cli._explain import explanation_json
+
+            entry |= explanation_json(kernel)
         kernels.append(entry)
     catalog = {"name": matrix.catalog_name, "as_of": matrix.catalog_as_of}
     return {"schema": 1, "tier": matrix.tier, "catalog": catalog, "kernels": kernels}
@@ -84,39 +95,27 @@ def _title(kernel: KernelMatrix) -> str:
     return f"{kernel.name} v{kernel.version} ({kernel.path}): {count} variant{'' if count == 1 else 's'}"
 
 
-def _place(dropped: Dropped) -> str:
-    return f"{dropped.path}:{dropped.line}" if dropped.line else dropped.path
-
-
-def _candidate(dropped: Dropped) -> tuple[str, ...]:
-    compute = f"{dropped.backend} {dropped.compute}" if dropped.compute else dropped.backend
-    torch = f"torch {dropped.torch}" if dropped.torch else ""
-    return (dropped.rule, torch, compute, dropped.system, dropped.reason, _place(dropped))
-
-
-_KEPT_HEADERS = ("kept", "system", "reason", "place")
-_DROPPED_HEADERS = ("dropped", "torch", "compute", "system", "reason", "place")
-
-
-def _kept(kernel: KernelMatrix) -> list[tuple[str, ...]]:
-    return [(kept.variant, kept.system, kept.reason, f"{kept.path}:{kept.line}") for kept in kernel.kept]
-
-
 def _table(kernel: KernelMatrix, explain: bool) -> str:
     from kci.cli._output import table
 
-    parts = [click.style(_title(kernel), bold=True), table(_HEADERS, _rows(kernel))]
+    parts = [click.style(_title(kernel), bold=True)]
+    if kernel.variants:
+        parts.append(table(_HEADERS, _rows(kernel)))
     if explain:
-        parts += ["", table(_KEPT_HEADERS, _kept(kernel))]
-        parts += ["", table(_DROPPED_HEADERS, [_candidate(dropped) for dropped in kernel.dropped])]
+        from kci.cli._explain import explanation_text
+
+        parts += ["", explanation_text(kernel)]
     return "\n".join(parts)
 
 
 def _markdown(kernel: KernelMatrix, explain: bool) -> str:
     from kci.cli._output import markdown_table
 
-    parts = [f"### {_title(kernel)}", "", markdown_table(_HEADERS, _rows(kernel))]
+    parts = [f"### {_title(kernel)}"]
+    if kernel.variants:
+        parts += ["", markdown_table(_HEADERS, _rows(kernel))]
     if explain:
-        parts += ["", markdown_table(_KEPT_HEADERS, _kept(kernel))]
-        parts += ["", markdown_table(_DROPPED_HEADERS, [_candidate(dropped) for dropped in kernel.dropped])]
+        from kci.cli._explain import explanation_markdown
+
+        parts += ["", explanation_markdown(kernel)]
     return "\n".join(parts)

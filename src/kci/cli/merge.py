@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from kci.cli import Command, State
+from kci.tree.durations import record
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import read_plan
@@ -18,6 +19,12 @@ from kci.tree.planned import read_plan
 @click.option("--into", required=True, type=click.Path(path_type=Path), help="The tree, or a folder for several.")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="What has to be there, from `kci plan`.")
 @click.option("--allow-partial", is_flag=True, help="Planned variants may be missing.")
+@click.option(
+    "--durations",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Also record what the builds took, for later plans.",
+)
 @click.option("--kernel", help="Merge this kernel only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 @click.pass_obj
@@ -29,6 +36,7 @@ def command(
     into: Path,
     plan_file: Path | None,
     allow_partial: bool,
+    durations: Path | None,
     kernel: str | None,
     as_json: bool,
 ) -> None:
@@ -38,6 +46,8 @@ def command(
     """
     planned = read_plan(plan_file) if plan_file else None
     manifests = merge(artifacts, into, planned, allow_partial=allow_partial, kernel=kernel)
+    if durations is not None:
+        record(durations, artifacts)
     if as_json:
         answer = {"schema": 1, "complete": all(item.complete for item in manifests), "manifests": manifests}
         click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))

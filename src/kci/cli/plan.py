@@ -2,46 +2,190 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kci.cli import Command, State
-from kci.cli._kernels import selected_matrix, selection_options
-from kci.cli._output import table, to_json
-from kci.plan.legs import Plan, as_json, github_matrix, make_plan
+from kci.cli._kernels import Selection, read_selection, runners_for, selection_options
+from kci.cli._output import print_diagnostics, table, to_json
+from kci.errors import UsageError
+from kci.matrix.types import Tier
+from kci.plan.budget import Alternative, Estimate, check_budget, estimate, money
+from kci.plan.durations import NO_DURATIONS, Durations, read_durations
+from kci.plan.github import as_json, check_limits, github_matrix
+from kci.plan.legs import Wishes, make_plan
+from kci.plan.types import Grouping, Leg, Plan
+
+if TYPE_CHECKING:
+    from kci.catalog.runners import Runners
+    from kci.matrix.types import KernelMatrix, Matrix
+    from kci.plan.affected import Decision
 
 
 @click.command("plan", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
+@click.option("--affected", metavar="BASE", help="Only what changed since this branch or commit touches.")
+@click.option(
+    "--published",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="MANIFEST",
+    help="Skip what this tree has, made from the same inputs.",
+)
+@click.option("--fingerprints", is_flag=True, help="Say what each variant is made from, for a later --published.")
+@click.option(
+    "--group",
+    type=click.Choice([str(item) for item in Grouping]),
+    default="variant",
+    show_default=True,
+    help="What one leg builds.",
+)
+@click.option("--durations", type=click.Path(path_type=Path), metavar="FILE", help="What variants took before.")
+@click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
+@click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
+@click.option("--shards", type=click.IntRange(1, 64), help="The number of matrices that the workflow has.")
+@click.option("--shard", type=click.IntRange(0), help="Which of them --format github prints.")
 @click.option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
 @click.option("--format", "output", type=click.Choice(["table", "json", "github"]), default="table")
 @click.pass_obj
-def command(state: State, /, kernels: tuple[str, ...], container: str, output: str, **selection: Any) -> None:
-    """The legs of a run over each KERNEL: runner, image, timeout; and what no job can build."""
-    matrix, _ = selected_matrix(state, kernels, **selection)
-    plan = make_plan(matrix, container=container == "auto")
+def command(
+    state: State,
+    /,
+    *,
+    kernels: tuple[str, ...],
+    affected: str | None,
+    published: tuple[Path, ...],
+    fingerprints: bool,
+    group: str,
+    durations: Path | None,
+    max_jobs: int | None,
+    max_cost: float | None,
+    shards: int | None,
+    shard: int | None,
+    container: str,
+    output: str,
+    **selection: Any,
+) -> None:
+    """The legs of a run over each KERNEL: runner, image, timeout, what they take; and what no job can build.
+
+    Exit 1 if the plan breaks a limit of GitHub's, or is more than --max-jobs and --max-cost allow.
+    """
+    if shard is not None and output != "github":
+        raise UsageError("--shard is about --format github", hint="--format json has every leg with its shard")
+    asked = read_selection(state, kernels, **selection)
+    runners = runners_for(asked.kernels)
+    matrix, decisions = _narrowed(asked, affected)
+    wishes = Wishes(container=container == "auto", grouping=Grouping(group), shards=shards)
+    if fingerprints or published:
+        wishes = _with_fingerprints(wishes, asked, matrix, runners, published)
+    took = Durations(read_durations(durations)) if durations else NO_DURATIONS
+    plan = make_plan(matrix, runners, wishes, durations=took)
+    made = estimate(plan.legs)
+    others = _other_plans(asked, runners, wishes, took) if affected is None else iter(())
+    warnings = check_budget(plan, made, max_jobs=max_jobs, max_cost=max_cost, others=others)
+    print_diagnostics([*warnings, *check_limits(plan)], quiet=state.quiet)
     match output:
         case "json":
-            click.echo(to_json(as_json(plan)))
+            answer = as_json(plan, made)
+            click.echo(to_json(answer | ({"affected": decisions} if decisions is not None else {})))
         case "github":
-            click.echo(github_matrix(plan))
+            _tell(decisions, state)
+            click.echo(github_matrix(plan, shard))
         case _:
-            click.echo(_table(plan))
+            click.echo(_table(plan, made, decisions))
 
 
-def _table(plan: Plan) -> str:
+def _narrowed(asked: Selection, base: str | None) -> tuple[Matrix, list[Decision] | None]:
+    """The matrix, with --affected the part of it that a change touches."""
+    matrix = asked.matrix()
+    if base is None:
+        return matrix, None
+    from kci.plan.changes import only_affected
+
+    def select(kernel: Any) -> KernelMatrix:
+        return asked._replace(kernels=[kernel]).matrix().kernels[0]
+
+    catalog = {Path(asked.catalog.document.path): "it is the catalog, which decides every matrix"}
+    return only_affected(matrix, asked.kernels, base, select, catalog)
+
+
+def _with_fingerprints(
+    wishes: Wishes, asked: Selection, matrix: Matrix, runners: Runners, trees: Sequence[Path]
+) -> Wishes:
+    import msgspec
+
+    from kci.plan.fingerprint import fingerprints
+    from kci.plan.git import clean_commit
+    from kci.plan.published import already, published
+
+    known = published(trees)
+    prints = fingerprints(asked.kernels, matrix, runners, container=wishes.container)
+    commit = clean_commit(Path(asked.kernels[0].directory)) if asked.kernels else None
+    return msgspec.structs.replace(wishes, fingerprints=prints, skip=already(prints, known), commit=commit)
+
+
+def _other_plans(asked: Selection, runners: Runners, wishes: Wishes, took: Durations) -> Iterator[Alternative]:
+    """Smaller plans for the same kernels, computed only if somebody looks at them."""
+    if asked.tier is not Tier.PR:
+        plan = make_plan(asked._replace(tier=Tier.PR).matrix(), runners, wishes, durations=took)
+        yield Alternative("--tier pr", plan.legs)
+    for grouping in (Grouping.IMAGE, Grouping.BACKEND):
+        if wishes.grouping is Grouping.VARIANT:
+            import msgspec
+
+            grouped = msgspec.structs.replace(wishes, grouping=grouping)
+            plan = make_plan(asked.matrix(), runners, grouped, durations=took)
+            yield Alternative(f"--group {grouping}", plan.legs)
+
+
+def _tell(decisions: Sequence[Decision] | None, state: State) -> None:
+    if decisions is not None and state.verbose:
+        for line in _decision_lines(decisions):
+            click.echo(line, err=True)
+
+
+def _decision_lines(decisions: Sequence[Decision]) -> list[str]:
+    rows = [(item.path, item.kernel, str(len(item.touches)), item.reason) for item in decisions if item.kernel]
+    lines = table(("changed file", "kernel", "touches", "because"), rows).splitlines()
+    outside = sum(not item.kernel for item in decisions)
+    return [*lines, *([f"and {outside} files outside of every kernel that is planned"] if outside else [])]
+
+
+def _table(plan: Plan, made: Estimate, decisions: Sequence[Decision] | None) -> str:
     legs = [
-        (leg.kernel, leg.variant, " ".join(leg.runner), leg.image or "-", f"{leg.timeout} min", f"~{leg.minutes} min")
-        for leg in plan.legs
+        (leg.kernel, leg.name, _runner(leg), leg.image or "-", f"{leg.timeout} min", _takes(leg)) for leg in plan.legs
     ]
-    total = sum(leg.minutes for leg in plan.legs)
-    parts = [
-        table(("kernel", "variant", "runner", "image", "timeout", "takes"), legs),
-        f"{len(plan.legs)} legs, about {total} machine minutes",
-    ]
+    parts = [] if decisions is None else [*_decision_lines(decisions), ""]
+    parts += [table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs), _summary(plan, made)]
+    if plan.skipped:
+        rows = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
+        parts += ["", table(("skipped", "variant", "reason"), rows)]
     if plan.left_out:
         left = [(item.kernel, item.variant, item.rule, item.reason) for item in plan.left_out]
         parts += ["", table(("left out", "variant", "rule", "reason"), left)]
     return "\n".join(parts)
+
+
+def _takes(leg: Leg) -> str:
+    return f"{'' if leg.measured else '~'}{leg.minutes} min"
+
+
+def _summary(plan: Plan, made: Estimate) -> str:
+    if not plan.legs:
+        return "nothing to build"
+    matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
+    free = f", {made.unpriced} legs without a known price" if made.unpriced else ""
+    return (
+        f"{made.legs} legs{matrices}, about {made.minutes} machine minutes; {money(made.costs)} at the prices of "
+        f"{made.prices_as_of}{free}; {made.wall_minutes} minutes on the clock in {made.waves} waves"
+    )
+
+
+def _runner(leg: Leg) -> str:
+    if isinstance(leg.runner, tuple):
+        return " ".join(leg.runner)
+    return " ".join((f"group:{leg.runner.group}", *leg.runner.labels))

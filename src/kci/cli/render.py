@@ -95,11 +95,12 @@ def _published_name(build: Build) -> str:
 def _legs(state: State, kernels: tuple[str, ...], root: Path, tier: str) -> tuple[dict[str, Any], ...]:
     import json
 
-    from kci.cli._kernels import selected_matrix
-    from kci.plan.legs import github_matrix, make_plan
+    from kci.cli._kernels import runners_for, selected_matrix
+    from kci.plan.github import github_matrix
+    from kci.plan.legs import make_plan
 
-    matrix, _ = selected_matrix(State(quiet=True, verbose=state.verbose), kernels, tier=tier)
-    include = json.loads(github_matrix(make_plan(matrix)))["include"]
+    matrix, read = selected_matrix(State(quiet=True, verbose=state.verbose), kernels, tier=tier)
+    include = json.loads(github_matrix(make_plan(matrix, runners_for(read))))["include"]
     return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
 
 

@@ -20,4 +20,4 @@ def command(
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
     found = [item for path in paths for item in verify(path, select, ignore)]
-    return show_findings(found, output, quiet=state.quiet, what=f"{len(paths)} verified")
+    return show_findings(found, output, quiet=state.quiet, verbose=state.verbose, what=f"{len(paths)} verified")

@@ -7,7 +7,10 @@ when there is something to point at, so that reading an ordinary file stays fast
 from __future__ import annotations
 
 import re
+import stat
 import tomllib
+from array import array
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +23,19 @@ if TYPE_CHECKING:
 KeyPath = tuple[str | int, ...]
 """Where a value is: keys, and indexes into arrays, from the top of the file."""
 
-MAX_BYTES = 4 * 1024 * 1024
+BOM = b"\xef\xbb\xbf"
+"""What some editors on Windows put first. The reference skips one, and so does kci; `text` is without it."""
+
+MAX_BYTES = 1024 * 1024
 """A larger file is refused unread. The largest real build.toml known has 550 KB."""
+
+MAX_KEY_PARTS = 32
+MAX_DOTTED = 20_000
+"""How many parts one key may have, and all dotted keys and headers of a file together. A build.toml needs 4 in one; the
+time and memory that `tomllib` takes grow with their square."""
+
+MAX_PLACES = 20_000
+"""How many keys and elements of a file get a place; what comes after them is placed at its table, or nowhere."""
 
 
 class Document:
@@ -41,11 +55,20 @@ class Document:
         """Where the value at a path stands, or its nearest parent's key."""
         return self._nearest(key_path, 1)
 
-    def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
+    def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
+        """Where exactly the key and the value of a path stand, or None if the syntax tree does not have it."""
+        return self.places.get(key_path)
+
+    @property
+    def places(self) -> dict[KeyPath, tuple[Span, Span]]:
+        """Key and value of every key path, made when first asked for; see `index_places`."""
         if self._places is None:
             self._places = index_places(self.text)
+        return self._places
+
+    def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
         for length in range(len(key_path), 0, -1):
-            if found := self._places.get(key_path[:length]):
+            if found := self.places.get(key_path[:length]):
                 return found[which if length == len(key_path) else 0]
         return None
 
@@ -66,14 +89,24 @@ def read_document(path: Path, shown_as: str) -> Document:
         FindingsError: there is no such file (KCI001), it cannot be read or is too large (KCI002), it is not UTF-8
             (KCI003) or not TOML (KCI004).
     """
+    return parse_document(read_bytes(path, shown_as), shown_as)
+
+
+def read_bytes(path: Path, shown_as: str) -> bytes:
+    """Read a file as it is, or somewhat more than `MAX_BYTES` of it; see `read_document`."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would wait for ever
+            raise refuse(finding("KCI002", "not a regular file", path=shown_as, hint=_NO_FILE))
         with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise refuse(finding("KCI001", f"there is no {path.name} here", path=shown_as, hint=_NO_FILE)) from None
-    except OSError as error:
-        raise refuse(finding("KCI002", f"cannot be read: {error.strerror or error}", path=shown_as)) from None
-    return parse_document(raw, shown_as)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise refuse(finding("KCI002", f"cannot be read: {_reason(error)}", path=shown_as)) from None
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 _NO_FILE = "name a directory that holds a build.toml, or one with kernels below it"
@@ -82,22 +115,48 @@ _NO_FILE = "name a directory that holds a build.toml, or one with kernels below 
 def parse_document(raw: bytes, shown_as: str) -> Document:
     """Parse the bytes of a TOML file; see `read_document`."""
     if len(raw) > MAX_BYTES:
-        message = f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB"
+        message = f"the file is larger than {MAX_BYTES // 1024} KiB"
         raise refuse(
             finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not hold them")
         )
     try:
-        text = raw.decode("utf-8")
+        text = raw.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
         span = _span_at(raw[: error.start].decode("utf-8", "replace"))
         message = f"the file is not UTF-8: byte 0x{raw[error.start]:02x}"
         raise refuse(finding("KCI003", message, path=shown_as, span=span, hint="save the file as UTF-8")) from None
+    _refuse_long_keys(text, shown_as)
     try:
         return Document(shown_as, text, tomllib.loads(text))
     except RecursionError:
         raise refuse(finding("KCI004", "values are nested too deeply", path=shown_as)) from None
     except ValueError as error:  # TOMLDecodeError, and int() on a number of thousands of digits
         raise refuse(_syntax_error(text, str(error), shown_as)) from None
+
+
+_PART = r"""(?:[A-Za-z0-9_-]++|"[^"]*+"|'[^']*+')"""
+_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS},}}")
+_DOTTED = re.compile(rf"[ \t]*+\[{{0,2}}[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART})++")
+
+
+def _refuse_long_keys(text: str, shown_as: str) -> None:
+    """Refuse keys that no build.toml has and that the parser would take minutes for.
+
+    Raises:
+        FindingsError: a key, or text that looks like one, is longer than that (KCI004).
+    """
+    total = 0
+    for number, line in enumerate(text.split("\n"), start=1):
+        if "." not in line:
+            continue
+        found = _DOTTED.match(line)
+        total += found[0].count(".") if found else 0
+        found = _LONG_KEY.search(line) if line.count(".") >= MAX_KEY_PARTS else None
+        if found or total > MAX_DOTTED:
+            column = found.start() + 1 if found else 1
+            message = f"a key of more than {MAX_KEY_PARTS} parts" if found else f"more than {MAX_DOTTED} dotted keys"
+            span = Span(number, column, number, column + 1)
+            raise refuse(finding("KCI004", message, path=shown_as, span=span))
 
 
 def refuse(*diagnostics: Diagnostic) -> FindingsError:
@@ -151,11 +210,14 @@ class _Places:
 
     def __init__(self, raw: bytes) -> None:
         self.lines = raw.split(b"\n")
+        self.columns: dict[int, array[int] | None] = {}  # per line: columns by byte; None where they are the same
         self.found: dict[KeyPath, tuple[Span, Span]] = {}
         self.tables: dict[KeyPath, int] = {}  # arrays of tables: how many elements so far
 
     def document(self, root: Node) -> None:
         for node in root.named_children:
+            if len(self.found) >= MAX_PLACES:
+                return
             if node.type == "pair":
                 self.pair(node, ())
             elif node.type in ("table", "table_array_element"):
@@ -177,6 +239,8 @@ class _Places:
                 path = (*path, self.tables[path])
                 self.note(path, key_node, header)
         for child in node.named_children:
+            if len(self.found) >= MAX_PLACES:
+                return
             if child.type == "pair":
                 self.pair(child, path)
 
@@ -196,8 +260,10 @@ class _Places:
                 if child.type == "pair":
                     self.pair(child, path)
         elif node.type == "array":
-            elements = [child for child in node.named_children if child.type != "comment"]
+            elements = (child for child in node.named_children if child.type != "comment")
             for index, element in enumerate(elements):
+                if len(self.found) >= MAX_PLACES:
+                    return
                 self.note((*path, index), element, element)
                 self.value(element, (*path, index))
 
@@ -221,11 +287,17 @@ class _Places:
         return raw
 
     def note(self, path: KeyPath, key: Node, value: Node) -> None:
-        self.found.setdefault(path, (self.span(key), self.span(value)))
+        if len(self.found) < MAX_PLACES and path not in self.found:
+            self.found[path] = self.span(key), self.span(value)
 
     def span(self, node: Node) -> Span:
         start, end = node.start_point, node.end_point
         return Span(start[0] + 1, self.column(*start), end[0] + 1, self.column(*end))
 
     def column(self, row: int, byte: int) -> int:
-        return len(self.lines[row][:byte].decode("utf-8", "replace")) + 1
+        if row not in self.columns:
+            line = self.lines[row]
+            starts = (char & 0xC0 != 0x80 for char in line)
+            self.columns[row] = None if line.isascii() else array("I", accumulate(starts, initial=0))
+        columns = self.columns[row]
+        return (columns[byte] if columns else byte) + 1

@@ -1,30 +1,111 @@
-"""What tells the formats before edition 5 apart (format section 1.9)."""
+"""The formats before edition 5: what tells them apart, and what they mean in edition 5 (format sections 1.2 and 1.9).
+
+Only files without `general.edition` come here. Edition 4 is edition 5 without the keys of `newer_keys`; version 3 lacks
+more keys, and may leave out `version`, `license` and the framework. The reference reads version 3 only to rewrite it.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 
-def older_edition(data: dict[str, Any]) -> int | None:
-    """The number of the older format that a document without `edition` has: 1, 2 or 3, or None for v4 and later.
+from kci.config.document import Document, KeyPath, refuse
+from kci.config.model import Build, to_build
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError
 
-    Only asked about documents that are not valid as v4. v3 is told by what it may leave out: `version`, `license` or
-    the framework table; v2 by `general.universal` or the CUDA bounds beside the name; v1 by `language` in components or
-    `torch.universal`.
+
+def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
+    """The places of everything that exists from edition 5 on: without `edition = 5` the reference refuses these."""
+    general = _table(data, "general")
+    found: list[KeyPath] = [("general", key) for key in ("kernel-depends", "tpu") if key in general]
+    for backend in ("cuda", "xpu", "neuron"):
+        if "kernel-depends" in _table(general, backend):
+            found.append(("general", backend, "kernel-depends"))
+    if isinstance(_table(data, "torch").get("stable-abi"), dict):
+        found.append(("torch", "stable-abi"))
+    return found
+
+
+def newer_key_problems(document: Document) -> list[Diagnostic]:
+    """An error for each of `newer_keys`, for a file without an edition."""
+    return [
+        finding(
+            "KCI105",
+            f"`{'.'.join(map(str, path))}` exists from edition 5 on, and this file has no `edition`",
+            hint="add `edition = 5` to `[general]`",
+            path=document.path,
+            span=document.key_span(path),
+        )
+        for path in newer_keys(document.data)
+    ]
+
+
+def version_3_as_5(data: dict[str, Any]) -> dict[str, Any] | None:
+    """The edition 5 form of a version 3 file, or None if the data is no valid version 3.
+
+    The reference takes a malformed `[torch]` here for no framework at all and would turn the kernel into one of Python
+    only; kci does not follow it there and reports what is wrong with the table.
     """
     general = data.get("general")
-    if not isinstance(general, dict):
+    if not isinstance(general, dict) or "source" in general or "torch-noarch" in data or newer_keys(data):
         return None
-    torch = data.get("torch")
-    kernels = data.get("kernel")
-    components = [part for part in kernels.values() if isinstance(part, dict)] if isinstance(kernels, dict) else []
-    if any("language" in part for part in components) or (isinstance(torch, dict) and "universal" in torch):
+    if {"stable-abi", "cxx-flags"} & _table(data, "torch").keys() or ("torch" in data and "tvm-ffi" in data):
+        return None
+    upgraded = {**data, "general": {"version": 1, "license": "", **general}}
+    if "torch" not in data and "tvm-ffi" not in data:
+        upgraded["torch-noarch"] = {}
+    return upgraded if convert_or_none(upgraded) is not None else None
+
+
+def convert_or_none(data: dict[str, Any]) -> Build | None:
+    """The data as a build config, or None if it is not one."""
+    try:
+        return to_build(data)
+    except (msgspec.ValidationError, RecursionError):
+        return None
+
+
+def older_version(data: dict[str, Any]) -> int | None:
+    """1, 2 or 3 for data that is no valid edition 4 and has the shape of that older format, or None.
+
+    Versions 1 and 2 had no `general.backends`. Version 1 is told by `language` in components or `torch.universal`,
+    version 2 by `general.universal` or the CUDA bounds beside the name.
+    """
+    if version_3_as_5(data) is not None:
+        return 3
+    general = data.get("general")
+    if not isinstance(general, dict) or "backends" in general:
+        return None
+    components = _table(data, "kernel").values()
+    if "universal" in _table(data, "torch") or any("language" in part for part in components if isinstance(part, dict)):
         return 1
-    if {"universal", "cuda-minver", "cuda-maxver"} & general.keys():
-        return 2
-    if "backends" not in general:
+    return 2 if {"universal", "cuda-minver", "cuda-maxver"} & general.keys() else None
+
+
+def older_version_error(document: Document, directory: str) -> FindingsError | None:
+    """Why a file of version 1, 2 or 3 cannot be used as it is, or None for a file of a later format."""
+    version = older_version(document.data)
+    if version is None:
         return None
-    has_framework = any(name in data for name in ("torch", "torch-noarch", "tvm-ffi"))
-    complete = "version" in general and "license" in general and has_framework
-    newer = {"source", "edition", "kernel-depends", "tpu"} & general.keys()
-    return 3 if not complete and not newer and "torch-noarch" not in data else None
+    span = document.key_span(("general",))
+    if version == 3:
+        message = f"a version 3 file ({_why_3(document.data)}), which has to be rewritten before it can be used"
+        hint = f"run `kci update {directory}`"
+        return refuse(finding("KCI108", message, hint=hint, path=document.path, span=span))
+    message = f"a version {version} file, which no current tool reads"
+    hint = "declare `backends` in `[general]` and port the file to edition 5 by hand"
+    return refuse(finding("KCI109", message, hint=hint, path=document.path, span=span))
+
+
+def _why_3(data: dict[str, Any]) -> str:
+    lacking = [f"`{key}`" for key in ("version", "license") if key not in data["general"]]
+    if "torch" not in data and "tvm-ffi" not in data:
+        lacking.append("a framework table")
+    return f"it lacks {' and '.join(lacking)}"
+
+
+def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
+    value = data.get(key)
+    return value if isinstance(value, dict) else {}

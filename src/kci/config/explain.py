@@ -9,25 +9,34 @@ from __future__ import annotations
 import enum
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from kci.config.document import Document, KeyPath
 from kci.config.model import KernelDependency
-from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_git_url, check_kernel_name
+from kci.config.urls import check_git_url
+from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_kernel_name, shorten
 from kci.diagnostics import Diagnostic, finding
 
+MAX_PROBLEMS = 200
 
-def explain(document: Document, data: dict[str, Any], schema: type) -> list[Diagnostic]:
-    """Everything in `data` that `schema` does not allow, in file order.
+
+def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPath = ()) -> list[Diagnostic]:
+    """Everything in `data` that `schema` does not allow, in file order; at most `MAX_PROBLEMS`, and a note of more.
 
     Args:
         document: the file, for places.
         data: its content (perhaps with keys respelled).
-        schema: the struct that the whole file should be.
+        schema: the struct that the data should be.
+        place: where in the file the data stands; by default it is the whole file.
     """
-    problems = list(_Walk(document).check(schema, data, ()))
+    problems = list(islice(_Walk(document).check(schema, data, place), MAX_PROBLEMS + 1))
+    if len(problems) > MAX_PROBLEMS:
+        message = f"more than {MAX_PROBLEMS} problems, of which these are the first"
+        problems[-1] = finding("KCI116", message, path=document.path)
     return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.rule, problem.message))
 
 
@@ -44,6 +53,10 @@ _TOML_NAME = {
     dict: "a table",
     list: "an array",
 }
+
+
+_KINDS = {"Backend": "backend", "BaseTier": "tier to build on", "Depend": "C++ dependency", "System": "system"}
+"""What people call the members of each enumeration of the schemas."""
 
 
 def toml_type(value: object) -> str:
@@ -123,15 +136,16 @@ class _Walk:
             if not isinstance(value, str):
                 yield self.wrong_type("a string", value, path)
             elif value not in list(wanted):
-                kind = "backend" if wanted is Backend else "C++ dependency"
-                yield self.bad_choice(value, path, [str(member) for member in wanted], kind)
+                yield self.bad_choice(value, path, [str(member) for member in wanted], _KINDS[wanted.__name__])
         elif issubclass(wanted, msgspec.Struct):
             if isinstance(value, dict):
                 yield from self.check_struct(wanted, value, path)
             else:
                 yield self.wrong_type("a table", value, path)
+        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            return  # an integer is a number
         elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            yield self.wrong_type(_TOML_NAME[wanted], value, path)
+            yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
 
     def check_struct(
         self,
@@ -140,7 +154,7 @@ class _Walk:
         path: KeyPath,
         known: set[str] = frozenset(),  # type: ignore[assignment]
     ) -> Iterator[Diagnostic]:
-        hints = get_type_hints(wanted, include_extras=True)
+        hints = _hints(wanted)
         fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
         optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
         for key, field in fields.items():
@@ -168,20 +182,25 @@ class _Walk:
                     yield from self.check_plain(Version, element, (*path, key))
 
     def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
-        where = f"`[{dotted(path)}]`" if path else "a build.toml"
+        where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, known) or one_of(known)
-        return self.problem("KCI101", (*path, key), f"`{_short(key)}` is not a key of {where}", hint, key=True)
+        return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
         hint = suggestion(value, known) or one_of(known)
-        return self.problem("KCI104", path, f"{_short(value)!r} is not a {kind}", hint)
+        return self.problem("KCI104", path, f"{shorten(value)!r} is not a {kind}", hint)
+
+
+@cache
+def _hints(wanted: type) -> dict[str, Any]:
+    return get_type_hints(wanted, include_extras=True)
 
 
 def dotted(path: KeyPath) -> str:
     """A key path as people write it: `kernel.norm.src[0]`."""
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{_short(part)}" if text else _short(part)
+        text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)
     return text
 
 
@@ -198,7 +217,3 @@ def suggestion(word: str, known: list[str]) -> str:
 def one_of(known: Any) -> str:
     """A hint that lists what is allowed."""
     return "one of: " + ", ".join(known)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

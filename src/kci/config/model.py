@@ -6,12 +6,12 @@ that it does not know. Keys are kebab-case in the file, except in `[torch-noarch
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
-from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Version
+from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Version, check_kernel_name
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -22,8 +22,11 @@ class KernelDependency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Another kernel on the Hub: exactly one of `version` and `revision` says which state of it."""
 
     repo_id: str
+    """The other kernel's repository, such as `acme/activation`."""
     version: Unsigned | None = None
+    """The major version of the other kernel's interface."""
     revision: str | None = None
+    """A branch, tag or commit of the other kernel's repository."""
 
     def __post_init__(self) -> None:
         if (self.version is None) == (self.revision is None):
@@ -38,43 +41,57 @@ class Hub(Table, frozen=True):
     """`[general.hub]`: where the kernel is published."""
 
     repo_id: str | None = None
+    """The repository on the Hub, such as `acme/gated-norm`."""
     branch: str | None = None
-
-
-class CudaGeneral(Table, frozen=True):
-    """`[general.cuda]`: bounds on the CUDA version, and dependencies of the CUDA variants."""
-
-    minver: Version | None = None
-    maxver: Version | None = None
-    python_depends: tuple[str, ...] | None = None
-    kernel_depends: tuple[KernelDependency, ...] | None = None
+    """The branch to publish to; without it, `v` and the kernel's version."""
 
 
 class BackendGeneral(Table, frozen=True):
     """`[general.xpu]` and `[general.neuron]`: dependencies of that backend's variants."""
 
     python_depends: tuple[str, ...] | None = None
+    """Python packages that this backend's variants need, out of the allowed ones."""
     kernel_depends: tuple[KernelDependency, ...] | None = None
+    """Other kernels that this backend's variants load."""
+
+
+class CudaGeneral(BackendGeneral, frozen=True):
+    """`[general.cuda]`: bounds on the CUDA version, and dependencies of the CUDA variants."""
+
+    minver: Version | None = None
+    """The oldest CUDA version to build for, such as `12.6`."""
+    maxver: Version | None = None
+    """The newest CUDA version to build for, such as `13.0`."""
 
 
 class TpuGeneral(Table, frozen=True):
-    """`[general.tpu]`."""
+    """`[general.tpu]`: dependencies of the TPU variants."""
 
     python_depends: tuple[str, ...] | None = None
+    """Python packages that the TPU variants need."""
 
 
 class General(Table, frozen=True):
     """`[general]`: what the kernel is."""
 
     name: KernelName
+    """The kernel's name: lower-case letters, digits and dashes."""
     version: Unsigned
+    """The major version of the kernel's interface; it is published on the branch `v<version>`."""
     license: str
+    """The licence, as an SPDX identifier such as `Apache-2.0`."""
     backends: tuple[Backend, ...]
+    """What the kernel is built for."""
     edition: int = 5
+    """The edition of the format. 5 is the only number to write; a file without it is read as edition 4."""
     upstream: GitUrl | None = None
+    """Where the kernel's code comes from."""
     source: GitUrl | None = None
+    """The repository that holds this build.toml."""
     python_depends: tuple[str, ...] | None = None
+    """Python packages that every variant needs, out of the allowed ones."""
     kernel_depends: tuple[KernelDependency, ...] | None = None
+    """Other kernels that every variant loads."""
     hub: Hub | None = None
     cuda: CudaGeneral | None = None
     xpu: BackendGeneral | None = None
@@ -86,12 +103,19 @@ class Torch(Table, frozen=True):
     """`[torch]`: a kernel with compiled code that registers torch ops."""
 
     src: tuple[str, ...] = ()
+    """The sources of the bindings, headers included."""
     pyext: tuple[str, ...] | None = None
+    """Extensions of the files to install from the Python package; without it, `py` and `pyi`."""
     include: tuple[str, ...] | None = None
+    """Include directories of the bindings, relative to build.toml."""
     minver: Version | None = None
+    """The oldest torch version to build for, such as `2.12`."""
     maxver: Version | None = None
+    """The newest torch version to build for."""
     cxx_flags: tuple[str, ...] | None = None
+    """Flags for the C++ compiler."""
     stable_abi: StableAbi | None = None
+    """Build against torch's stable ABI of this version: one for all backends, or one for each."""
 
 
 class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -101,76 +125,83 @@ class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """
 
     pyext: tuple[str, ...] | None = None
+    """Extensions of the files to install from the Python package; without it, `py` and `pyi`."""
     cuda_capabilities: tuple[str, ...] | None = None
+    """The CUDA capabilities that the kernel supports, such as `9.0`."""
     rocm_archs: tuple[str, ...] | None = None
+    """The ROCm targets that the kernel supports, such as `gfx942`."""
 
 
 class TvmFfi(Table, frozen=True):
     """`[tvm-ffi]`: a kernel with compiled code behind the tvm-ffi interface."""
 
     src: tuple[str, ...]
+    """The sources of the bindings, headers included."""
     pyext: tuple[str, ...] | None = None
+    """Extensions of the files to install from the Python package; without it, `py` and `pyi`."""
     include: tuple[str, ...] | None = None
+    """Include directories of the bindings, relative to build.toml."""
     cxx_flags: tuple[str, ...] | None = None
+    """Flags for the C++ compiler."""
 
 
 Framework = Torch | TorchNoarch | TvmFfi
 
 
-class CpuComponent(Table, frozen=True, tag_field="backend", tag="cpu"):
+class AnyComponent(Table, frozen=True):
+    """What every `[kernel.<label>]` has."""
+
+    backend: ClassVar[Backend]
+    depends: tuple[Depend, ...]
+    """C++ dependencies; an empty list if there are none."""
+    src: tuple[str, ...]
+    """The component's sources, headers included."""
+    include: tuple[str, ...] | None = None
+    """Include directories of these sources, relative to build.toml."""
+    cxx_flags: tuple[str, ...] | None = None
+    """Flags for the C++ compiler."""
+
+
+class CpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="cpu"):
     """`[kernel.<label>]` with `backend = "cpu"`."""
 
     backend: ClassVar[Backend] = Backend.CPU
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
 
 
-class CudaComponent(Table, frozen=True, tag_field="backend", tag="cuda"):
+class CudaComponent(AnyComponent, frozen=True, tag_field="backend", tag="cuda"):
     """`[kernel.<label>]` with `backend = "cuda"`."""
 
     backend: ClassVar[Backend] = Backend.CUDA
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
     cuda_capabilities: tuple[str, ...] | None = None
+    """The CUDA capabilities to build for, such as `8.0`, `9.0a` or `12.0+PTX`; without it, all usual ones."""
     cuda_flags: tuple[str, ...] | None = None
+    """Flags for nvcc."""
     cuda_minver: Version | None = None
+    """Leave the component out with an older CUDA version."""
 
 
-class MetalComponent(Table, frozen=True, tag_field="backend", tag="metal"):
+class MetalComponent(AnyComponent, frozen=True, tag_field="backend", tag="metal"):
     """`[kernel.<label>]` with `backend = "metal"`."""
 
     backend: ClassVar[Backend] = Backend.METAL
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
 
 
-class RocmComponent(Table, frozen=True, tag_field="backend", tag="rocm"):
+class RocmComponent(AnyComponent, frozen=True, tag_field="backend", tag="rocm"):
     """`[kernel.<label>]` with `backend = "rocm"`."""
 
     backend: ClassVar[Backend] = Backend.ROCM
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
     rocm_archs: tuple[str, ...] | None = None
+    """The ROCm targets to build for, such as `gfx942`; without it, all usual ones."""
     hip_flags: tuple[str, ...] | None = None
+    """Flags for the HIP compiler."""
 
 
-class XpuComponent(Table, frozen=True, tag_field="backend", tag="xpu"):
+class XpuComponent(AnyComponent, frozen=True, tag_field="backend", tag="xpu"):
     """`[kernel.<label>]` with `backend = "xpu"`."""
 
     backend: ClassVar[Backend] = Backend.XPU
-    depends: tuple[Depend, ...]
-    src: tuple[str, ...]
-    include: tuple[str, ...] | None = None
-    cxx_flags: tuple[str, ...] | None = None
     sycl_flags: tuple[str, ...] | None = None
+    """Flags for the SYCL compiler, after the usual ones."""
 
 
 Component = CpuComponent | CudaComponent | MetalComponent | RocmComponent | XpuComponent
@@ -184,6 +215,7 @@ class Build(Table, frozen=True):
     torch_noarch: TorchNoarch | None = None
     tvm_ffi: TvmFfi | None = None
     kernel: dict[str, Component] = {}
+    """The components: sources that are compiled together for one backend, by labels of your choice."""
 
     @property
     def framework(self) -> Framework:
@@ -218,3 +250,54 @@ class Build(Table, frozen=True):
     def data_extensions(self) -> tuple[str, ...]:
         """Extensions of data files that are installed beside the Python files (section 1.4)."""
         return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)
+
+
+def to_build(data: dict[str, Any]) -> Build:
+    """The build config that parsed TOML says, if it is one in edition 5 form. Frameworks are not counted here.
+
+    Raises:
+        msgspec.ValidationError: the first thing that is wrong; `explain` finds all of them.
+    """
+    return msgspec.convert(data, Build, dec_hook=decode_value)
+
+
+def decode_value(wanted: type, value: Any) -> Any:
+    """Msgspec's hook for the value types that are not its own.
+
+    Raises:
+        ValueError: the value is none of them.
+    """
+    if wanted is StableAbi:
+        return StableAbi.parse(value)
+    if not isinstance(value, str):
+        raise ValueError("expected a string")
+    if wanted is Version:
+        return Version.parse(value)
+    if wanted is KernelName:
+        return KernelName(check_kernel_name(value))
+    if wanted is GitUrl:
+        from kci.config.urls import check_git_url  # noqa: PLC0415  - few files name a URL
+
+        return GitUrl(check_git_url(value))
+    raise NotImplementedError(wanted)
+
+
+def to_data(value: Any) -> Any:
+    """A build config, or a part of one, as plain data in the shape of a build.toml; keys without a value are left out.
+
+    Versions are as they were spelt, so two files say the same exactly when this is equal for both.
+    """
+    if isinstance(value, msgspec.Struct):
+        tag = value.__struct_config__.tag
+        data = {"backend": tag} if tag else {}
+        fields = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        return data | {key: to_data(part) for key, name in fields if (part := getattr(value, name)) is not None}
+    if isinstance(value, Version):
+        return value.text
+    if isinstance(value, StableAbi):
+        return value.every.text if value.every is not None else to_data(value.by_backend)
+    if isinstance(value, dict):
+        return {str(key): to_data(part) for key, part in value.items()}
+    if isinstance(value, tuple):
+        return [to_data(part) for part in value]
+    return str(value) if isinstance(value, str) else value

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
-from kci.config.model import Build
-from kci.config.values import GitUrl, KernelName, StableAbi, Version, check_git_url, check_kernel_name
+from kci.config.model import Build, to_build
 from kci.diagnostics import Diagnostic, Severity, finding
 
 FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")
@@ -45,9 +44,13 @@ def read_kernel(directory: str | Path) -> Kernel:
     Raises:
         FindingsError: the file is missing, unreadable or invalid; it carries every diagnostic.
     """
-    shown = str(directory)
-    shown_file = BUILD_TOML if shown in (".", "") else f"{shown.rstrip('/')}/{BUILD_TOML}"
-    return interpret(read_document(Path(directory) / BUILD_TOML, shown_file), shown or ".")
+    shown = str(directory) or "."
+    return interpret(read_document(Path(directory) / BUILD_TOML, shown_file(shown)), shown)
+
+
+def shown_file(directory: str) -> str:
+    """How messages name the build.toml of a kernel directory."""
+    return BUILD_TOML if directory == "." else f"{directory.rstrip('/')}/{BUILD_TOML}"
 
 
 def parse_kernel(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Kernel:
@@ -67,17 +70,20 @@ def interpret(document: Document, directory: str) -> Kernel:
     problems += _framework_problems(document)
     build: Build | None = None
     try:
-        build = msgspec.convert(data, Build, dec_hook=_decode)
+        build = to_build(data)
     except (msgspec.ValidationError, RecursionError):
         from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
 
         problems += explain(document, data, Build)
         if not problems:  # the two readers disagree, which a property test rules out; say so rather than pass
             problems.append(finding("KCI103", "the file does not have the shape of a build.toml", path=document.path))
-    if edition == 4:
-        problems += _newer_keys(document)
-        if problems:
-            _refuse_older(document)
+    if edition == 4 and (build is None or problems or _has_newer_keys(build)):
+        from kci.config.editions import newer_key_problems, older_version_error  # noqa: PLC0415  - only for these files
+
+        problems += newer_key_problems(document)
+        older = older_version_error(document, directory)
+        if older is not None:
+            raise older
     if problems or build is None:
         raise refuse(*sorted(problems, key=lambda item: (item.line, item.column, item.rule)))
     if edition == 4:
@@ -113,21 +119,6 @@ def detect_edition(document: Document) -> int:
         raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
     hint = "version 4 files have no `edition` at all; write `edition = 5`" if edition < 5 else "update kci"
     raise refuse(finding("KCI105", f"unsupported build edition {edition}", hint=hint, path=document.path, span=span))
-
-
-def _decode(wanted: type, value: Any) -> Any:
-    """Msgspec's hook for the value types that are not its own."""
-    if wanted is StableAbi:
-        return StableAbi.parse(value)
-    if not isinstance(value, str):
-        raise ValueError("expected a string")
-    if wanted is Version:
-        return Version.parse(value)
-    if wanted is KernelName:
-        return KernelName(check_kernel_name(value))
-    if wanted is GitUrl:
-        return GitUrl(check_git_url(value))
-    raise NotImplementedError(wanted)
 
 
 _NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_archs"}
@@ -169,47 +160,14 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
     ]
 
 
-def _newer_keys(document: Document) -> list[Diagnostic]:
-    """What only edition 5 has: without `edition = 5` the reference refuses these."""
-    general = document.data.get("general")
-    general = general if isinstance(general, dict) else {}
-    paths: list[KeyPath] = [("general", key) for key in ("kernel-depends", "tpu") if key in general]
-    for backend in ("cuda", "xpu", "neuron"):
-        if isinstance(general.get(backend), dict) and "kernel-depends" in general[backend]:
-            paths.append(("general", backend, "kernel-depends"))
-    torch = document.data.get("torch")
-    if isinstance(torch, dict) and isinstance(torch.get("stable-abi"), dict):
-        paths.append(("torch", "stable-abi"))
-    return [
-        finding(
-            "KCI105",
-            f"`{'.'.join(map(str, path))}` exists from edition 5 on, and this file has no `edition`",
-            hint="add `edition = 5` to `[general]`",
-            path=document.path,
-            span=document.key_span(path),
-        )
-        for path in paths
-    ]
-
-
-def _refuse_older(document: Document) -> None:
-    """Say so when a file that is not valid as v4 is of an older format.
-
-    Raises:
-        FindingsError: it is.
-    """
-    from kci.config.editions import older_edition  # noqa: PLC0415  - only for files that failed
-
-    found = older_edition(document.data)
-    if found is None:
-        return
-    directory = document.path.rpartition("/")[0] or "."
-    if found == 3:
-        message = "this is a version 3 file; it has to be rewritten before it can be used"
-        raise refuse(finding("KCI108", message, hint=f"run `kci update {directory}`", path=document.path))
-    message = f"this is a version {found} file, which no current tool reads"
-    hint = "declare `backends` in `[general]` and port the file to edition 5 by hand"
-    raise refuse(finding("KCI109", message, hint=hint, path=document.path))
+def _has_newer_keys(build: Build) -> bool:
+    """Whether an otherwise valid file uses what only edition 5 has; `editions.newer_keys` says where."""
+    general = build.general
+    if general.kernel_depends is not None or general.tpu is not None:
+        return True
+    if any(part and part.kernel_depends is not None for part in (general.cuda, general.xpu, general.neuron)):
+        return True
+    return build.torch is not None and build.torch.stable_abi is not None and build.torch.stable_abi.every is None
 
 
 def _unused_stable_abi(document: Document, build: Build) -> list[Diagnostic]:

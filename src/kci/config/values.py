@@ -11,8 +11,6 @@ import re
 KERNEL_NAME_PATTERN = r"^[a-z][-a-z0-9]*[a-z0-9]$"
 """At least two characters, no underscore or capital, no dash at the end; double dashes are fine."""
 
-GIT_SCHEMES = ("git", "git+http", "git+https", "git+ssh", "http", "https", "ssh")
-
 
 class Backend(enum.StrEnum):
     """What a kernel can be built for."""
@@ -25,6 +23,10 @@ class Backend(enum.StrEnum):
     ROCM = "rocm"
     TPU = "tpu"
     XPU = "xpu"
+
+
+SYSTEMS = ("aarch64-darwin", "aarch64-linux", "aarch64-windows", "x86_64-linux", "x86_64-windows")
+"""Every system that a variant name can carry."""
 
 
 class Depend(enum.StrEnum):
@@ -58,13 +60,15 @@ class Version(tuple[int, ...]):
         Raises:
             ValueError: the text is empty or a part of it is no unsigned integer.
         """
-        stripped = text.strip()
+        stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")
         if not all(_UNSIGNED.fullmatch(piece) for piece in pieces):
-            raise ValueError(f"expected a version such as '2.12', got {text!r}")
-        numbers = [int(piece) for piece in pieces]
+            raise ValueError(f"expected a version such as '2.12', got {shorten(text)!r}")
+        if any(len(piece.lstrip("+0")) > _DIGITS for piece in pieces):
+            raise ValueError(f"a version part is too large: {shorten(text)!r}")
+        numbers = [int(piece.lstrip("+0") or "0") for piece in pieces]
         if any(number > _LARGEST for number in numbers):
-            raise ValueError(f"a version part is too large: {text!r}")
+            raise ValueError(f"a version part is too large: {shorten(text)!r}")
         while numbers and numbers[-1] == 0:
             numbers.pop()
         version = cls(numbers)
@@ -86,6 +90,17 @@ class Version(tuple[int, ...]):
 
 _UNSIGNED = re.compile(r"\+?[0-9]+", re.ASCII)
 _LARGEST = 2**64 - 1
+_DIGITS = len(str(_LARGEST))
+_WHITE_SPACE = "".join(
+    map(chr, [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F])
+)
+_WHITE_SPACE += "\u205f\u3000"
+"""What Unicode calls white space. `str.strip` also takes off U+001C to U+001F, which the reference refuses."""
+
+
+def shorten(text: str) -> str:
+    """The text, or the start of a long one, for use in a message."""
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 class StableAbi:
@@ -111,7 +126,7 @@ class StableAbi:
         versions: dict[Backend, Version] = {}
         for key, text in value.items():
             if key not in _BACKENDS:
-                raise ValueError(f"{key!r} is not a backend")
+                raise ValueError(f"{shorten(key)!r} is not a backend")
             if not isinstance(text, str):
                 raise ValueError(f"expected a version string for {key}")
             versions[Backend(key)] = Version.parse(text)
@@ -119,7 +134,7 @@ class StableAbi:
 
     def version_for(self, backend: str) -> Version | None:
         """The stable ABI version of a backend; None means an ordinary build."""
-        return self.every or self.by_backend.get(Backend(backend))
+        return self.every if self.every is not None else self.by_backend.get(Backend(backend))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StableAbi):
@@ -143,7 +158,7 @@ class KernelName(str):
 
 
 class GitUrl(str):
-    """A URL that git can fetch from; see `check_git_url`."""
+    """A URL that git can fetch from; see `kci.config.urls.check_git_url`."""
 
     __slots__ = ()
 
@@ -156,43 +171,10 @@ def check_kernel_name(name: str) -> str:
     """
     if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):
         raise ValueError(
-            f"{name!r} is not a kernel name: lower-case letters, digits and dashes, starting with a letter, at least "
-            "two characters, not ending with a dash"
+            f"{shorten(name)!r} is not a kernel name: lower-case letters, digits and dashes, starting with a letter, "
+            "at least two characters, not ending with a dash"
         )
     return name
-
-
-def check_git_url(url: str) -> str:
-    """Return the URL if git could fetch from it: an absolute URL of a git scheme, or the scp form `host:path`.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if "://" in url:
-        scheme, _, rest = url.partition("://")
-        if scheme.lower() not in GIT_SCHEMES:
-            raise ValueError(
-                f"{url!r} has the scheme {scheme!r}; a git URL starts with one of {', '.join(GIT_SCHEMES)}"
-            )
-        if not _has_host(rest):
-            raise ValueError(f"{url!r} names no host")
-        return url
-    host, colon, path = url.partition(":")
-    if not (colon and host and path) or path.startswith("/") or not _has_host(f"{host}/{path}"):
-        raise ValueError(f"{url!r} is not a git URL: write it in full, for example 'https://host/owner/name'")
-    return url
-
-
-def _has_host(rest: str) -> bool:
-    from urllib.parse import urlsplit  # noqa: PLC0415  - slow to import; few files name a URL
-
-    if any(char.isspace() for char in rest):
-        return False
-    try:
-        parts = urlsplit(f"ssh://{rest}")
-        return bool(parts.hostname) and (parts.port is None or parts.port >= 0)
-    except ValueError:
-        return False
 
 
 def python_name(kernel_name: str) -> str:

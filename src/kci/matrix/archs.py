@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from kci.catalog.archs import ArchTables, arch_tables
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
@@ -69,6 +70,11 @@ def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tup
     Returns:
         The result in natural order, each once; empty if nothing fits.
     """
+    return _intersect(tuple(wanted), tuple(default))
+
+
+@lru_cache(maxsize=4096)  # a kernel has many components and few different lists
+def _intersect(wanted: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
     ptx = {entry.removesuffix(PTX) for entry in wanted if entry.endswith(PTX)}
     plain = dict.fromkeys(entry.removesuffix(PTX) for entry in wanted)
     targets = dict.fromkeys(entry.removesuffix(PTX) for entry in default)

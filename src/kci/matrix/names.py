@@ -8,7 +8,9 @@ The grammar is the reference builder's:
     noarch    torch-<backend>
 
 where VV is major and minor run together (2.9 is 29, 2.10 is 210, 2025.3.2 is 20253). Readers split VV as the
-loader does: one digit of major for torch, everything but the last digit for a compute version.
+loader does: one digit of major for torch, everything but the last digit for a compute version. That is wrong for a
+compute version whose minor has two digits: ROCm 7.14 is written `rocm714`, which reads back as 71.4. A reader that
+knows which versions exist can say so (`known`), and then gets 7.14.
 """
 
 from __future__ import annotations
@@ -16,10 +18,13 @@ from __future__ import annotations
 import enum
 import re
 import sys
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-SYSTEMS = ("aarch64-darwin", "aarch64-linux", "aarch64-windows", "x86_64-linux", "x86_64-windows")
+from kci.config import values
+
+SYSTEMS = values.SYSTEMS
 """Every system that a variant name can carry."""
 
 COMPUTE_PREFIX = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu", "cann": "cann"}
@@ -49,7 +54,7 @@ class VariantName(msgspec.Struct, frozen=True):
     compute_version: str | None = None
 
 
-def digits(version: tuple[int, ...]) -> str:
+def digits(version: Sequence[int]) -> str:
     """Major and minor run together, a missing minor counted as 0: (2, 9) is `29`, (13,) is `130`."""
     major = version[0] if version else 0
     minor = version[1] if len(version) > 1 else 0
@@ -109,11 +114,16 @@ _ARCH_NAME = re.compile(
 _NOARCH_NAME = re.compile(r"torch-(cann|cpu|cuda|metal|neuron|npu|rocm|tpu|xpu|universal)")
 
 
-def parse_variant_name(name: str) -> VariantName:
+def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
     """Take a variant name apart.
 
     The legacy forms that a loader still accepts (`-cxx98`, a Linux name without a tag, `torch-universal`, `torch-npu`)
     are accepted too.
+
+    Args:
+        name: the name.
+        known: backends with compute versions that exist. Where the loader's reading of the digits is not among them
+            and exactly one of them is written with these digits, that one is meant. See the module's text.
 
     Raises:
         ValueError: the text is no variant name.
@@ -126,6 +136,8 @@ def parse_variant_name(name: str) -> VariantName:
     if found["cxx"] and found["os"] != "linux":
         raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
     backend, compute = _split_compute(found["compute"])
+    if compute is not None and known:
+        compute = _resolve(backend, compute, known)
     system = f"{found['cpu']}-{found['os']}"
     if found["stable"]:
         return VariantName(Kind.STABLE_ABI, backend, system, _split_short(found["stable"]), compute)
@@ -146,6 +158,16 @@ def _split_compute(part: str) -> tuple[str, str | None]:
             vv = part[len(prefix) :]
             return backend, f"{vv[:-1]}.{vv[-1]}"
     return part, None
+
+
+def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[int]]]) -> str:
+    """The known version that is written like `compute`, unless that is known itself, or the choice is not clear."""
+    versions = [(*version, 0, 0)[:2] for other, version in known if other == backend]
+    short = tuple(int(part) for part in compute.split("."))
+    candidates = {version for version in versions if digits(version) == digits(short)}
+    if short in candidates or len(candidates) != 1:
+        return compute
+    return ".".join(str(part) for part in candidates.pop())
 
 
 def this_system() -> str:

@@ -3,28 +3,27 @@
 The algorithm is the reference's (format section 2.2), per system: filter by backend, framework and version bounds;
 collapse the rows of a backend with the stable ABI to the newest torch per compute version; name; leave out rows that
 are not bundled; let the first of several rows with one name win. The pr tier then keeps one row per backend.
+
+A candidate is a kernel at a row. What an overlay takes out of the table is dropped before, and what a filter or a tier
+of one's own leaves out, after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from kci.catalog.rows import Catalog, Row, beside
+from kci.catalog.rows import Catalog, Removed, Row, beside
 from kci.config.document import KeyPath
-from kci.config.model import Build, CudaGeneral
+from kci.config.model import Build, CudaGeneral, Torch
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.matrix.archs import variant_archs
 from kci.matrix.names import Kind, variant_name
 from kci.matrix.types import Dropped, Kept, KernelMatrix, Matrix, Tier, Variant
 
-
-class Candidate(NamedTuple):
-    """A kernel at one row."""
-
-    row: Row
-    catalog: Catalog
+if TYPE_CHECKING:
+    from kci.catalog.overlay import Overlay
 
 
 class Decision(NamedTuple):
@@ -35,12 +34,26 @@ class Decision(NamedTuple):
     cause: KeyPath = ()
 
 
+class Filtered(NamedTuple):
+    """Why a filter leaves a variant out; the place is empty where the command line asks for it."""
+
+    rule: str
+    reason: str
+    path: str = ""
+    line: int = 0
+
+
+Narrow = Callable[[Kernel, Sequence[Variant]], Sequence[Filtered | None]]
+"""A filter: for each variant of a kernel None to keep it, or why it is left out."""
+
+
 def compute_matrix(
     kernels: Iterable[Kernel],
     catalog: Catalog,
     tier: Tier = Tier.RELEASE,
     *,
-    keep: Callable[[Variant], str | None] | None = None,
+    narrow: Sequence[Narrow] = (),
+    overlays: Sequence[tuple[str | None, Overlay]] = (),
     explain: bool = False,
 ) -> Matrix:
     """The matrix of several kernels.
@@ -49,11 +62,20 @@ def compute_matrix(
         kernels: in the order in which they should appear.
         catalog: the rows to choose from.
         tier: how much to build.
-        keep: a filter; it returns None for a variant to keep, or the reason why it is left out.
+        narrow: filters, each of what the one before left.
+        overlays: what is different about the catalog for one kernel (by its name) or for every kernel (None).
         explain: also say why each candidate was kept or dropped, with places.
     """
-    selected = [select(kernel, catalog, tier, keep=keep, explain=explain) for kernel in kernels]
-    return Matrix(tier, catalog.name, catalog.as_of, tuple(selected))
+    selected = []
+    for kernel in kernels:
+        table = catalog
+        if overlays:
+            from kci.catalog.overlay import for_kernel  # noqa: PLC0415  - most runs have none
+
+            table = for_kernel(catalog, overlays, kernel.build.name)
+        selected.append(select(kernel, table, tier, narrow=narrow, explain=explain))
+    changed_by = dict.fromkeys(overlay.document.path for _, overlay in overlays)
+    return Matrix(tier, "+".join([catalog.name, *changed_by]), catalog.as_of, tuple(selected))
 
 
 def select(
@@ -61,38 +83,36 @@ def select(
     catalog: Catalog,
     tier: Tier = Tier.RELEASE,
     *,
-    keep: Callable[[Variant], str | None] | None = None,
+    narrow: Sequence[Narrow] = (),
     explain: bool = False,
 ) -> KernelMatrix:
     """The matrix of one kernel; see `compute_matrix`. Variants are sorted by system and name."""
     choice = _Choice(kernel, explain)
-    rows = [Candidate(row, catalog) for row in catalog.rows]
+    rows = list(catalog.rows)
+    choice.removed(catalog.removed)
     match tier:
         case Tier.PR:
             variants = choice.pr(rows)
         case Tier.RELEASE:
             variants = choice.released(rows)
         case Tier.COMPAT:
-            variants = choice.every(choice.candidates_beside(catalog))
+            variants = choice.every(choice.rows_beside(catalog))
         case Tier.ALL:
             variants = choice.released(rows)
             names = {(variant.system, variant.name) for _, variant in variants}
-            others = choice.every(choice.candidates_beside(catalog))
+            others = choice.every(choice.rows_beside(catalog))
             variants += [pair for pair in others if (pair[1].system, pair[1].name) not in names]
     choice.backends_without_rows(rows)
-    for candidate, variant in list(variants):
-        reason = keep(variant) if keep else None
-        if reason:
-            choice.drop(candidate, Decision("KCI211", reason))
-            variants.remove((candidate, variant))
     ordered = sorted(variants, key=lambda pair: (pair[1].system, pair[1].name))
+    for filtering in narrow:
+        ordered = choice.narrowed(ordered, filtering)
     return KernelMatrix(
         name=kernel.build.name,
         path=kernel.directory,
         version=kernel.build.general.version,
         variants=tuple(variant for _, variant in ordered),
         dropped=tuple(sorted(choice.dropped, key=_dropped_order)) if explain else (),
-        kept=tuple(choice.kept(candidate, variant) for candidate, variant in ordered) if explain else (),
+        kept=tuple(choice.kept(row, variant) for row, variant in ordered) if explain else (),
     )
 
 
@@ -100,7 +120,7 @@ def _dropped_order(dropped: Dropped) -> tuple[str, ...]:
     return (dropped.system, dropped.backend, dropped.torch or "", dropped.compute or "", dropped.rule)
 
 
-Pairs = list[tuple[Candidate, Variant]]
+Pairs = list[tuple[Row, Variant]]
 
 
 class _Choice:
@@ -114,15 +134,15 @@ class _Choice:
 
     # --- the tiers ---
 
-    def released(self, candidates: list[Candidate]) -> Pairs:
+    def released(self, candidates: list[Row]) -> Pairs:
         """Bundled rows, the first of each name per system."""
         return self.first_of_name(self.bundled(self.named(candidates)))
 
-    def every(self, candidates: list[Candidate]) -> Pairs:
+    def every(self, candidates: list[Row]) -> Pairs:
         """All rows, bundled or not, the first of each name per system."""
         return self.first_of_name(self.named(candidates))
 
-    def pr(self, candidates: list[Candidate]) -> Pairs:
+    def pr(self, candidates: list[Row]) -> Pairs:
         """One row per backend and system: bundled before not, newest torch, then oldest compute version."""
         chosen: Pairs = []
         groups: dict[tuple[str, str], Pairs] = {}
@@ -130,65 +150,68 @@ class _Choice:
             groups.setdefault((pair[1].system, pair[1].backend), []).append(pair)
         for pairs in groups.values():
             best = min(pairs, key=_preference)
-            for candidate, variant in pairs:
+            for row, variant in pairs:
                 if variant is not best[1]:
                     reason = f"the pr tier builds {best[1].name} for {variant.backend}: newest torch, oldest compute"
-                    self.drop(candidate, Decision("KCI210", reason))
+                    self.drop(row, Decision("KCI210", reason))
             chosen.append(best)
         return self.bundled(chosen)
 
     # --- the steps ---
 
-    def candidates_beside(self, catalog: Catalog) -> list[Candidate]:
-        return [Candidate(row, neighbour) for neighbour, row in beside(catalog)]
+    def rows_beside(self, catalog: Catalog) -> list[Row]:
+        rows, removed = beside(catalog)
+        self.removed(removed)
+        return rows
 
-    def named(self, candidates: list[Candidate]) -> Pairs:
+    def named(self, candidates: list[Row]) -> Pairs:
         """Filter, collapse and name; order as in the reference: stable ABI first, by group, then the rest."""
-        passed: list[Candidate] = []
-        for candidate in candidates:
-            if decision := exclusion(self.build, candidate.row):
-                self.drop(candidate, decision)
+        passed: list[Row] = []
+        for row in candidates:
+            if decision := exclusion(self.build, row):
+                self.drop(row, decision)
             else:
-                passed.append(candidate)
-        full = [item for item in passed if self.build.stable_abi(item.row.backend) is None]
-        stable = self.collapse([item for item in passed if self.build.stable_abi(item.row.backend) is not None])
-        return [(item, make_variant(self.build, item.row)) for item in stable + full]
+                passed.append(row)
+        full = [item for item in passed if self.build.stable_abi(item.backend) is None]
+        stable = self.collapse([item for item in passed if self.build.stable_abi(item.backend) is not None])
+        return [(item, make_variant(self.build, item)) for item in stable + full]
 
-    def collapse(self, candidates: list[Candidate]) -> list[Candidate]:
+    def collapse(self, candidates: list[Row]) -> list[Row]:
         """Keep the newest torch for each system, backend and compute version."""
-        newest: dict[tuple[str, str], Candidate] = {}
+        newest: dict[tuple[str, str], Row] = {}
         for item in candidates:
-            compute = item.row.compute.text if item.row.compute else ""
-            group = (item.row.system, f"{item.row.backend}-{compute}")
-            if group not in newest or item.row.torch > newest[group].row.torch:
+            compute = item.compute.text if item.compute else ""
+            group = (item.system, f"{item.backend}-{compute}")
+            if group not in newest or item.torch > newest[group].torch:
                 newest[group] = item
         kept = [newest[group] for group in sorted(newest)]
+        chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows
         for item in candidates:
-            if item not in kept:
+            if id(item) not in chosen:
                 reason = "one stable ABI build serves every torch: it is built with the newest one for this compute"
-                self.drop(item, Decision("KCI207", reason, ("torch", "stable-abi", str(item.row.backend))))
+                self.drop(item, Decision("KCI207", reason, ("torch", "stable-abi", str(item.backend))))
         return kept
 
     def bundled(self, pairs: Pairs) -> Pairs:
-        for candidate, variant in pairs:
+        for row, variant in pairs:
             if not variant.bundled:
-                self.drop(candidate, Decision("KCI208", "the catalog's row is not bundled: it is built on demand only"))
+                self.drop(row, Decision("KCI208", "the catalog's row is not bundled: it is built on demand only"))
         return [pair for pair in pairs if pair[1].bundled]
 
     def first_of_name(self, pairs: Pairs) -> Pairs:
-        first: dict[tuple[str, str], tuple[Candidate, Variant]] = {}
-        for candidate, variant in pairs:
+        first: dict[tuple[str, str], tuple[Row, Variant]] = {}
+        for row, variant in pairs:
             key = (variant.system, variant.name)
             if key in first:
-                reason = f"{variant.name} comes from an earlier row; its content does not depend on the row"
-                self.drop(candidate, Decision("KCI209", reason))
+                reason = f"{variant.name} is built from an earlier row: its name does not tell the two apart"
+                self.drop(row, Decision("KCI209", reason))
             else:
-                first[key] = (candidate, variant)
+                first[key] = (row, variant)
         return list(first.values())
 
-    def backends_without_rows(self, candidates: list[Candidate]) -> None:
+    def backends_without_rows(self, candidates: list[Row]) -> None:
         """Note the declared backends for which the catalog has no toolchain at all (cann, neuron)."""
-        present = {candidate.row.backend for candidate in candidates}
+        present = {row.backend for row in candidates}
         for index, backend in enumerate(self.build.general.backends):
             if self.explain and backend not in present:
                 path, line = self.kernel.place(("general", "backends", index))
@@ -197,29 +220,42 @@ class _Choice:
 
     # --- what is said about them ---
 
-    def drop(self, candidate: Candidate, decision: Decision) -> None:
-        if not self.explain:
-            return
-        row = candidate.row
-        path, line = self.kernel.place(decision.cause) if decision.cause else candidate.catalog.line(row)
+    def drop(self, row: Row, decision: Decision) -> None:
+        if self.explain:
+            place = self.kernel.place(decision.cause) if decision.cause else row.line()
+            self.note(row, Filtered(decision.rule, decision.reason, *place))
+
+    def removed(self, rows: Iterable[Removed]) -> None:
+        """Note the rows that an overlay takes out of the table, where the kernel declares their backend."""
+        for removed in rows if self.explain else ():
+            excluded = exclusion(self.build, removed.row)
+            if excluded is not None and excluded.rule == "KCI201":
+                self.drop(removed.row, excluded)
+            else:
+                self.note(removed.row, Filtered("KCI213", removed.reason, *removed.line()))
+
+    def narrowed(self, pairs: Pairs, narrow: Narrow) -> Pairs:
+        """What a filter leaves."""
+        verdicts = narrow(self.kernel, [variant for _, variant in pairs])
+        kept: Pairs = []
+        for pair, filtered in zip(pairs, verdicts, strict=True):
+            if filtered is None:
+                kept.append(pair)
+            elif self.explain:
+                self.note(pair[0], filtered)
+        return kept
+
+    def note(self, row: Row, why: Filtered) -> None:
+        compute = row.compute.text if row.compute else None
         self.dropped.append(
-            Dropped(
-                row.system,
-                row.backend,
-                row.torch.text,
-                row.compute.text if row.compute else None,
-                decision.rule,
-                decision.reason,
-                path,
-                line,
-            )
+            Dropped(row.system, row.backend, row.torch.text, compute, why.rule, why.reason, why.path, why.line)
         )
 
-    def kept(self, candidate: Candidate, variant: Variant) -> Kept:
-        path, line = candidate.catalog.line(candidate.row)
+    def kept(self, row: Row, variant: Variant) -> Kept:
+        path, line = row.line()
         match variant.kind:
             case Kind.STABLE_ABI:
-                reason = f"stable ABI {variant.stable_abi}, built with the newest torch for it ({variant.torch})"
+                reason = f"stable ABI {variant.stable_abi}, built with torch {variant.torch}"
             case Kind.TVM_FFI:
                 reason = f"tvm-ffi {variant.tvm_ffi}"
             case Kind.NOARCH:
@@ -229,8 +265,8 @@ class _Choice:
         return Kept(variant.name, variant.system, reason, path, line)
 
 
-def _preference(pair: tuple[Candidate, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
-    row = pair[0].row
+def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
+    row = pair[0]
     newest_first = tuple(-part for part in (*row.torch, 0, 0, 0)[:3])
     return (not row.bundled, newest_first, row.compute or ())
 
@@ -251,20 +287,29 @@ def exclusion(build: Build, row: Row) -> Decision | None:
         return Decision("KCI206", "the catalog's row has no tvm-ffi", ("tvm-ffi",))
     if row.backend is Backend.CUDA and row.compute is not None:
         bounds = build.general.cuda or CudaGeneral()
-        if row.compute < (bounds.minver or _CUDA_MIN):
-            reason = f"CUDA {row.compute.text} is older than general.cuda.minver ({bounds.minver or _CUDA_MIN})"
+        low, high = bounds.minver or _CUDA_MIN, bounds.maxver or _CUDA_MAX
+        if row.compute < low:
+            reason = f"CUDA {row.compute.text} is older than general.cuda.minver ({_shown(low, bounds.minver)})"
             return Decision("KCI202", reason, ("general", "cuda", "minver"))
-        if row.compute > (bounds.maxver or _CUDA_MAX):
-            reason = f"CUDA {row.compute.text} is newer than general.cuda.maxver ({bounds.maxver or _CUDA_MAX})"
+        if row.compute > high:
+            reason = f"CUDA {row.compute.text} is newer than general.cuda.maxver ({_shown(high, bounds.maxver)})"
             return Decision("KCI203", reason, ("general", "cuda", "maxver"))
-    if build.torch is not None:
-        if row.torch < (build.torch.minver or _TORCH_MIN):
-            reason = f"torch {row.torch.text} is older than torch.minver ({build.torch.minver or _TORCH_MIN})"
-            return Decision("KCI204", reason, ("torch", "minver"))
-        if row.torch > (build.torch.maxver or _TORCH_MAX):
-            reason = f"torch {row.torch.text} is newer than torch.maxver ({build.torch.maxver or _TORCH_MAX})"
-            return Decision("KCI205", reason, ("torch", "maxver"))
+    return _torch_exclusion(build.torch, row) if build.torch is not None else None
+
+
+def _torch_exclusion(torch: Torch, row: Row) -> Decision | None:
+    low, high = torch.minver or _TORCH_MIN, torch.maxver or _TORCH_MAX
+    if row.torch < low:
+        reason = f"torch {row.torch.text} is older than torch.minver ({_shown(low, torch.minver)})"
+        return Decision("KCI204", reason, ("torch", "minver"))
+    if row.torch > high:
+        reason = f"torch {row.torch.text} is newer than torch.maxver ({_shown(high, torch.maxver)})"
+        return Decision("KCI205", reason, ("torch", "maxver"))
     return None
+
+
+def _shown(bound: Version, written: Version | None) -> str:
+    return bound.text if written is not None else f"{bound.text} by default"
 
 
 def make_variant(build: Build, row: Row) -> Variant:

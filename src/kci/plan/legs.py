@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
@@ -10,127 +10,148 @@ from kci.catalog.runners import Runners, default_runners
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
-from kci.matrix.types import Matrix, Variant
-
-MAX_MATRIX = 256
-"""Jobs that one matrix of a GitHub workflow may have; the run fails beyond."""
-
-MAX_OUTPUT_UNITS = 1024 * 1024 // 2
-"""UTF-16 code units that one output of a job may have: GitHub's limit is 1 MB."""
-
-
-class Leg(msgspec.Struct, frozen=True):
-    """One job: a variant and where and how it is built."""
-
-    kernel: str
-    path: str
-    variant: str
-    kind: Kind
-    backend: str
-    system: str
-    runner: tuple[str, ...]
-    image: str
-    """The container image to build in; empty for none."""
-    timeout: int
-    """Minutes."""
-    minutes: int
-    """What it takes, roughly."""
-    artifact: str
-    """The name under which the leg hands over its result."""
+from kci.matrix.types import KernelMatrix, Matrix, Variant
+from kci.plan.durations import NO_DURATIONS, Durations
+from kci.plan.grouping import Place, Placed, group
+from kci.plan.pools import most_minutes, pool_of, price_of
+from kci.plan.sharding import assign, shards
+from kci.plan.types import Grouping, LeftOut, Leg, Plan, PlannedKernel, RunnerGroup, Skipped
 
 
-class LeftOut(msgspec.Struct, frozen=True):
-    """A variant that no job builds, and why."""
+class Wishes(msgspec.Struct, frozen=True):
+    """How a plan is to be made."""
 
-    kernel: str
-    variant: str
-    backend: str
-    system: str
-    rule: str
-    reason: str
-
-
-class PlannedKernel(msgspec.Struct, frozen=True):
-    """A kernel of the plan and the variants that its tree must have."""
-
-    name: str
-    path: str
-    version: int
-    planned: tuple[str, ...]
+    container: bool = True
+    """False to build on the runners themselves, without an image."""
+    grouping: Grouping = Grouping.VARIANT
+    shards: int | None = None
+    """The number of matrices that the workflow file has; None for as many as are needed."""
+    skip: Mapping[tuple[str, str], str] = {}
+    """The variants (kernel and name) that need not be built, and why."""
+    fingerprints: Mapping[tuple[str, str], str] | None = None
+    """What each variant (kernel and name) is made from."""
+    commit: str | None = None
+    """The commit that the fingerprints hold for."""
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """The legs of a run, sorted by kernel and variant."""
-
-    tier: str
-    catalog_name: str
-    catalog_as_of: str
-    kernels: tuple[PlannedKernel, ...]
-    legs: tuple[Leg, ...]
-    left_out: tuple[LeftOut, ...]
-
-
-def make_plan(matrix: Matrix, runners: Runners | None = None, *, container: bool = True) -> Plan:
+def make_plan(
+    matrix: Matrix,
+    runners: Runners | None = None,
+    wishes: Wishes | None = None,
+    *,
+    container: bool = True,
+    durations: Durations = NO_DURATIONS,
+) -> Plan:
     """Give every variant of a matrix a runner and an image.
 
-    A noarch variant is one leg however many systems select it: its content does not depend on the system.
+    A noarch variant is built once however many systems select it: its content does not depend on the system.
 
     Args:
         matrix: what to build.
         runners: the machines; by default those that kci ships.
-        container: False to build on the runners themselves, without an image.
+        wishes: how to make the plan.
+        container: False for `Wishes.container` of False, where nothing else is wished for.
+        durations: what variants took in earlier runs.
 
     Raises:
-        FindingsError: two kernels of the matrix have the same name, so that their artifacts would collide (KCI304).
+        FindingsError: two kernels of the matrix have the same name, so that their artifacts would collide (KCI304), or
+            there are more legs than the matrices hold (KCI305).
     """
     runners = runners or default_runners()
+    wishes = wishes or Wishes(container=container)
     _refuse_twins(matrix)
     kernels: list[PlannedKernel] = []
     legs: list[Leg] = []
     left_out: list[LeftOut] = []
+    skipped: list[Skipped] = []
     for kernel in matrix.kernels:
-        by_name: dict[str, Variant] = {}
-        for variant in sorted(kernel.variants, key=lambda item: (item.system != "x86_64-linux", item.system)):
-            by_name.setdefault(variant.name, variant)
-        planned = []
-        for name, variant in sorted(by_name.items()):
-            placed = place(variant, runners, container=container)
-            if isinstance(placed, tuple):
-                left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, *placed))
+        placed: list[Placed] = []
+        planned: list[str] = []
+        for name, variant in each_once(kernel):
+            found = place(variant, runners, container=wishes.container, kernel=kernel.name, durations=durations)
+            if isinstance(found, tuple):
+                left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, *found))
                 continue
             planned.append(name)
-            legs.append(
-                Leg(
-                    kernel=kernel.name,
-                    path=kernel.path,
-                    variant=name,
-                    kind=variant.kind,
-                    backend=variant.backend,
-                    system=variant.system,
-                    artifact=f"kci-{kernel.name}-{name}",
-                    **placed,
-                )
-            )
-        kernels.append(PlannedKernel(kernel.name, kernel.path, kernel.version, tuple(planned)))
-    return Plan(matrix.tier, matrix.catalog_name, matrix.catalog_as_of, tuple(kernels), tuple(legs), tuple(left_out))
+            if reason := wishes.skip.get((kernel.name, name)):
+                skipped.append(Skipped(kernel.name, name, reason))
+            else:
+                placed.append(Placed(variant, found))
+        legs += group(kernel, placed, wishes.grouping)
+        prints = wishes.fingerprints
+        known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
+        kernels.append(PlannedKernel(kernel.name, kernel.path, kernel.version, tuple(planned), known))
+    # The longest first, so that no long leg is left to run alone at the end.
+    legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
+    legs, count = assign(legs, wishes.shards)
+    return Plan(
+        tier=matrix.tier,
+        catalog_name=matrix.catalog_name,
+        catalog_as_of=matrix.catalog_as_of,
+        kernels=tuple(kernels),
+        legs=tuple(legs),
+        left_out=tuple(left_out),
+        skipped=tuple(skipped),
+        shards=shards(legs, count),
+        commit=wishes.commit,
+    )
 
 
-def place(variant: Variant, runners: Runners, *, container: bool) -> dict[str, Any] | tuple[str, str]:
-    """Runner, image and times of a variant, or the rule and reason why no job can build it."""
+def each_once(kernel: KernelMatrix) -> list[tuple[str, Variant]]:
+    """The variants of a kernel by name, sorted; of a noarch variant the row of x86_64-linux where there is one."""
+    by_name: dict[str, Variant] = {}
+    for variant in sorted(kernel.variants, key=lambda item: (item.system != "x86_64-linux", item.system)):
+        by_name.setdefault(variant.name, variant)
+    return sorted(by_name.items())
+
+
+def place(
+    variant: Variant,
+    runners: Runners,
+    *,
+    container: bool,
+    kernel: str = "",
+    durations: Durations = NO_DURATIONS,
+) -> Place | tuple[str, str]:
+    """Where and how a variant is built, or the rule and reason why no job can build it.
+
+    Args:
+        variant: what to build.
+        runners: the machines, images and limits.
+        container: False to build on the runner itself, without an image.
+        kernel: the kernel's name, for its limits and durations.
+        durations: what variants took in earlier runs.
+    """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI:
         return "KCI303", "kci's builders do not compile tvm-ffi kernels"
     system = "x86_64-linux" if noarch else variant.system
-    runner = runners.runner.get(system)
+    runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
-        return "KCI301", f"nobody offers a hosted runner for {system}"
+        return "KCI301", f"no runner is known for {system}"
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
         return "KCI303", f"kci's builders do not compile for {variant.backend} on {system}"
     image = build.image.get(system, "") if container and not noarch else ""
     if variant.compute:
         image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))
-    return {"runner": runner.labels, "image": image, "timeout": build.timeout, "minutes": build.minutes}
+    limit = runners.limit(kernel, variant.backend)
+    minutes, measured = durations.minutes(kernel, variant.name, variant.backend) or (build.minutes, False)
+    rate, currency = price_of(runner) or (None, "")
+    return Place(
+        runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
+        image=image,
+        timeout=min(limit.timeout or build.timeout, most_minutes(runner)),
+        minutes=minutes,
+        setup=build.setup,
+        measured=measured,
+        pool=pool_of(runner),
+        rate=rate,
+        currency=currency,
+        max_minutes=most_minutes(runner),
+        max_jobs=limit.max_jobs,
+        cores=limit.cores,
+    )
 
 
 def _refuse_twins(matrix: Matrix) -> None:
@@ -149,35 +170,3 @@ def _refuse_twins(matrix: Matrix) -> None:
     ]
     if problems:
         raise FindingsError("kernels of one plan need different names", diagnostics=problems)
-
-
-def as_json(plan: Plan) -> dict[str, Any]:
-    """The documented JSON form (schema 1)."""
-    return {
-        "schema": 1,
-        "tier": plan.tier,
-        "catalog": {"name": plan.catalog_name, "as_of": plan.catalog_as_of},
-        "kernels": plan.kernels,
-        "legs": plan.legs,
-        "left_out": plan.left_out,
-    }
-
-
-def github_matrix(plan: Plan) -> str:
-    """One line for `fromJSON`: the legs as the `include` of a workflow's matrix.
-
-    Raises:
-        FindingsError: more legs than one matrix may have (KCI305), or more text than a job's output (KCI306).
-    """
-    if len(plan.legs) > MAX_MATRIX:
-        message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in one matrix"
-        hint = "plan fewer kernels at a time, or narrow with --tier, --backend, --system or --only"
-        raise FindingsError(message, hint=hint, diagnostics=[finding("KCI305", message, hint=hint)])
-    keys = ("kernel", "path", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
-    include = [{key: getattr(leg, key) for key in keys} for leg in plan.legs]
-    text = msgspec.json.encode({"include": include}).decode()
-    units = len(text.encode("utf-16-le")) // 2
-    if units > MAX_OUTPUT_UNITS:
-        message = f"the matrix has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's output"
-        raise FindingsError(message, diagnostics=[finding("KCI306", message)])
-    return text

@@ -80,10 +80,10 @@ class Hosted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
 
 @cache
 def hosted() -> Hosted:
-    """The labels of GitHub's own machines, from `data/hosted.toml`."""
+    """The labels of GitHub's own machines, from the catalog's `hosted.toml`."""
     import tomllib  # noqa: PLC0415
 
-    text = (Path(__file__).parent / "data" / "hosted.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parent.parent / "catalog" / "data" / "hosted.toml").read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), Hosted)
 
 

@@ -38,7 +38,8 @@ class DependsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 @cache
 def depends_table() -> DependsTable:
     """The curated names that the reference's loader knows."""
-    text = (Path(__file__).parent / "data" / "python-depends.toml").read_text(encoding="utf-8")
+    path = Path(__file__).parent.parent / "config" / "data" / "python-depends.toml"  # the lints read it too
+    text = path.read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), DependsTable)
 
 

@@ -98,6 +98,25 @@ def folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
+def collision(path: str, seen: dict[str, str]) -> str | None:
+    """Take a path and the directories above it; the path that is in the way on a file system without case, if any.
+
+    Args:
+        path: a relative path, with a `/` at its end if it is a directory's.
+        seen: what was taken so far, by folded path; a directory may be taken again in the same spelling.
+    """
+    parts = path.removesuffix("/").split("/")
+    for depth in range(1, len(parts) + 1):
+        directory = depth < len(parts) or path.endswith("/")
+        claimed = "/".join(parts[:depth]) + ("/" if directory else "")
+        key = folded(claimed.removesuffix("/"))
+        other = seen.get(key)
+        if other is not None and not (directory and other == claimed):
+            return other
+        seen[key] = claimed
+    return None
+
+
 def is_bytecode(name: str) -> bool:
     """Whether a relative path is Python bytecode: `*.pyc`, `*.pyo` or anything below a `__pycache__` directory."""
     return name.endswith((".pyc", ".pyo")) or "__pycache__" in name.split("/")

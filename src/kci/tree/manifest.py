@@ -30,13 +30,15 @@ class Origin(msgspec.Struct, frozen=True):
     """The variant was in the tree before this merge and was not in its artifacts."""
 
 
-class Present(msgspec.Struct, frozen=True):
+class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     """A variant that is in the tree."""
 
     variant: str
     digest: str
     backend: str
     origin: Origin
+    fingerprint: str | None = None
+    """What it was made from, as the plan of its run said; not there if the plan said nothing."""
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -39,6 +39,21 @@ class _Job(msgspec.Struct, frozen=True):
     planned: PlannedKernel | None
     sources: tuple[Source, ...]
     target: Path
+    commit: str | None = None
+    """The commit that was planned."""
+
+    def fingerprint(self, leg: Leg) -> str | None:
+        """What the plan says that a leg's variant is made from, unless the leg was built from something else."""
+        if self.planned is None or self.planned.fingerprints is None or leg.source is None:
+            return None
+        if leg.source.dirty or leg.source.commit != self.commit:
+            return None
+        return self.planned.fingerprints.get(leg.variant)
+
+    def fits(self, entry: Present) -> bool:
+        """Whether a variant of the old tree is made from what the plan asks for."""
+        prints = self.planned.fingerprints if self.planned is not None else None
+        return entry.fingerprint is not None and prints is not None and prints.get(entry.variant) == entry.fingerprint
 
 
 def merge(
@@ -53,7 +68,7 @@ def merge(
 
     One kernel (by the plan, or by the artifacts if there is none): `into` is its tree. Several: `into/<kernel>` is each
     one's. Variants that the tree already has and the artifacts do not are carried over. One counts toward the plan only
-    if its id says that it was built from the same source as what is merged now.
+    if its id says that it was built from the same source as what is merged now, or if the plan has its fingerprint.
 
     Args:
         artifacts: what to merge, in any order.
@@ -74,7 +89,7 @@ def merge(
     sources = find_sources(artifacts, skip=into)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
-    if not sources and not (planned is not None and allow_partial):
+    if not sources and not (planned is not None and (allow_partial or _may_be_carried(planned))):
         raise tree_error(
             "KCI606",
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
@@ -96,12 +111,19 @@ def merge(
     return built
 
 
+def _may_be_carried(planned: Planned) -> bool:
+    """Whether the tree may have all that is planned: the plan then skipped every variant."""
+    return any(part.fingerprints for part in planned.kernels.values())
+
+
 def _only(kernel: str, sources: list[Source], planned: Planned | None) -> tuple[list[Source], Planned | None]:
     chosen = [source for source in sources if source.leg.kernel == kernel]
     part = planned.kernels.get(kernel) if planned is not None else None
     if not chosen and part is None:
         raise UsageError(f"no artifact and no plan is about the kernel {kernel!r}")
-    return chosen, Planned({kernel: part} if part is not None else {}) if planned is not None else None
+    if planned is None:
+        return chosen, None
+    return chosen, Planned({kernel: part} if part is not None else {}, planned.commit)
 
 
 def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_Job]:
@@ -117,7 +139,7 @@ def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_J
         chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         target = into.resolve() if len(names) == 1 else into.resolve() / name
-        jobs.append(_Job(name, version, part, chosen, target))
+        jobs.append(_Job(name, version, part, chosen, target, planned.commit if planned is not None else None))
     return jobs
 
 
@@ -161,7 +183,7 @@ def _build(job: _Job, work: Path) -> Manifest:
         ids.add(_unique(read_sealed(directory)))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
-        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin)
+        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg))
     stale = set()
     version = job.version
     for entry in _carried(job, present):
@@ -171,7 +193,7 @@ def _build(job: _Job, work: Path) -> Manifest:
         version = carried.version if version is None else version
         if (carried.name, carried.version) != (job.kernel, version):
             raise _mixed(job.target / entry.variant, carried, f"{job.kernel} version {version}")
-        if _unique(carried) not in ids:
+        if _unique(carried) not in ids and not job.fits(entry):
             stale.add(entry.variant)
         present[entry.variant] = entry
     for name in KEPT_AT_TOP:
@@ -221,14 +243,18 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[Present]:
     if not job.target.is_dir():
         return []
     old = read_manifest(job.target)
-    origins = {entry.variant: entry.origin for entry in old.present} if old is not None else {}
+    known = {entry.variant: entry for entry in old.present} if old is not None else {}
     found = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
         if directory.name in present:
             continue
         backend = read_sealed(directory).backend.type.value
-        origin = msgspec.structs.replace(origins.get(directory.name, Origin("")), carried=True)
-        found.append(Present(directory.name, variant_digest(directory), backend, origin))
+        digest = variant_digest(directory)
+        before = known.get(directory.name, Present(directory.name, "", backend, Origin("")))
+        origin = msgspec.structs.replace(before.origin, carried=True)
+        # A variant that was replaced by hand is not the one that the manifest speaks of.
+        made_from = before.fingerprint if before.digest == digest else None
+        found.append(Present(directory.name, digest, backend, origin, made_from))
     return found
 
 

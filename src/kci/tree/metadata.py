@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from kci import __version__
 from kci.config.model import Build, KernelDependency
-from kci.config.values import KERNEL_NAME_PATTERN, Backend, check_git_url
+from kci.config.urls import check_git_url
+from kci.config.values import KERNEL_NAME_PATTERN, Backend
 from kci.errors import FindingsError
 from kci.tree.depends import kernel_depends, python_depends
 from kci.tree.digest import Digest, compute

@@ -13,7 +13,7 @@ import msgspec
 
 from kci.errors import UnsafeError, UsageError
 from kci.tree.archive import LIMITS, SUFFIXES, zstandard
-from kci.tree.files import Found, folded, is_bytecode, is_executable, tree_error, unsafe_name, walk, work_dir
+from kci.tree.files import Found, collision, is_bytecode, is_executable, tree_error, unsafe_name, walk, work_dir
 from kci.tree.leg import LEG_NAME, Leg
 
 _ZSTD_LEVEL = 10
@@ -69,11 +69,10 @@ def packable(variant_dir: Path) -> list[Found]:
             reason = "it is a link; put the file itself there"
         elif not item.regular:
             reason = "it is neither a file nor a directory"
-        elif other := seen.get(folded(item.name)):
+        elif other := collision(item.name, seen):
             reason = f"it differs from {other!r} in case only"
         if reason:
             raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
-        seen[folded(item.name)] = item.name
     size = sum(item.path.stat().st_size for item in found)
     if len(found) > LIMITS.members or size > LIMITS.size:
         raise tree_error(

@@ -22,6 +22,8 @@ class PlannedKernel(msgspec.Struct, frozen=True):
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     planned: tuple[str, ...]
     version: Annotated[int, Meta(ge=0)] | None = None
+    fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] | None = None
+    """What each planned variant is made from, if the plan says so."""
 
     def __post_init__(self) -> None:
         for variant in self.planned:
@@ -32,11 +34,14 @@ class Planned(msgspec.Struct, frozen=True):
     """The kernels of a plan by name. A run without legs has none."""
 
     kernels: dict[str, PlannedKernel]
+    commit: str | None = None
+    """The commit that was planned, if the plan says so: fingerprints hold for what was built from it."""
 
 
 class _Plan(msgspec.Struct):
     schema: int
     kernels: tuple[PlannedKernel, ...]
+    commit: str | None = None
 
 
 def read_plan(path: Path) -> Planned:
@@ -75,7 +80,7 @@ def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
         if kernel.name in kernels:
             raise _error(f"{where} names the kernel {kernel.name} twice", where)
         kernels[kernel.name] = kernel
-    return Planned(kernels)
+    return Planned(kernels, plan.commit)
 
 
 def _error(message: str, where: str) -> FindingsError:

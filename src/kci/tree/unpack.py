@@ -15,7 +15,7 @@ from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError, UnsafeError
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 from kci.tree.digest import variant_digest
-from kci.tree.files import folded, tree_error, unsafe_name, work_dir
+from kci.tree.files import collision, tree_error, unsafe_name, work_dir
 from kci.tree.leg import LEG_NAME, Leg, decode_leg, read_sealed
 
 _CHUNK = 1024 * 1024
@@ -141,21 +141,10 @@ def _judge(member: Member, leg: Leg, seen: dict[str, str]) -> str:
     top, _, relative = member.name.partition("/")
     if top != leg.variant or not (relative or member.directory):
         raise RefusedError(member.name, f"it is outside of {leg.variant}/")
-    parts = relative.split("/")
-    for depth in range(1, len(parts)):
-        _claim("/".join(parts[:depth]) + "/", seen, member)
-    if relative:
-        _claim(f"{relative}/" if member.directory else relative, seen, member)
-    return relative
-
-
-def _claim(path: str, seen: dict[str, str], member: Member) -> None:
-    """Take a path, which no other member may have; directories may be named again in the same spelling."""
-    key = folded(path.removesuffix("/"))
-    other = seen.get(key)
-    if other is not None and not (other == path and path.endswith("/")):
+    path = f"{relative}/" if member.directory else relative
+    if relative and (other := collision(path, seen)):
         raise RefusedError(member.name, f"it collides with {other!r}")
-    seen[key] = path
+    return relative
 
 
 def _write(archive: TarStream, member: Member, target: Path) -> None:

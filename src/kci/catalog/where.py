@@ -1,0 +1,151 @@
+"""Expressions that choose among rows or variants: `cuda>=13.0 and torch==newest`.
+
+    expression = and-part { "or" and-part }
+    and-part   = part { "and" part }
+    part       = "not" part | "(" expression ")" | field operator value
+    operator   = "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
+    value      = word | quoted text | "newest" | "oldest"
+
+docs/filters.md says it for users; `kci.catalog.comparisons` says what a comparison means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from kci.catalog import comparisons
+from kci.catalog.comparisons import VERSIONS, Part, Subject, Test, WhereError
+from kci.config.values import Version
+
+_MAX_LENGTH, _MAX_DEPTH = 2000, 50
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<op>==|!=|<=|>=|<|>|~|=)|(?P<paren>[()])|(?P<word>[\w.*?+\[\]-]+|'[^']*'|"[^"]*"))""", re.ASCII
+)
+
+
+class Where:
+    """A parsed expression."""
+
+    def __init__(self, text: str, part: Part) -> None:
+        self.text = text
+        self._part = part
+
+    def over(self, subjects: Sequence[Subject]) -> Test:
+        """The test of one subject, where `newest` and `oldest` are meant among `subjects`."""
+        return self._part(subjects)
+
+
+def parse_where(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
+    """Read an expression.
+
+    Args:
+        text: the expression.
+        fields: the fields that may be named, each with its allowed values; empty where any text will do.
+
+    Raises:
+        WhereError: it is not one.
+    """
+    if len(text) > _MAX_LENGTH:
+        raise WhereError(f"the expression is longer than {_MAX_LENGTH} characters", _MAX_LENGTH)
+    parser = _Parser(text, fields)
+    part = parser.expression(0)
+    if parser.kind != "end":
+        hint = "join comparisons with `and` or `or`" if parser.kind == "word" else ""
+        raise parser.error(f"nothing can follow here, got {parser.shown}", hint)
+    return Where(text, part)
+
+
+class _Parser:
+    """Reads an expression from left to right, one token ahead."""
+
+    def __init__(self, text: str, fields: Mapping[str, Sequence[str]]) -> None:
+        self.text, self.fields, self.end = text, fields, 0
+        self.advance()
+
+    def advance(self) -> None:
+        found = _TOKEN.match(self.text, self.end)
+        if found is None:
+            self.start = len(self.text) - len(self.text[self.end :].lstrip())
+            self.kind, self.got = "end", ""
+            if self.start < len(self.text):
+                raise self.error(f"unexpected {self.text[self.start]!r}")
+            return
+        self.kind, self.end = found.lastgroup or "end", found.end()
+        self.got, self.start = found[self.kind], found.start(self.kind)
+
+    def error(self, message: str, hint: str = "") -> WhereError:
+        return WhereError(message, self.start, hint)
+
+    @property
+    def shown(self) -> str:
+        return f"`{self.got}`" if self.got else "the end"
+
+    def expression(self, depth: int) -> Part:
+        parts = [self.conjunction(depth)]
+        while self.got == "or":
+            self.advance()
+            parts.append(self.conjunction(depth))
+        return comparisons.joined(any, parts)
+
+    def conjunction(self, depth: int) -> Part:
+        parts = [self.part(depth)]
+        while self.got == "and":
+            self.advance()
+            parts.append(self.part(depth))
+        return comparisons.joined(all, parts)
+
+    def part(self, depth: int) -> Part:
+        if depth > _MAX_DEPTH:
+            raise self.error("the expression is nested too deeply")
+        if self.got == "not":
+            self.advance()
+            return comparisons.negated(self.part(depth + 1))
+        if self.got != "(":
+            return self.comparison()
+        self.advance()
+        inside = self.expression(depth + 1)
+        if self.got != ")":
+            raise self.error(f"expected `)`, got {self.shown}")
+        self.advance()
+        return inside
+
+    def comparison(self) -> Part:
+        field = self.got
+        if self.kind != "word" or field not in self.fields:
+            raise self.error(f"expected a field, got {self.shown}", _near(field, self.fields))
+        self.advance()
+        operator = self.got
+        if self.kind != "op" or operator == "=":
+            raise self.error(f"expected an operator after `{field}`, got {self.shown}", "one of: == != < <= > >= ~")
+        if field not in VERSIONS and operator not in ("==", "!=", "~"):
+            raise self.error(f"`{field}` has no order, so `{operator}` means nothing", "use == != or ~")
+        self.advance()
+        if self.kind != "word" or self.got in ("and", "or", "not"):
+            raise self.error(f"expected a value after `{operator}`, got {self.shown}")
+        value = self.got.strip("'\"") if self.got[0] in "'\"" else self.got
+        made = self.compare(field, operator, value)
+        self.advance()
+        return made
+
+    def compare(self, field: str, operator: str, value: str) -> Part:
+        if operator == "~":
+            return comparisons.glob(field, value)
+        if field not in VERSIONS:
+            if self.fields[field] and value not in self.fields[field]:
+                raise self.error(f"{value!r} is no {field}", _near(value, self.fields[field]))
+            return comparisons.equal(field, value, operator == "==")
+        if value in ("newest", "oldest"):
+            return comparisons.extreme(field, operator, value)
+        try:
+            version = Version.parse(value)
+        except ValueError as error:
+            hint = "a glob is compared with ~" if set("*?[") & set(value) else "or `newest`, or `oldest`"
+            raise self.error(str(error), hint) from None
+        return comparisons.version(field, operator, version)
+
+
+def _near(word: str, known: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
+    from kci.config.explain import one_of, suggestion  # noqa: PLC0415  - only once something is wrong
+
+    return suggestion(word, list(known)) or one_of(known)

@@ -1,0 +1,61 @@
+"""How `--explain` shows decisions: a block for each backend, at most 120 columns wide."""
+
+from __future__ import annotations
+
+import textwrap
+
+import click
+
+from kci.cli._output import markdown_table
+from kci.matrix.explain import BackendReasons, by_backend, places
+from kci.matrix.types import Kept, KernelMatrix
+
+WIDTH = 120
+_INDENT = " " * 10
+
+
+def explanation_text(kernel: KernelMatrix) -> str:
+    """Every candidate of a kernel for a terminal: what was kept, and what was dropped with rule, reason and place."""
+    return "\n\n".join(_block(reasons) for reasons in by_backend(kernel))
+
+
+def _block(reasons: BackendReasons) -> str:
+    lines = [click.style(reasons.title, bold=True)]
+    width = max((len(_name(kept)) for kept in reasons.kept), default=0)
+    for kept in reasons.kept:
+        place = places([(kept.path, kept.line)])
+        line = f"  kept    {_name(kept).ljust(width)}  {kept.reason}"
+        if len(line) + 2 + len(place) <= WIDTH:
+            lines.append(f"{line}  {place}")
+        else:
+            lines += [line, f"{_INDENT}{place}"]
+    for group in reasons.dropped:
+        lines += _wrapped(f"{group.rule}  {group.what}", "  ")
+        lines += _wrapped(group.reason + (f" [{group.where}]" if group.where else ""), _INDENT)
+    return "\n".join(lines)
+
+
+def _name(kept: Kept) -> str:
+    """A noarch name does not carry its system."""
+    return kept.variant if kept.variant.endswith(kept.system) else f"{kept.variant} ({kept.system})"
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def explanation_markdown(kernel: KernelMatrix) -> str:
+    """The same as Markdown: a table for each backend."""
+    parts = []
+    for reasons in by_backend(kernel):
+        rows = [("kept", _name(kept), kept.reason, places([(kept.path, kept.line)])) for kept in reasons.kept]
+        rows += [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
+        parts.append(f"#### {reasons.title}\n\n" + markdown_table(("decision", "candidates", "reason", "place"), rows))
+    return "\n\n".join(parts)
+
+
+def explanation_json(kernel: KernelMatrix) -> dict[str, object]:
+    """The documented JSON keys: every candidate on its own."""
+    return {"kept": kernel.kept, "dropped": kernel.dropped}

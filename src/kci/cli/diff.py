@@ -1,0 +1,111 @@
+"""`kci diff`: variants that came, went, or are built differently."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kci.cli import Command, State
+from kci.cli._kernels import read_selection, selection_options
+from kci.config.reader import BUILD_TOML
+from kci.matrix.diff import KernelDiff, diff_matrices, read_matrix_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kci.matrix.types import KernelMatrix, Variant
+
+
+@click.command("diff", cls=Command)
+@click.argument("old")
+@click.argument("new")
+@selection_options
+@click.option("--format", "output", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
+@click.option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")
+@click.pass_obj
+def command(state: State, /, old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
+    """Compare the variants of OLD and NEW.
+
+    Each is a directory (a kernel, or one with kernels below it), a git revision as REV:PATH, or a file that
+    `kci matrix --format json` wrote. Kernels are matched by name, variants by name and system.
+    """
+    kernels = diff_matrices(_side(state, old, selection), _side(state, new, selection))
+    differs = any(kernel.differs for kernel in kernels)
+    match output:
+        case "json":
+            from kci.cli._output import to_json
+
+            click.echo(to_json({"schema": 1, "old": old, "new": new, "differs": differs, "kernels": kernels}))
+        case "markdown":
+            click.echo(_markdown(kernels))
+        case _:
+            click.echo("\n".join(_text(kernels)))
+    return 1 if differs and exit_code else 0
+
+
+def _side(state: State, spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:
+    path = Path(spec)
+    if path.exists() and not path.is_dir() and path.name != BUILD_TOML:  # a pipe will do: `kci diff <(...) .`
+        return read_matrix_json(path)
+    if ":" in spec and not path.exists():
+        from kci.config.revision import read_revision
+
+        return read_selection(state, [], read=read_revision(spec), **selection).matrix().kernels
+    return read_selection(state, [spec], **selection).matrix().kernels
+
+
+def _text(kernels: list[KernelDiff]) -> list[str]:
+    lines = []
+    for kernel in kernels:
+        if not kernel.differs:
+            continue
+        lines.append(click.style(f"{kernel.name}: {_counts(kernel)}", bold=True))
+        lines += [click.style(f"  - {_name(item)}", fg="red") for item in kernel.removed]
+        lines += [click.style(f"  + {_name(item)}", fg="green") for item in kernel.added]
+        for item in kernel.changed:
+            lines.append(click.style(f"  ~ {_labelled(item.name, item.system)}", fg="yellow"))
+            lines += [
+                f"      {change.what}: {change.old or 'none'} -> {change.new or 'none'}" for change in item.changes
+            ]
+    return lines or [f"no difference: {sum(kernel.same for kernel in kernels)} variants on both sides"]
+
+
+def _markdown(kernels: list[KernelDiff]) -> str:
+    from kci.cli._output import markdown_table
+
+    blocks = []
+    for kernel in kernels:
+        if not kernel.differs:
+            continue
+        rows = [("added", _name(item), _built(item)) for item in kernel.added]
+        rows += [("removed", _name(item), _built(item)) for item in kernel.removed]
+        for item in kernel.changed:
+            said = "; ".join(
+                f"{change.what}: {change.old or 'none'} → {change.new or 'none'}" for change in item.changes
+            )
+            rows.append(("changed", _labelled(item.name, item.system), said))
+        table = markdown_table(("", "variant", "built against"), rows)
+        blocks.append(f"### {kernel.name}: {_counts(kernel)}\n\n{table}")
+    same = sum(kernel.same for kernel in kernels)
+    return "\n\n".join(blocks) or f"No variant differs; {same} are the same."
+
+
+def _counts(kernel: KernelDiff) -> str:
+    counts = {"added": kernel.added, "removed": kernel.removed, "changed": kernel.changed}
+    return ", ".join(f"{len(items)} {what}" for what, items in counts.items()) + f", {kernel.same} the same"
+
+
+def _name(variant: Variant) -> str:
+    return _labelled(variant.name, variant.system)
+
+
+def _labelled(name: str, system: str) -> str:
+    """A noarch name does not carry its system."""
+    return name if name.endswith(system) else f"{name} ({system})"
+
+
+def _built(variant: Variant) -> str:
+    compute = f"{variant.backend} {variant.compute}" if variant.compute else str(variant.backend)
+    return ", ".join(part for part in (f"torch {variant.torch}" if variant.torch else "", compute) if part)

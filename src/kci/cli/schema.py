@@ -1,0 +1,25 @@
+"""`kci schema`: JSON Schemas of the files that kci reads and writes."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from kci.cli import Command
+
+SCHEMAS = {
+    "build.toml": "kci.config.schema:build_schema",
+    "kci.toml": "kci.config.settings:settings_schema",
+}
+"""What has a schema, and the function that makes it; a module is imported only when its schema is asked for."""
+
+
+@click.command("schema", cls=Command)
+@click.argument("what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]")
+def command(what: str) -> None:
+    """The JSON Schema of build.toml or kci.toml, for editors."""
+    from kci.config.schema import schema_text
+
+    module, _, function = SCHEMAS[what].partition(":")
+    click.echo(schema_text(getattr(importlib.import_module(module), function)()), nl=False)

@@ -1,0 +1,45 @@
+"""`kci update`: build.toml to edition 5, keeping comments, order and layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kci.cli import Command, State
+from kci.cli._output import print_diagnostics
+from kci.config.discover import find_kernels
+from kci.config.document import read_bytes
+from kci.config.reader import BUILD_TOML, shown_file
+from kci.config.update import plan_update, write_update
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
+
+
+@click.command("update", cls=Command)
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
+@click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
+@click.pass_obj
+def command(state: State, kernels: tuple[str, ...], check: bool, diff: bool) -> int:
+    """Rewrite the build.toml of each KERNEL to edition 5. Only what must change changes."""
+    failed: list[Diagnostic] = []
+    changed = False
+    for directory in find_kernels(kernels):
+        path, shown = Path(directory) / BUILD_TOML, shown_file(directory)
+        try:
+            update = plan_update(read_bytes(path, shown), directory, shown)
+            changed = changed or bool(update.changes)
+            if update.changes and not (check or diff):
+                write_update(path, update)
+        except FindingsError as error:
+            failed += error.diagnostics
+            continue
+        if diff:
+            click.echo(update.diff(), nl=False)
+        elif update.changes:
+            click.echo(f"{shown}: {'would change' if check else 'updated'}: {', '.join(update.changes)}")
+        elif not state.quiet:
+            click.echo(f"{shown}: up to date")
+    print_diagnostics(failed)
+    return 1 if failed or (check and changed) else 0

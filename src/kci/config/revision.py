@@ -1,0 +1,145 @@
+"""Kernels of a git revision, read from the object store without checking anything out."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import subprocess
+from pathlib import Path
+
+from kci.config.document import MAX_BYTES
+from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError, MissingToolError, UsageError
+
+_SECONDS = 120
+_OTHER_REPOSITORY = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+)
+# A repository's own configuration may name programs to run; none of them is needed to read an object.
+_HARMLESS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "protocol.allow=never")
+
+
+def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
+    """Read the kernels that a revision has at or below a path.
+
+    Args:
+        spec: `REV:PATH` as git writes it: the path is relative to the top of the repository, or to the working
+            directory where it starts with `./`. It is a kernel, its build.toml, or a directory with kernels below it.
+        directory: any directory of the repository; the working directory by default.
+
+    Returns:
+        The kernels, sorted by directory; a kernel's directory is given as `REV:PATH`.
+
+    Raises:
+        UsageError: there is no such revision or path, or this is no repository.
+        FindingsError: a build.toml there is not valid.
+        MissingToolError: there is no git.
+    """
+    revision, _, path = spec.partition(":")
+    directory = directory or Path()
+    commit = resolve_commit(revision, directory)
+    path = _from_top(path, directory)
+    files = _build_files(commit, path, directory)
+    if not files:
+        hint = f"`git ls-tree -r --name-only {revision}` lists what is there"
+        raise UsageError(f"{revision} has no {BUILD_TOML} at or below {path or 'its top'!r}", hint=hint)
+    kernels: list[Kernel] = []
+    problems: list[Diagnostic] = []
+    for file in files:
+        place = posixpath.dirname(file)
+        try:
+            raw = read_blob(commit, file, directory)
+            kernels.append(parse_kernel(raw, f"{revision}:{place}", f"{revision}:{file}"))
+        except FindingsError as error:
+            problems += error.diagnostics
+    if problems:
+        raise FindingsError(f"{spec}: {problems[0].message}", diagnostics=problems)
+    return kernels
+
+
+def resolve_commit(revision: str, directory: Path) -> str:
+    """The full id of a commit. What comes after works with the id alone, which cannot be taken for an option.
+
+    Raises:
+        UsageError: the text names no commit of the repository.
+        MissingToolError: there is no git.
+    """
+    if not revision or revision.startswith("-") or any(not char.isprintable() for char in revision):
+        raise UsageError(f"{revision!r} is no revision", hint="name a branch, a tag or a commit, as in main:kernels")
+    found = run_git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    if found is None:
+        hint = "fetch it first; a shallow clone has only the newest commits"
+        raise UsageError(f"there is no commit {revision!r} here", hint=hint)
+    return found.decode("ascii", "replace").strip()
+
+
+def read_blob(commit: str, path: str, directory: Path) -> bytes:
+    """What a file says in a commit, at most a byte more than a build.toml may have.
+
+    Raises:
+        FindingsError: there is no such file, or it is too large (KCI002).
+    """
+    name = f"{commit}:{path}"
+    size = run_git(directory, "cat-file", "-s", name)
+    if size is None or int(size) > MAX_BYTES:
+        message = "there is no such file" if size is None else f"the file is larger than {MAX_BYTES // 2**20} MiB"
+        raise FindingsError(f"{path}: {message}", diagnostics=[finding("KCI002", message, path=path)])
+    return run_git(directory, "cat-file", "blob", name) or b""
+
+
+def _from_top(path: str, directory: Path) -> str:
+    """A path relative to the top of the repository, without a build.toml at its end."""
+    if path.startswith(("./", "../")) or path in (".", ".."):
+        prefix = run_git(directory, "rev-parse", "--show-prefix")
+        path = posixpath.join(os.fsdecode(prefix or b"").strip("\n"), path)
+    path = posixpath.normpath(path) if path else "."
+    if path == ".." or path.startswith(("../", "/")):
+        raise UsageError(f"{path!r} lies outside of the repository", hint="name a path below its top")
+    if path == BUILD_TOML or path.endswith(f"/{BUILD_TOML}"):
+        path = posixpath.dirname(path)
+    return "" if path == "." else path
+
+
+def _build_files(commit: str, path: str, directory: Path) -> list[str]:
+    """The outermost build.toml files of a commit at or below a path; hidden directories do not count."""
+    tree = f"{commit}:{path}" if path else commit
+    listed = run_git(directory, "ls-tree", "-r", "-z", "--name-only", "--full-tree", tree)
+    if listed is None:
+        return []
+    found: list[str] = []
+    for name in sorted(os.fsdecode(entry) for entry in listed.split(b"\0") if entry):
+        parts = name.split("/")
+        if parts[-1] != BUILD_TOML or any(part.startswith(".") for part in parts[:-1]):
+            continue
+        below = [posixpath.dirname(file) for file in found]
+        if not any(not outer or posixpath.dirname(name).startswith(f"{outer}/") for outer in below):
+            found.append(name)
+    return [posixpath.join(path, name) for name in found]
+
+
+def run_git(directory: Path, *arguments: str) -> bytes | None:
+    """What a git command prints, or None where it fails. It reads only, runs no configured program, asks nothing.
+
+    Raises:
+        MissingToolError: there is no git.
+        UsageError: it does not come to an end.
+    """
+    git = shutil.which("git")
+    if git is None:
+        raise MissingToolError("git is not on this machine", hint="install git, or name directories")
+    environment = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY}
+    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
+    options = [part for setting in _HARMLESS for part in ("-c", setting)]
+    command = [git, *options, "-C", str(directory), *arguments]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"git cannot be run in {directory}: {error}") from error
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,154 @@
+"""JSON Schemas, made from the same types that read the files, for editors and other programs.
+
+Descriptions are the docstrings of the types and of their fields. `document_schema` serves every file and answer that
+has a struct type; `build_schema` adds what the type of build.toml cannot say.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.config.model import Build
+from kci.config.urls import GIT_SCHEMES
+from kci.config.values import KERNEL_NAME_PATTERN, Backend, GitUrl, KernelName, StableAbi, Version
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+Hook = Callable[[type], dict[str, Any]]
+
+
+def build_schema() -> dict[str, Any]:
+    """The JSON Schema of build.toml, editions 4 and 5. `[torch-noarch]` has the spelling that the reference reads."""
+    schema = document_schema(Build, "build.toml of a GPU kernel", _value_schema)
+    schema["oneOf"] = [{"required": [name]} for name in ("torch", "torch-noarch", "tvm-ffi")]
+    definitions = schema["$defs"]
+    definitions["General"]["properties"]["edition"]["const"] = 5
+    definitions["KernelDependency"]["oneOf"] = [{"required": ["version"]}, {"required": ["revision"]}]
+    definitions |= _value_definitions()
+    schema["$defs"] = dict(sorted(definitions.items()))
+    return schema
+
+
+def document_schema(of: type[msgspec.Struct], title: str, hook: Hook | None = None) -> dict[str, Any]:
+    """The JSON Schema of a file that is read as a struct.
+
+    Args:
+        of: the type of the whole file.
+        title: what the file is.
+        hook: gives the schema of types that msgspec does not know.
+    """
+    _, components = msgspec.json.schema_components([of], schema_hook=hook, ref_template="#/$defs/{name}")
+    definitions = {name: _tidy(part) for name, part in components.items()}
+    for struct in _structs(sys.modules[of.__module__]):
+        if struct.__name__ in definitions and "properties" in definitions[struct.__name__]:
+            _describe(definitions[struct.__name__]["properties"], struct)
+    document = definitions.pop(of.__name__)
+    return {"$schema": DIALECT, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
+
+
+def schema_text(schema: dict[str, Any]) -> str:
+    """The schema as the text of a file."""
+    return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"
+
+
+def _value_schema(wanted: type) -> dict[str, Any]:
+    """Msgspec's hook for the value types of build.toml."""
+    return {"$ref": f"#/$defs/{wanted.__name__}"}
+
+
+def value_definition(wanted: type) -> dict[str, Any]:
+    """The schema of a value type that msgspec does not know, for documents that use a few of them."""
+    return _value_definitions()[wanted.__name__]
+
+
+def _value_definitions() -> dict[str, dict[str, Any]]:
+    either_case = "|".join("".join(f"[{char}{char.upper()}]" if char.isalpha() else f"\\{char}" for char in scheme)
+                           for scheme in GIT_SCHEMES)  # fmt: skip
+    return {
+        Version.__name__: {
+            "description": "A version: numbers with dots between them, as a string.",
+            "type": "string",
+            "pattern": r"^\s*\+?[0-9]+(\.\+?[0-9]+)*\s*$",
+            "examples": ["2.12", "13.0"],
+        },
+        KernelName.__name__: {
+            "description": "Lower-case letters, digits and dashes; starts with a letter, does not end with a dash.",
+            "type": "string",
+            "pattern": KERNEL_NAME_PATTERN,
+        },
+        GitUrl.__name__: {
+            "description": "A URL that git can fetch from, or `user@host:path`.",
+            "type": "string",
+            "pattern": rf"^\s*({either_case}):.|^[^:]*[^A-Za-z0-9+.:-][^:]*:[^/]",
+            "examples": ["https://github.com/acme/gated-norm"],
+        },
+        StableAbi.__name__: {
+            "description": "One version for every backend, or a table of backend to version.",
+            "anyOf": [
+                {"$ref": "#/$defs/Version"},
+                {
+                    "type": "object",
+                    "properties": {str(backend): {"$ref": "#/$defs/Version"} for backend in Backend},
+                    "additionalProperties": False,
+                },
+            ],
+        },
+    }
+
+
+def _tidy(value: Any) -> Any:
+    """Without what only JSON has: null for a missing value, and the limits of its integers."""
+    if isinstance(value, list):
+        return [_tidy(part) for part in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: _tidy(part) for key, part in value.items() if key not in ("default", "maximum", "discriminator")}
+    if "anyOf" in kept:
+        kept["anyOf"] = [part for part in kept["anyOf"] if part != {"type": "null"}]
+        if len(kept["anyOf"]) == 1:
+            (only,) = kept.pop("anyOf")
+            kept |= only
+    if kept.get("required") == []:
+        del kept["required"]
+    return kept
+
+
+def _describe(properties: dict[str, Any], struct: type[msgspec.Struct]) -> None:
+    """Put the docstrings of a struct's fields beside their schemas."""
+    names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
+    for key, schema in properties.items():
+        for base in struct.__mro__:
+            text = _field_docs(base.__module__).get(base.__name__, {}).get(names.get(key, ""))
+            if text:
+                properties[key] = {"description": text, **schema}
+                break
+
+
+def _structs(module: Any) -> list[type[msgspec.Struct]]:
+    found = [part for part in vars(module).values() if isinstance(part, type) and issubclass(part, msgspec.Struct)]
+    return sorted(found, key=lambda part: part.__name__)
+
+
+@cache
+def _field_docs(module: str) -> dict[str, dict[str, str]]:
+    """The strings below the fields of a module's classes, by class and field."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not file or not file.endswith(".py"):
+        return {}
+    found: dict[str, dict[str, str]] = {}
+    for part in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        if isinstance(part, ast.ClassDef):
+            found[part.name] = {}
+            for field, below in zip(part.body, part.body[1:], strict=False):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                        found[part.name][name] = re.sub(r"\s+", " ", text).strip()
+    return found

@@ -1,0 +1,170 @@
+"""Silencing a rule for one place, with a reason: a comment in build.toml, or an entry of kci.toml.
+
+    # kci: ignore[KCI152] both are wanted: 9.0 for other vendors' tools
+    cuda-capabilities = ["9.0", "9.0a"]  # kci: ignore[KCI153, KCI151] or behind the value
+
+A comment behind something holds for its own line; one on a line of its own for the next line that is no comment. A
+reason is required, and a silence that silences nothing is a finding itself. Errors that make a file unreadable cannot
+be silenced: when reading fails, silences are not asked.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kci.config.document import Document
+from kci.diagnostics import Diagnostic, Span, finding, rules
+
+if TYPE_CHECKING:
+    from kci.config.settings import FoundSettings
+
+_SILENCE = re.compile(r"#\s*kci:\s*ignore\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)", re.ASCII)
+
+
+class _Silence(NamedTuple):
+    """One rule in one comment."""
+
+    rule: str
+    reason: str
+    line: int
+    """The line that it holds for."""
+    span: Span
+
+
+def apply_comments(found: Sequence[Diagnostic], document: Document) -> list[Diagnostic]:
+    """The diagnostics of one file without those that its comments silence, and with what is wrong with the comments.
+
+    Args:
+        found: what was found in this file.
+        document: the file.
+    """
+    silences = _comments(document)
+    if not silences:
+        return list(found)
+    used: set[_Silence] = set()
+    kept = []
+    for diagnostic in found:
+        matching = [item for item in silences if item.rule == diagnostic.rule and item.line == diagnostic.line]
+        used.update(matching)
+        if not any(item.reason for item in matching):
+            kept.append(diagnostic)
+    for item in silences:
+        if item.rule not in rules():
+            kept.append(_unknown_rule(item.rule, document.path, item.span))
+        elif item not in used:
+            message = f"nothing on line {item.line} is silenced by this: no {item.rule} there"
+            kept.append(finding("KCI191", message, hint=_REMOVE, path=document.path, span=item.span))
+        elif not item.reason:
+            message = f"the silence of {item.rule} gives no reason, and does not count"
+            kept.append(finding("KCI190", message, hint=_WHY, path=document.path, span=item.span))
+    return kept
+
+
+def apply_settings(found: Sequence[Diagnostic], settings: FoundSettings, checked: Iterable[str]) -> list[Diagnostic]:
+    """The diagnostics without those that `[lint] ignore` of kci.toml silences, and with what is wrong with its entries.
+
+    Args:
+        found: what was found, in any file.
+        settings: kci.toml and where it lies; its entries name files relative to its directory, and may be patterns.
+        checked: the files that were looked at; an entry for another file is left alone.
+    """
+    document = settings.document
+    entries = settings.settings.lint.ignore
+    if document is None or not entries:
+        return list(found)
+    root = settings.root
+    relative = {path: _relative(path, root) for path in {*(item.path for item in found), *checked}}
+    used: set[int] = set()
+    kept = []
+    for diagnostic in found:
+        matching = [
+            index
+            for index, entry in enumerate(entries)
+            if entry.rule == diagnostic.rule and fnmatch.fnmatchcase(relative[diagnostic.path], entry.path)
+        ]
+        used.update(matching)
+        if not any(entries[index].reason.strip() for index in matching):
+            kept.append(diagnostic)
+    for index, entry in enumerate(entries):
+        span = document.value_span(("lint", "ignore", index, "rule"))
+        if entry.rule not in rules():
+            kept.append(_unknown_rule(entry.rule, document.path, span))
+        elif not entry.reason.strip():
+            message = f"the silence of {entry.rule} gives no reason, and does not count"
+            kept.append(finding("KCI190", message, hint=_WHY, path=document.path, span=span))
+        elif index not in used and _was_checked(entry.path, (relative[path] for path in checked), root):
+            message = f"nothing is silenced by this: no {entry.rule} in {entry.path}"
+            kept.append(finding("KCI191", message, hint=_REMOVE, path=document.path, span=span))
+    return kept
+
+
+_REMOVE = "remove it; errors that make a file unreadable cannot be silenced"
+_WHY = "write after the rule why it does not hold here"
+
+
+def _unknown_rule(rule: str, path: str, span: Span | None) -> Diagnostic:
+    from kci.config.explain import suggestion  # noqa: PLC0415  - only once something is wrong
+
+    hint = suggestion(rule, list(rules())) or "`kci explain` lists the rules"
+    return finding("KCI192", f"there is no rule {rule[:40]!r} to silence", hint=hint, path=path, span=span)
+
+
+def _was_checked(pattern: str, checked: Iterable[str], root: Path) -> bool:
+    if any(fnmatch.fnmatchcase(path, pattern) for path in checked):
+        return True
+    return not any(char in pattern for char in "*?[") and not os.path.lexists(root / pattern)
+
+
+def _relative(path: str, root: Path) -> str:
+    return os.path.relpath(os.path.realpath(path), os.path.realpath(root)).replace(os.sep, "/")
+
+
+def _comments(document: Document) -> list[_Silence]:
+    """Every silence in the comments of a file; text inside strings is no comment."""
+    if "kci:" not in document.text:
+        return []
+    silences: list[_Silence] = []
+    lines = document.text.split("\n")
+    for line, column, text in _comment_places(document.text):
+        matched = _SILENCE.match(text)
+        if matched is None:
+            continue
+        span = Span(line, column, line, column + len(text.rstrip()))
+        alone = not lines[line - 1][: column - 1].strip()
+        target = _next_line(lines, line) if alone else line
+        names = [name.strip() for name in (matched["rules"] or "").split(",") if name.strip()]
+        for name in names or [""]:
+            silences.append(_Silence(name, matched["reason"].strip(" \t\r:-"), target, span))
+    return silences
+
+
+def _next_line(lines: list[str], line: int) -> int:
+    """The next line that is not a comment alone."""
+    while line < len(lines) and lines[line].lstrip().startswith("#"):
+        line += 1
+    return line + 1
+
+
+def _comment_places(text: str) -> list[tuple[int, int, str]]:
+    """Line, column and text of each comment, in file order."""
+    import tree_sitter  # noqa: PLC0415  - only for files that speak to kci
+    import tree_sitter_toml  # noqa: PLC0415
+
+    raw = text.encode("utf-8")
+    lines = raw.split(b"\n")
+    tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
+    found = []
+    todo = [tree.root_node]
+    while todo:
+        node = todo.pop()
+        if node.type == "comment":
+            row, byte = node.start_point
+            column = len(lines[row][:byte].decode("utf-8", "replace")) + 1
+            found.append((row + 1, column, (node.text or b"").decode("utf-8", "replace")))
+        todo.extend(node.children)
+    return sorted(found)

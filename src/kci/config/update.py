@@ -1,0 +1,267 @@
+"""Rewriting a build.toml to edition 5, changing only what must change.
+
+The file's text is edited at the places that the syntax tree gives, so comments, order, quoting, blank lines and line
+ends stay as they are. The result is read again before anything is written: it has to mean the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
+from kci.config.editions import convert_or_none, version_3_as_5
+from kci.config.model import Build, to_data
+from kci.config.reader import BUILD_TOML, Kernel, detect_edition, interpret, parse_kernel
+from kci.diagnostics import Span, finding
+from kci.errors import FindingsError
+
+
+class Update(msgspec.Struct, frozen=True):
+    """What `kci update` would do to one file."""
+
+    path: str
+    """The file, as the user would name it."""
+    before: bytes
+    after: bytes
+    changes: tuple[str, ...]
+    """What is changed, each in a few words; empty for a file that is up to date."""
+
+    def diff(self) -> str:
+        """The change as a unified diff; empty for a file that is up to date."""
+        import difflib  # noqa: PLC0415  - slow to import, and only `--diff` wants it
+
+        if not self.changes:
+            return ""
+        name = self.path.lstrip("/")
+        lines = difflib.unified_diff(_lines(self.before), _lines(self.after), f"a/{name}", f"b/{name}")
+        return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(raw: bytes) -> list[str]:
+    """Lines with their ends; only a newline ends one, as for every other tool that reads the diff."""
+    return [line for line in re.split(r"(?<=\n)", raw.decode("utf-8")) if line]
+
+
+def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Update:
+    """Work out the edition 5 form of a build.toml; nothing is written.
+
+    Args:
+        raw: the file's bytes, of edition 5, 4 or version 3.
+        directory: the kernel's directory, for messages.
+        shown_as: how diagnostics name the file.
+
+    Raises:
+        FindingsError: the file is invalid, or of an older version than 3, or of version 3 without a license (KCI113).
+    """
+    document = parse_document(raw, shown_as)
+    edition = detect_edition(document)
+    older = version_3_as_5(document.data) if edition == 4 else None
+    edits = _Edits(document)
+    try:
+        build = interpret(document, directory).build
+    except FindingsError:
+        if older is None:
+            raise
+        build = _upgrade_3(edits, older)
+    else:
+        if edition == 4:
+            edits.add_edition(["edition = 5"], after="version")
+            _spread_stable_abi(edits, build)
+    _respell_noarch(edits)
+    after = edits.apply(raw.startswith(BOM))
+    if edits.changes:
+        _verify(after, build, shown_as)
+    return Update(shown_as, raw, after, tuple(edits.changes))
+
+
+def _upgrade_3(edits: _Edits, data: dict[str, Any]) -> Build:
+    document = edits.document
+    if "license" not in document.data["general"]:
+        message = "a version 3 file without `license`, which edition 5 requires; nobody but you can know it"
+        hint = 'add `license = "..."` to `[general]`, for example "Apache-2.0", and run `kci update` again'
+        raise refuse(finding("KCI113", message, hint=hint, path=document.path, span=document.key_span(("general",))))
+    build = convert_or_none(data)
+    assert build is not None  # noqa: S101  - `version_3_as_5` gives nothing else
+    if "version" in document.data["general"]:
+        edits.add_edition(["edition = 5"], after="version")
+    else:
+        edits.add_edition(["version = 1", "edition = 5"], after="name")
+    if build.torch_noarch is not None:
+        edits.append_table("torch-noarch")
+    return build
+
+
+def _spread_stable_abi(edits: _Edits, build: Build) -> None:
+    """A version for every backend becomes a table of the declared ones, in their order."""
+    if build.torch is None or build.torch.stable_abi is None:
+        return
+    _, value = edits.spans(("torch", "stable-abi"))
+    spelt = edits.text_of(value)
+    entries = ", ".join(f"{backend} = {spelt}" for backend in dict.fromkeys(build.general.backends))
+    edits.replace(value, f"{{ {entries} }}" if entries else "{}", "`stable-abi` per backend")
+
+
+def _respell_noarch(edits: _Edits) -> None:
+    """Write the list keys of `[torch-noarch]` as the reference reads them (format section 1.7)."""
+    table = edits.document.data.get("torch-noarch", {})
+    for name in ("cuda-capabilities", "rocm-archs"):
+        if name in table:
+            span, _ = edits.spans(("torch-noarch", name))
+            spelt = edits.text_of(span)
+            snake = spelt.replace("-", "_") if name in spelt else name.replace("-", "_")
+            edits.replace(span, snake, f"`{name.replace('-', '_')}` in snake_case")
+
+
+def _verify(after: bytes, build: Build, shown_as: str) -> None:
+    """Refuse a result that does not say what the file said before: a bug, and no file is lost to it."""
+    try:
+        kernel: Kernel | None = parse_kernel(after, shown_as=shown_as)
+    except FindingsError:
+        kernel = None
+    if kernel is None or kernel.edition != 5 or _meaning(kernel.build) != _meaning(build):
+        raise _by_hand(shown_as)
+
+
+def _by_hand(shown_as: str) -> FindingsError:
+    hint = "add `edition = 5` after `version` by hand, and report this file as a bug of kci"
+    return refuse(finding("KCI114", "the file is written in a way that kci cannot update", hint=hint, path=shown_as))
+
+
+def _meaning(build: Build) -> Any:
+    """All that a file says, with the stable ABI as it is for each declared backend."""
+    data = to_data(build)
+    data.get("torch", {}).pop("stable-abi", None)
+    versions = {str(backend): build.stable_abi(backend) for backend in build.general.backends}
+    return data, {backend: version and version.text for backend, version in versions.items()}
+
+
+class _Edits:
+    """Changes to the text of a document, collected and then made at once."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.lines = document.text.split("\n")
+        self.starts = [0]
+        for line in self.lines:
+            self.starts.append(self.starts[-1] + len(line) + 1)
+        self.changes: list[str] = []
+        self.edits: list[tuple[int, int, str]] = []
+
+    def spans(self, path: KeyPath) -> tuple[Span, Span]:
+        """Where key and value at a path stand.
+
+        Raises:
+            FindingsError: the syntax tree does not know (KCI114).
+        """
+        found = self.document.spans(path)
+        if found is None:
+            raise _by_hand(self.document.path)
+        return found
+
+    def offsets(self, span: Span) -> tuple[int, int]:
+        return self.starts[span.line - 1] + span.column - 1, self.starts[span.end_line - 1] + span.end_column - 1
+
+    def text_of(self, span: Span) -> str:
+        start, end = self.offsets(span)
+        return self.document.text[start:end]
+
+    def replace(self, span: Span, text: str, change: str) -> None:
+        self.edits.append((*self.offsets(span), text))
+        self.changes.append(change)
+
+    def add_edition(self, entries: list[str], *, after: str) -> None:
+        """Put keys after a key of `general`, in the way that this one is written: own line, dotted, or inline table."""
+        key, value = self.spans(("general", after))
+        text = self.document.text
+        line_start, (key_start, key_end) = self.starts[key.line - 1], self.offsets(key)
+        value_start, value_end = self.offsets(value)
+        line_end = self.starts[value.end_line] - 1
+        rest = text[value_end:line_end].strip(" \t\r")
+        self.changes += [f"`{entry}`" for entry in entries]
+        if rest and not rest.startswith("#"):
+            self.edits.append((value_end, value_end, "".join(f", {entry}" for entry in entries)))
+            return
+        prefix, spelt, equals = text[line_start:key_start], text[key_start:key_end], text[key_end:value_start]
+        added = ""
+        for name, number in (entry.split(" = ") for entry in entries):
+            new_key = spelt.replace(after, name) if after in spelt else name
+            added += (
+                self.newline(value.end_line) + prefix + new_key + _aligned(equals, len(new_key) - len(spelt)) + number
+            )
+        at = line_end - 1 if text[line_end - 1 : line_end] == "\r" else line_end
+        self.edits.append((at, at, added))
+
+    def append_table(self, name: str) -> None:
+        """Put an empty table at the end of the file."""
+        text = self.document.text
+        newline = self.newline(max(1, len(self.lines) - 1))
+        ends = text.endswith("\n")
+        self.edits.append(
+            (len(text), len(text), f"{newline if ends else newline * 2}[{name}]{newline if ends else ''}")
+        )
+        self.changes.append(f"`[{name}]`")
+
+    def newline(self, number: int) -> str:
+        """The line end of a line; for a last line without one, that of the line before it."""
+        if number == len(self.lines):
+            number -= 1
+        return "\r\n" if number and self.lines[number - 1].endswith("\r") else "\n"
+
+    def apply(self, with_bom: bool) -> bytes:
+        """The bytes of the document with every change made."""
+        text = self.document.text
+        for start, end, new in sorted(self.edits, reverse=True):
+            text = text[:start] + new + text[end:]
+        return (BOM if with_bom else b"") + text.encode("utf-8")
+
+
+def _aligned(equals: str, wider: int) -> str:
+    """The text around an equals sign, for a key that is wider by some characters, so that aligned columns stay so."""
+    found = re.fullmatch(r"( +)(=.*)", equals, re.DOTALL)
+    return " " * max(1, len(found[1]) - wider) + found[2] if found and len(found[1]) > 1 else equals
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def write_update(path: Path, update: Update) -> None:
+    """Replace a file by its updated form: all of it or nothing, with the same permissions.
+
+    A symbolic link stays one; the file that it points at is replaced.
+
+    Raises:
+        FindingsError: the file changed since it was read, or cannot be written (KCI115); it is as it was.
+    """
+    temporary: str | None = None
+    try:
+        target = path.resolve(strict=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with open(handle, "wb") as file:  # noqa: PTH123  - a descriptor, not a path
+            file.write(update.after)
+            file.flush()
+            os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+            os.fsync(file.fileno())
+        if target.read_bytes() != update.before:
+            raise refuse(
+                finding("KCI115", "the file changed while it was being updated", path=update.path, hint=_AGAIN)
+            )
+        os.replace(temporary, target)  # noqa: PTH105  - tests make exactly this call fail
+        temporary = None
+    except OSError as error:
+        message = f"cannot be written: {error.strerror or error}"
+        raise refuse(finding("KCI115", message, path=update.path, hint=_AGAIN)) from None
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)  # noqa: PTH108
+
+
+_AGAIN = "the file is as it was; mend the cause and run `kci update` again"

@@ -1,0 +1,139 @@
+"""Which git URLs a build.toml may name.
+
+The reference parses them as browsers do (the WHATWG URL standard), which is wider than `urllib`: tabs are skipped,
+`https:host` has a host, `git:anything` has none. kci follows, so that it accepts the files that the reference accepts.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+GIT_SCHEMES = ("git", "git+http", "git+https", "git+ssh", "http", "https", "ssh")
+
+_SPECIAL = frozenset(["ftp", "http", "https", "ws", "wss"])
+"""Schemes whose URLs must have a host, in which a backslash counts as a slash, and whose host is a domain name."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_AROUND = "".join(map(chr, range(0x21)))
+_SKIPPED = {ord(char): None for char in "\t\n\r"}
+_NOT_IN_HOST = frozenset("\0\t\n\r #/:<>?@[\\]^|")
+_NOT_IN_DOMAIN = _NOT_IN_HOST | frozenset(map(chr, range(0x20))) | {"%", "\x7f"}
+
+
+def check_git_url(url: str) -> str:
+    """Return the URL if git could fetch from it: an absolute URL of a git scheme, or the scp form `host:path`.
+
+    A host in scp form needs a character that no scheme has, such as the `@` of `git@host:path`; `host:path` alone is a
+    URL with the scheme `host` (format section 1.6).
+
+    Raises:
+        ValueError: it is neither.
+    """
+    scheme = url_scheme(url)
+    shown = url if len(url) <= 100 else f"{url[:97]}..."
+    if scheme is None:
+        host, _, path = url.partition(":")
+        if not host or not path or path.startswith("/") or url_scheme(f"ssh://{host}/{path}") is None:
+            raise ValueError(f"{shown!r} is not a git URL: write it in full, for example 'https://host/owner/name'")
+    elif scheme not in GIT_SCHEMES:
+        hint = f", or write git@{scheme}:..." if re.fullmatch(r"[^/:]+:[^/].*", url, re.DOTALL) else ""
+        schemes = ", ".join(GIT_SCHEMES)
+        raise ValueError(f"{shown!r} has the scheme {scheme[:40]!r}; a git URL starts with one of {schemes}{hint}")
+    return url
+
+
+def url_scheme(url: str) -> str | None:
+    """The scheme of an absolute URL in lower case; None for what is no absolute URL, or one with a bad host or port."""
+    url = url.strip(_AROUND).translate(_SKIPPED)
+    found = _SCHEME.match(url)
+    if not found:
+        return None
+    scheme, rest = found[1].lower(), url[found.end() :]
+    if scheme in _SPECIAL:
+        authority = re.split(r"[/\\?#]", rest.lstrip("/\\"), maxsplit=1)[0]
+        return scheme if _good_authority(authority, special=True) else None
+    if rest.startswith("//") and scheme != "file":
+        authority = re.split(r"[/?#]", rest[2:], maxsplit=1)[0]
+        return scheme if _good_authority(authority, special=False) else None
+    return scheme
+
+
+def _good_authority(authority: str, *, special: bool) -> bool:
+    """Whether `user:password@host:port` has a host that can be one and a port that is one."""
+    user, at, host_and_port = authority.rpartition("@")
+    found = re.fullmatch(r"(\[[^\]]*\]|[^:]*)(?::([0-9]*))?", host_and_port)
+    if not found:
+        return False
+    host, port = found[1], found[2]
+    if port and (len(port.lstrip("0")) > 5 or int(port.lstrip("0") or "0") > 65535):
+        return False
+    if not host:
+        return not special and not user and not at and port is None
+    if host.startswith("["):
+        return _is_ipv6(host[1:-1])
+    return _is_domain(host) if special else not _NOT_IN_HOST & set(host)
+
+
+def _is_ipv6(text: str) -> bool:
+    import ipaddress  # noqa: PLC0415  - few files name a URL, and none of those known an address
+
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return "%" not in text
+
+
+def _is_domain(host: str) -> bool:
+    """Whether a host of http or https is a domain name or an IPv4 address.
+
+    Names beyond ASCII are normalised and their characters checked, without the whole table of IDNA.
+    """
+    if "%" in host:
+        from urllib.parse import unquote  # noqa: PLC0415  - rare
+
+        host = unquote(host, errors="replace")
+    if not host.isascii():
+        host = "".join(char for char in unicodedata.normalize("NFKC", host) if char not in _IGNORED).lower()
+        host = host.replace("\u3002", ".")
+    if not host or _NOT_IN_DOMAIN & set(host) or not all(_good_label(label) for label in host.split(".")):
+        return False
+    pieces = host.removesuffix(".").split(".")
+    ends_in_number = re.fullmatch(r"[0-9]+|0[xX][0-9a-fA-F]*", pieces[-1])
+    return not ends_in_number or _is_ipv4(pieces)
+
+
+_IGNORED = frozenset("\u00ad\u200b\u2060\ufeff")
+_LONGEST_LABEL = 1000
+"""Far beyond what a host name can have; decoding longer ones takes time that grows with their square."""
+_REFUSED_CATEGORIES = frozenset(["Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs"])
+
+
+def _good_label(label: str) -> bool:
+    if len(label) > _LONGEST_LABEL:
+        return label.isascii()
+    if label[:4].lower() == "xn--":
+        try:
+            label = label[4:].encode("ascii").decode("punycode")
+        except (UnicodeError, OverflowError):
+            return False
+        if label.isascii():
+            return False
+    return label.isascii() or not any(unicodedata.category(char) in _REFUSED_CATEGORIES for char in label)
+
+
+def _is_ipv4(pieces: list[str]) -> bool:
+    if len(pieces) > 4:
+        return False
+    numbers = []
+    for piece in pieces:
+        base = 16 if piece[:2] in ("0x", "0X") else 8 if len(piece) > 1 and piece[0] == "0" else 10
+        digits = piece[2:] if base == 16 else piece
+        if not piece or len(digits.lstrip("0")) > 12 or not re.fullmatch(r"[0-9a-fA-F]*", digits):
+            return False
+        try:
+            numbers.append(int(digits.lstrip("0") or "0", base))
+        except ValueError:
+            return False
+    return all(number < 256 for number in numbers[:-1]) and numbers[-1] < 256 ** (5 - len(numbers))

@@ -1,0 +1,159 @@
+"""What changed between two matrices: variants that came, went, or are built differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.diagnostics import finding
+from kci.errors import FindingsError
+from kci.matrix.types import KernelMatrix, Variant
+
+MAX_BYTES = 64 * 1024 * 1024
+COMPARED = ("kind", "torch", "compute", "stable_abi", "tvm_ffi", "archs", "bundled")
+"""What can differ between two variants of one name and system."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One property of a variant that is different."""
+
+    what: str
+    old: str | None
+    new: str | None
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """A variant that is there on both sides, and built differently."""
+
+    name: str
+    system: str
+    backend: str
+    changes: tuple[Change, ...]
+
+
+class KernelDiff(msgspec.Struct, frozen=True):
+    """The difference of one kernel; on one side it may not be there at all."""
+
+    name: str
+    old_path: str | None
+    new_path: str | None
+    added: tuple[Variant, ...]
+    removed: tuple[Variant, ...]
+    changed: tuple[Changed, ...]
+    same: int
+    """How many variants are the same."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether anything is different."""
+        return bool(self.added or self.removed or self.changed)
+
+
+def diff_matrices(old: Sequence[KernelMatrix], new: Sequence[KernelMatrix]) -> list[KernelDiff]:
+    """Compare kernels by name; two kernels that stand alone are compared whatever their names."""
+    if len(old) == len(new) == 1:
+        return [diff_kernels(old[0], new[0])]
+    before, after = _by_name(old), _by_name(new)
+    return [diff_kernels(before.get(name), after.get(name)) for name in sorted({*before, *after})]
+
+
+def _by_name(kernels: Sequence[KernelMatrix]) -> dict[str, KernelMatrix]:
+    """Kernels by name.
+
+    Raises:
+        FindingsError: two have the same name, so that nobody can say which of them is meant.
+    """
+    found: dict[str, KernelMatrix] = {}
+    for kernel in kernels:
+        if kernel.name in found:
+            message = f"{found[kernel.name].path} and {kernel.path} are both named {kernel.name!r}"
+            raise FindingsError(message, hint="compare them one by one")
+        found[kernel.name] = kernel
+    return found
+
+
+def diff_kernels(old: KernelMatrix | None, new: KernelMatrix | None) -> KernelDiff:
+    """Compare the variants of a kernel by name and system. At least one side must be there."""
+    before, after = _variants(old), _variants(new)
+    both = sorted(before.keys() & after.keys())
+    pairs = [(before[key], after[key]) for key in both]
+    changed = tuple(
+        Changed(was.name, was.system, was.backend, changes) for was, now in pairs if (changes := _changes(was, now))
+    )
+    present = new or old
+    return KernelDiff(
+        name=present.name if present else "",
+        old_path=old.path if old else None,
+        new_path=new.path if new else None,
+        added=tuple(after[key] for key in sorted(after.keys() - before.keys())),
+        removed=tuple(before[key] for key in sorted(before.keys() - after.keys())),
+        changed=changed,
+        same=len(both) - len(changed),
+    )
+
+
+def _variants(kernel: KernelMatrix | None) -> dict[tuple[str, str], Variant]:
+    return {(variant.system, variant.name): variant for variant in kernel.variants} if kernel else {}
+
+
+def _changes(old: Variant, new: Variant) -> tuple[Change, ...]:
+    found = []
+    for field in COMPARED:
+        was, now = getattr(old, field), getattr(new, field)
+        if was != now:
+            found.append(Change(field.replace("_", "-"), _text(was), _text(now)))
+    return tuple(found)
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, tuple):
+        return " ".join(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return None if value is None else str(value)
+
+
+class _MatrixFile(msgspec.Struct, frozen=True):
+    schema: int
+    kernels: tuple[KernelMatrix, ...]
+
+
+def read_matrix_json(path: Path) -> tuple[KernelMatrix, ...]:
+    """Read what `kci matrix --format json` printed.
+
+    Raises:
+        FindingsError: the file cannot be read (KCI002), or is no such answer (KCI216).
+    """
+    shown = str(path)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _refused("KCI002", f"cannot be read: {error.strerror or error}", shown) from None
+    if len(raw) > MAX_BYTES:
+        raise _refused("KCI002", f"the file is larger than {MAX_BYTES // 2**20} MiB", shown)
+    try:
+        read = msgspec.json.decode(raw, type=_MatrixFile)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refused("KCI216", f"not a matrix: {error}", shown) from None
+    if read.schema != 1:
+        raise _refused("KCI216", f"the matrix has schema {read.schema}, and this kci reads schema 1", shown)
+    if bad := next((text for text in _texts(read.kernels) if not text.isprintable() or len(text) > 4096), None):
+        raise _refused("KCI216", f"not a matrix: it holds the text {bad[:60]!r}", shown)
+    return read.kernels
+
+
+def _texts(kernels: Iterable[KernelMatrix]) -> Iterable[str]:
+    for kernel in kernels:
+        yield from (kernel.name, kernel.path)
+        for variant in kernel.variants:
+            values = (getattr(variant, field) for field in ("name", "system", "backend", *COMPARED))
+            for value in values:
+                yield from value if isinstance(value, tuple) else (str(value),)
+
+
+def _refused(rule: str, message: str, shown: str) -> FindingsError:
+    hint = "it is what `kci matrix --format json` prints" if rule == "KCI216" else ""
+    return FindingsError(f"{shown}: {message}", diagnostics=[finding(rule, message, hint=hint, path=shown)])

@@ -1,0 +1,138 @@
+"""The reference builder's published table of variants, `build-variants.json`, made into an edition of the catalog.
+
+That file lists, by system and backend, the names of the full-ABI variants that users are promised. A name does not
+carry everything that a row does, so an edition that is made from it lacks rows that are not bundled, and which rows
+carry a tvm-ffi. Where a compute version is shortened in names (`xpu20253`), the editions that kci ships say what it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from kci.catalog.rows import Row
+from kci.config.values import SYSTEMS, Backend, Version
+from kci.diagnostics import Diagnostic, Span, finding
+from kci.errors import FindingsError
+from kci.matrix.names import Kind, parse_variant_name
+
+MAX_BYTES = 4 * 1024 * 1024
+_ORDER = ("aarch64-darwin", "x86_64-linux", "aarch64-linux", "x86_64-windows", "aarch64-windows")
+"""The order in which the reference lists the systems of a row."""
+
+
+class Published(NamedTuple):
+    """One published toolchain."""
+
+    torch: Version
+    backend: Backend
+    compute: Version | None
+    system: str
+
+
+def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
+    """Read a published table.
+
+    Args:
+        path: the file.
+        known: rows that say which compute version a shortened one stands for.
+
+    Raises:
+        FindingsError: the file cannot be read (KCI002) or is no such table (KCI120); it carries every finding.
+    """
+    shown = str(path)
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _refused([finding("KCI002", f"cannot be read: {error.strerror or error}", path=shown)]) from None
+    if len(raw) > MAX_BYTES:
+        raise _refused([finding("KCI002", f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB", path=shown)])
+    try:
+        table = msgspec.json.decode(raw, type=dict[str, dict[str, list[str]]])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        hint = "it maps systems to backends to lists of variant names"
+        raise _refused([finding("KCI120", f"not a build-variants.json: {error}", hint=hint, path=shown)]) from None
+    rows = list(known)
+    found: dict[Published, None] = {}
+    problems: list[Diagnostic] = []
+    for system, backends in table.items():
+        for backend, names in backends.items():
+            for name in names:
+                try:
+                    found[_published(system, backend, name, rows)] = None
+                except ValueError as error:
+                    problems.append(finding("KCI120", str(error), path=shown, span=_place(raw, name)))
+    if problems:
+        raise _refused(problems)
+    if not found:
+        raise _refused([finding("KCI120", "the table names no variant", path=shown)])
+    return sorted(found, key=lambda item: (item.torch, item.backend, item.compute or (), _ORDER.index(item.system)))
+
+
+def _published(system: str, backend: str, name: str, known: list[Row]) -> Published:
+    versions = {(str(row.backend), row.compute) for row in known if row.compute is not None}
+    parsed = parse_variant_name(name, versions)
+    if parsed.kind is not Kind.FULL or parsed.framework_version is None:
+        raise ValueError(f"{name!r} is no full-ABI variant, which is all that such a table has")
+    if system not in SYSTEMS or parsed.system != system or parsed.backend != backend:
+        raise ValueError(f"{name!r} stands under {system[:40]!r} and {backend[:40]!r}, which it is not for")
+    torch = Version.parse(parsed.framework_version)
+    if parsed.compute_version is None:
+        return Published(torch, Backend(backend), None, system)
+    compute = Version.parse(parsed.compute_version)
+    exact = {row.compute for row in known if row.backend == backend and row.torch == torch and row.compute is not None}
+    longer = [version for version in sorted(exact) if version.minor_text == compute.minor_text]
+    return Published(torch, Backend(backend), longer[-1] if longer else compute, system)
+
+
+def _place(raw: bytes, name: str) -> Span | None:
+    at = raw.find(msgspec.json.encode(name))
+    if at < 0:
+        return None
+    before = raw[:at].decode("utf-8", "replace")
+    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    return Span(line, column, line, column + len(name) + 2)
+
+
+def _refused(problems: list[Diagnostic]) -> FindingsError:
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return FindingsError(f"{problems[0].path}: {problems[0].message}{more}", diagnostics=problems)
+
+
+def edition_toml(published: list[Published], *, name: str, as_of: str, source: str) -> str:
+    """An edition of the catalog as TOML; rows that differ only in compute version and system are one table.
+
+    Args:
+        published: sorted, as `read_published` gives it.
+        name: the edition's name.
+        as_of: the date of the table.
+        source: where it came from.
+    """
+    groups: dict[tuple[Version, Backend, tuple[str, ...]], list[Version]] = {}
+    systems: dict[tuple[Version, Backend, Version | None], list[str]] = {}
+    for item in published:
+        systems.setdefault((item.torch, item.backend, item.compute), []).append(item.system)
+    for (torch, backend, compute), present in systems.items():
+        groups.setdefault((torch, backend, tuple(present)), []).extend([compute] if compute else [])
+    lines = [
+        "# Made by `kci catalog import`. The published table has neither unbundled rows nor tvm-ffi versions.",
+        f"name = {_quoted(name)}",
+        f"as-of = {as_of}",
+        f"source = {_quoted(source)}",
+    ]
+    for (torch, backend, on), computes in groups.items():
+        lines += ["", "[[row]]", f"torch = {_quoted(torch.text)}", f"backend = {_quoted(str(backend))}"]
+        if computes:
+            lines.append(f"compute = [{', '.join(_quoted(compute.text) for compute in computes)}]")
+        lines.append(f"systems = [{', '.join(_quoted(system) for system in on)}]")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string: JSON's escapes are a part of TOML's, but for the delete character."""
+    return re.sub("\x7f", r"\\u007f", msgspec.json.encode(text).decode())

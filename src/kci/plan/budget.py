@@ -1,0 +1,177 @@
+"""What a run will take, before it runs: minutes, money, waves, time on the clock. And whether that is too much."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kci.catalog.prices import default_prices
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError
+from kci.plan.pools import Pool
+from kci.plan.types import Leg, Plan
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The share that one kernel's variants of one backend and system have in an estimate."""
+
+    kernel: str
+    backend: str
+    system: str
+    legs: int
+    minutes: int
+    costs: dict[str, float]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What a plan is expected to take."""
+
+    legs: int
+    minutes: int
+    """Of all machines together."""
+    measured: int
+    """Legs whose minutes come from earlier runs."""
+    costs: dict[str, float]
+    """By currency, of the legs that have a price."""
+    prices_as_of: str
+    unpriced: int
+    """Legs on runners whose price nobody knows."""
+    waves: int
+    """How often the fullest pool is filled; legs of pools without a known size all start at once."""
+    wall_minutes: int
+    """From the first leg's start to the last one's end, if every pool is free."""
+    parts: tuple[Part, ...]
+    """The largest first."""
+
+
+def estimate(legs: Sequence[Leg]) -> Estimate:
+    """Estimate a run. GitHub bills every job by whole minutes, and a leg's estimate is in whole minutes."""
+    grouped: dict[tuple[str, str, str], list[Leg]] = {}
+    for leg in legs:
+        grouped.setdefault((leg.kernel, leg.backend, leg.system), []).append(leg)
+    parts = [
+        Part(*key, legs=len(same), minutes=sum(leg.minutes for leg in same), costs=_costs(same))
+        for key, same in grouped.items()
+    ]
+    parts.sort(key=lambda part: (-sum(part.costs.values()), -part.minutes, part.kernel, part.backend, part.system))
+    waves, wall = simulate(legs)
+    return Estimate(
+        legs=len(legs),
+        minutes=sum(leg.minutes for leg in legs),
+        measured=sum(leg.measured for leg in legs),
+        costs=_costs(legs),
+        prices_as_of=str(default_prices().as_of),
+        unpriced=sum(leg.rate is None for leg in legs),
+        waves=waves,
+        wall_minutes=wall,
+        parts=tuple(parts),
+    )
+
+
+def _costs(legs: Iterable[Leg]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for leg in legs:
+        if leg.rate is not None:
+            found.setdefault(leg.currency, []).append(leg.minutes * leg.rate)
+    return {currency: round(math.fsum(found[currency]), 3) for currency in sorted(found)}
+
+
+def money(costs: dict[str, float]) -> str:
+    """Costs as a person reads them: `12.40 USD`."""
+    return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
+
+
+def simulate(legs: Iterable[Leg]) -> tuple[int, int]:
+    """Waves and minutes on the clock if each pool takes its legs, longest first, as machines get free."""
+    waves = wall = 0
+    by_pool: dict[Pool, list[int]] = {}
+    for leg in legs:
+        by_pool.setdefault(leg.pool, []).append(leg.minutes)
+    for pool, minutes in by_pool.items():
+        machines = min(pool.size or len(minutes), len(minutes))
+        waves = max(waves, -(-len(minutes) // machines))
+        busy = [0] * machines
+        for took in sorted(minutes, reverse=True):
+            heapq.heapreplace(busy, busy[0] + took)
+        wall = max(wall, *busy)
+    return waves, wall
+
+
+class Alternative(NamedTuple):
+    """Another way to plan the same kernels, for the advice of what to cut."""
+
+    option: str
+    legs: Sequence[Leg]
+
+
+def check_budget(
+    plan: Plan,
+    made: Estimate,
+    *,
+    max_jobs: int | None = None,
+    max_cost: float | None = None,
+    others: Iterable[Alternative] = (),
+) -> list[Diagnostic]:
+    """Hold a plan against what it may take.
+
+    Args:
+        plan: the plan.
+        made: its estimate.
+        max_jobs: the most legs it may have.
+        max_cost: the most money it may cost; where there are several currencies, in each of them.
+        others: other plans to suggest; they are looked at only if the budget is exceeded.
+
+    Returns:
+        warnings: a cost was asked for, and some legs have no price (KCI310).
+
+    Raises:
+        FindingsError: the plan takes more (KCI309), with the largest contributors and with what would fit.
+    """
+    over = []
+    if max_jobs is not None and made.legs > max_jobs:
+        over.append(f"{made.legs} jobs, and {max_jobs} are allowed")
+    if _too_dear(made.costs, max_cost):
+        over.append(f"about {money(made.costs)}, and {max_cost:.2f} are allowed")
+    if over:
+        fitting = _fitting([*_narrower(plan.legs), *others], max_jobs, max_cost)
+        message = f"the plan takes {'; '.join(over)}. The most go to {_largest(made)}"
+        hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
+        raise FindingsError(message, hint=hint, diagnostics=[finding("KCI309", message, hint=hint)])
+    if max_cost is not None and made.unpriced:
+        message = f"{made.unpriced} of {made.legs} legs run on machines without a known price and count as free"
+        return [finding("KCI310", message, hint="give their runners a price in kci.toml")]
+    return []
+
+
+def _largest(made: Estimate) -> str:
+    return ", ".join(
+        f"{part.kernel} {part.backend} on {part.system} ({part.legs} jobs, {part.minutes} min, {money(part.costs)})"
+        for part in made.parts[:3]
+    )
+
+
+def _narrower(legs: Sequence[Leg]) -> Iterable[Alternative]:
+    """The same plan for one backend or one system only."""
+    for backend in sorted({leg.backend for leg in legs}):
+        yield Alternative(f"--backend {backend}", [leg for leg in legs if leg.backend == backend])
+    for system in sorted({leg.system for leg in legs}):
+        yield Alternative(f"--system {system}", [leg for leg in legs if leg.system == system])
+
+
+def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:
+    """The three largest ways to plan that stay within the budget."""
+    fits = []
+    for option, legs in others:
+        costs = _costs(legs)
+        if legs and (max_jobs is None or len(legs) <= max_jobs) and not _too_dear(costs, max_cost):
+            variants = sum(len(leg.variants) for leg in legs)
+            fits.append((-variants, len(legs), option, money(costs)))
+    return [f"{option} ({jobs} jobs, {cost})" for _, jobs, option, cost in sorted(fits)[:3]]
+
+
+def _too_dear(costs: dict[str, float], max_cost: float | None) -> bool:
+    return max_cost is not None and any(cost > max_cost for cost in costs.values())

@@ -1,0 +1,53 @@
+"""How many machines there are, and what they cost."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kci.catalog.prices import default_prices
+from kci.catalog.runners import Runner, hosted_labels, quotas
+
+OWN_MINUTES = 5 * 24 * 60
+"""What a job on a machine of one's own may take: GitHub gives it five days (GitHub docs, "Actions limits")."""
+
+
+class Pool(msgspec.Struct, frozen=True):
+    """Machines that take jobs from one queue."""
+
+    name: str
+    """Empty for machines of which nobody knows how many there are."""
+    size: int | None
+    queued: bool = False
+    """Whether GitHub holds jobs back itself, so that a workflow needs no limit."""
+
+
+UNKNOWN = Pool("", None)
+
+
+def is_hosted(runner: Runner) -> bool:
+    """Whether GitHub hosts the machine for everybody."""
+    return not runner.group and bool(runner.labels) and all(label.lower() in hosted_labels() for label in runner.labels)
+
+
+def pool_of(runner: Runner) -> Pool:
+    """The pool that a runner is taken from."""
+    if runner.pool_size is not None:
+        return Pool(" ".join((*([f"group:{runner.group}"] if runner.group else []), *runner.labels)), runner.pool_size)
+    if not is_hosted(runner):
+        return UNKNOWN
+    if runner.labels[0].lower().startswith("macos"):
+        return Pool("github-macos", quotas().concurrent_macos, queued=True)
+    return Pool("github-hosted", quotas().concurrent, queued=True)
+
+
+def most_minutes(runner: Runner) -> int:
+    """What one job may take on a runner at most."""
+    return quotas().max_minutes if is_hosted(runner) else OWN_MINUTES
+
+
+def price_of(runner: Runner) -> tuple[float, str] | None:
+    """The price of a minute and its currency; None if nobody knows it. A price of kci.toml goes before the table's."""
+    if runner.price is not None:
+        return runner.price / 60, runner.currency or default_prices().currency
+    rate = None if runner.group else default_prices().of(runner.labels)
+    return None if rate is None else (rate, default_prices().currency)

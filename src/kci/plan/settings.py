@@ -1,0 +1,77 @@
+"""What kci.toml means for a plan: its runners, images and limits laid over those that kci ships."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kci.catalog.runners import BuildDefaults, LegLimit, Runner, Runners, default_runners
+from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
+from kci.config.values import Backend
+from kci.matrix.names import SYSTEMS
+
+BUILDABLE = (*(str(backend) for backend in Backend), "noarch")
+"""What a runner can be for."""
+
+
+def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners:
+    """The runners, images and limits of a repository.
+
+    For a backend and a system, each key is taken from `runners.<backend>.<system>`, else `runners.any.<system>`, else
+    the defaults; labels and group go together. What has neither labels nor group is no runner.
+
+    Args:
+        settings: kci.toml.
+        defaults: what it is laid over; by default what kci ships.
+    """
+    defaults = defaults or default_runners()
+    build = dict(defaults.build)
+    for backend in Backend:
+        images = by_name(settings.images, backend)
+        if images is not None:
+            own = {system: image for system in SYSTEMS if (image := by_name(images, system))}
+            base = build.get(backend) or _UNKNOWN_BUILD
+            build[str(backend)] = msgspec.structs.replace(base, image={**base.image, **own})
+    return Runners(
+        runner=defaults.runner,
+        build=build,
+        own=_machines(settings.runners, defaults.runner),
+        test=_machines(settings.test, {}),
+        limits=tuple(
+            LegLimit(
+                entry.kernel or "",
+                str(entry.backend) if entry.backend else "",
+                entry.timeout_minutes,
+                entry.max_jobs,
+                entry.cores,
+            )
+            for entry in settings.limits
+        ),
+    )
+
+
+_UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
+
+
+def _machines(table: MachinesByBackend, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:
+    found: dict[tuple[str, str], Runner] = {}
+    for backend in BUILDABLE:
+        for system in SYSTEMS:
+            machines = [by_name(table, name) for name in ("any", backend)]
+            layers = [machine for item in machines if item is not None and (machine := by_name(item, system))]
+            runner = defaults.get(system, Runner((), 0, 0))
+            for machine in layers:
+                runner = _overlay(runner, machine)
+            if layers and (runner.labels or runner.group):
+                found[backend, system] = runner
+    return found
+
+
+def _overlay(runner: Runner, machine: Machine) -> Runner:
+    set_here = {
+        key: value
+        for key in ("cpus", "memory_gb", "price", "currency", "pool_size")
+        if (value := getattr(machine, key)) is not None
+    }
+    if machine.labels is not None or machine.group is not None:
+        set_here |= {"labels": machine.labels or (), "group": machine.group or ""}
+    return msgspec.structs.replace(runner, **set_here)

@@ -1,0 +1,291 @@
+"""Lints of kci.toml: what is of the right type and still cannot be meant.
+
+One function per rule, each a generator of diagnostics; `SETTINGS_LINTS` is the registry.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from kci.catalog.runners import default_runners, hosted_labels
+from kci.config.document import Document, KeyPath
+from kci.config.settings import FoundSettings, Machine, MachinesByBackend, Settings, by_name
+from kci.diagnostics import Diagnostic, finding
+from kci.matrix.types import Tier
+
+
+class _Subject(NamedTuple):
+    settings: Settings
+    document: Document
+    kernels: Collection[str] | None
+    """The names of all kernels of the repository; None where nobody looked."""
+
+    def at(self, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
+        span = self.document.value_span(path)
+        return finding(rule, message, hint=hint, path=self.document.path, span=span)
+
+    def at_key(self, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
+        return finding(rule, message, hint=hint, path=self.document.path, span=self.document.key_span(path))
+
+    def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
+        """Every runner of the file and its key path."""
+        for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
+            yield from _machines(name, table)
+
+
+def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
+    """What every lint of `SETTINGS_LINTS` finds in a kci.toml, in file order; nothing where there is none.
+
+    Args:
+        found: the settings.
+        kernels: the names of all kernels of the repository; without them, names of kernels are not judged.
+    """
+    if found.document is None:
+        return []
+    subject = _Subject(found.settings, found.document, kernels)
+    said = [diagnostic for lint in SETTINGS_LINTS for diagnostic in lint(subject)]
+    return sorted(said, key=lambda item: (item.line, item.column, item.rule, item.message))
+
+
+def label_malformed(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI322: a label or group that no runner can have."""
+    for path, machine in subject.machines():
+        labels = [((*path, "labels", index), label) for index, label in enumerate(machine.labels or ())]
+        if machine.group is not None:
+            labels.append(((*path, "group"), machine.group))
+        for place, label in labels:
+            if not _LABEL.fullmatch(label):
+                message = f"{label[:60]!r} is no runner label"
+                yield subject.at(place, "KCI322", message, "letters, digits, spaces and `_ . - / :`, at most 256")
+
+
+_LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re.ASCII)
+
+
+def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI323: a label that is nearly one of GitHub's own. Larger runners have other names."""
+    import difflib  # noqa: PLC0415  - slow to import, and only wanted when a label is unknown
+
+    for path, machine in subject.machines():
+        if machine.group is not None or "self-hosted" in (machine.labels or ()):
+            continue
+        for index, label in enumerate(machine.labels or ()):
+            if label.lower() in hosted_labels() or not label.startswith(("ubuntu-", "macos-", "windows-")):
+                continue
+            near = difflib.get_close_matches(label[:100], sorted(hosted_labels()), n=1, cutoff=0.85)
+            if near and len(label) <= len(near[0]) + 1:
+                message = f"GitHub hosts no runner {label[:60]!r}: without a runner of one's own, jobs wait for ever"
+                yield subject.at((*path, "labels", index), "KCI323", message, f"did you mean `{near[0]}`?")
+
+
+def price_without_currency(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI324: a price without a currency, or a currency that is none."""
+    for path, machine in subject.machines():
+        if machine.price is not None and machine.currency is None and not _inherited(subject, path):
+            message = "`price` without `currency`: a cost cannot be stated"
+            yield subject.at((*path, "price"), "KCI324", message, 'add `currency = "USD"`, or whatever it is in')
+        if machine.currency is not None and not re.fullmatch(r"[A-Z]{3}", machine.currency, re.ASCII):
+            message = f"{machine.currency[:20]!r} is no currency code"
+            yield subject.at((*path, "currency"), "KCI324", message, "three capital letters, such as USD or EUR")
+
+
+def _inherited(subject: _Subject, path: KeyPath) -> bool:
+    """Whether the `any` entry of the same system has a currency."""
+    table: MachinesByBackend = by_name(subject.settings, str(path[0]))
+    machine = by_name(table.any, str(path[2])) if table.any else None
+    return machine is not None and machine.currency is not None
+
+
+def currencies_mixed(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI325: prices in several currencies, which cannot be added up."""
+    first: str | None = None
+    for path, machine in subject.machines():
+        if machine.currency is None:
+            continue
+        first = first or machine.currency
+        if machine.currency != first:
+            message = (
+                f"this price is in {machine.currency[:20]}, an earlier one in {first[:20]}: they cannot be added up"
+            )
+            yield subject.at((*path, "currency"), "KCI325", message, "state every price in one currency")
+
+
+def unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI326: a limit or overlay for a kernel that the repository does not have."""
+    if subject.kernels is None:
+        return
+    settings = subject.settings
+    meant: list[tuple[KeyPath, str | None]] = [
+        *((("limits", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.limits)),
+        *((("overlay", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.overlay)),
+    ]
+    for path, name in meant:
+        if name is not None and name not in subject.kernels:
+            yield subject.at(path, "KCI326", f"no kernel here is named {name[:60]!r}", _near(name, subject.kernels))
+
+
+def limit_empty(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI327: an entry of `limits` that limits nothing."""
+    for index, entry in enumerate(subject.settings.limits):
+        if entry.max_jobs is entry.cores is entry.timeout_minutes is None:
+            message = "this entry of `limits` sets no limit"
+            yield subject.at_key(("limits", index), "KCI327", message, "add `max-jobs`, `cores` or `timeout-minutes`")
+
+
+def tier_name_taken(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI328: a tier of one's own with the name of one of kci's."""
+    for name in subject.settings.tiers:
+        if name in list(Tier):
+            message = f"`{name}` is a tier of kci: a tier of your own needs another name"
+            yield subject.at_key(
+                ("tiers", name), "KCI328", message, f'for example `[tiers.my-{name}]` with `base = "{name}"`'
+            )
+        elif not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name, re.ASCII):
+            message = f"{name[:60]!r} cannot be a tier's name"
+            yield subject.at_key(("tiers", name), "KCI328", message, "lower-case letters, digits and dashes")
+
+
+def tier_unknown(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI329: a pull request or schedule names a tier that does not exist."""
+    known = [*(str(tier) for tier in Tier), *subject.settings.tiers]
+    for key, tier in (
+        ("pull-request", subject.settings.pull_request.tier),
+        ("schedule", subject.settings.schedule.tier),
+    ):
+        if tier not in known:
+            yield subject.at((key, "tier"), "KCI329", f"there is no tier {tier[:60]!r}", _near(tier, known))
+
+
+def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI330: a value of the right type that cannot be one: a cron line, a commit, an image, a number."""
+    settings = subject.settings
+    values: list[tuple[KeyPath, bool, str]] = []
+    for path, machine in subject.machines():
+        for key, number in (("cpus", machine.cpus), ("memory-gb", machine.memory_gb), ("pool-size", machine.pool_size)):
+            values.append(((*path, key), number is None or number >= 1, "at least 1"))
+        price_ok = machine.price is None or (math.isfinite(machine.price) and machine.price >= 0)
+        values.append(((*path, "price"), price_ok, "a number that is not negative"))
+        if machine.labels == () and machine.group is None:
+            values.append(((*path, "labels"), False, "at least one label"))
+    for index, limit in enumerate(settings.limits):
+        for key, number in (
+            ("max-jobs", limit.max_jobs),
+            ("cores", limit.cores),
+            ("timeout-minutes", limit.timeout_minutes),
+        ):
+            values.append((("limits", index, key), number is None or number >= 1, "at least 1"))
+    for backend in settings.images.__struct_encode_fields__:
+        images = by_name(settings.images, backend)
+        for system in images.__struct_encode_fields__ if images else ():
+            image = by_name(images, system)
+            values.append((("images", backend, system), image is None or bool(_IMAGE.fullmatch(image)), _AN_IMAGE))
+    cron, zone = settings.schedule.cron, settings.schedule.timezone
+    values.append((("schedule", "cron"), cron is None or is_cron(cron), "five fields, such as `17 4 * * 1`"))
+    values.append((("schedule", "timezone"), _is_zone(zone), "a name such as `UTC` or `Europe/Paris`"))
+    for action, pin in settings.actions.items():
+        values.append((("actions", action), bool(_ACTION.fullmatch(action)), "an action as `owner/name`"))
+        values.append((("actions", action, "sha"), bool(_SHA.fullmatch(pin.sha)), "a full commit id of 40 hex digits"))
+        version_ok = not pin.version or bool(re.fullmatch(r"[A-Za-z0-9._+-]{1,64}", pin.version, re.ASCII))
+        values.append((("actions", action, "version"), version_ok, "a version such as `v4.2.1`"))
+    prefix, branch = settings.publish.repo_prefix, settings.publish.branch
+    values.append((("publish", "repo-prefix"), prefix is None or bool(_OWNER.fullmatch(prefix)), "an owner on the Hub"))
+    values.append((("publish", "branch"), branch is None or bool(_BRANCH.fullmatch(branch)), "the name of a branch"))
+    for path, fine, expected in values:
+        if not fine:
+            yield subject.at(path, "KCI330", f"`{'.'.join(map(str, path))[:100]}` must be {expected}")
+
+
+_IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
+_AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"
+_ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
+_SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
+_OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
+_BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./{}-]{0,199}", re.ASCII)
+_CRON = (range(60), range(24), range(1, 32), range(1, 13), range(7))
+_CRON_NAMES = (
+    (),
+    (),
+    (),
+    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+)
+
+
+def is_cron(text: str) -> bool:
+    """Whether a text is a schedule that GitHub accepts: five fields of numbers, names, ranges, steps and lists."""
+    fields = text.split()
+    if len(fields) != 5 or not text.isascii():
+        return False
+    parts = [(field, part) for field in range(5) for part in fields[field].split(",")]
+    return all(_is_cron_part(part, _CRON[field], _CRON_NAMES[field]) for field, part in parts)
+
+
+def _is_cron_part(part: str, allowed: range, names: Collection[str]) -> bool:
+    value, slash, step = part.partition("/")
+    if slash and not (step.isdigit() and int(step[:9]) > 0):
+        return False
+    if value == "*":
+        return True
+    ends = []
+    for end in value.split("-"):
+        if end.lower() in names:
+            ends.append([*names].index(end.lower()) + allowed.start)
+        elif end.isdigit() and int(end[:9]) in allowed:
+            ends.append(int(end))
+        else:
+            return False
+    return len(ends) <= 2 and ends == sorted(ends)
+
+
+def _is_zone(name: str) -> bool:
+    if name == "UTC":
+        return True
+    from zoneinfo import available_timezones  # noqa: PLC0415  - reads the disk
+
+    known = available_timezones()
+    return name in known if known else bool(re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+", name, re.ASCII))
+
+
+def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI331: a runner with neither labels nor group where kci knows no runner to take them from."""
+    for path, machine in subject.machines():
+        table: MachinesByBackend = by_name(subject.settings, str(path[0]))
+        shared = by_name(table.any, str(path[2])) if table.any else None
+        known = path[0] == "runners" and path[2] in default_runners().runner
+        if not (known or any(item and (item.labels or item.group) for item in (machine, shared))):
+            message = (
+                f"nothing says which machine this is, and kci knows none for {path[2]} here: the entry does nothing"
+            )
+            yield subject.at_key(path, "KCI331", message, "add `labels` or `group`")
+
+
+def _near(word: str, known: Collection[str]) -> str:
+    from kci.config.explain import one_of, suggestion  # noqa: PLC0415  - only once something is wrong
+
+    return suggestion(word, sorted(known)) or one_of(sorted(known)[:20])
+
+
+def _machines(name: str, table: MachinesByBackend) -> Iterator[tuple[KeyPath, Machine]]:
+    for backend in table.__struct_encode_fields__:
+        by_system = by_name(table, backend)
+        for system in by_system.__struct_encode_fields__ if by_system else ():
+            machine = by_name(by_system, system)
+            if machine is not None:
+                yield (name, backend, system), machine
+
+
+SETTINGS_LINTS: tuple[Callable[[_Subject], Iterator[Diagnostic]], ...] = (
+    label_malformed,
+    label_misspelt,
+    price_without_currency,
+    currencies_mixed,
+    unknown_kernel,
+    limit_empty,
+    tier_name_taken,
+    tier_unknown,
+    value_impossible,
+    runner_without_labels,
+)

@@ -1,0 +1,119 @@
+"""What a plan is made of."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from kci.matrix.names import Kind
+from kci.plan.pools import Pool
+
+
+class Grouping(enum.StrEnum):
+    """What one leg builds."""
+
+    VARIANT = "variant"
+    """One variant: the most that can run side by side, and one failure costs one variant."""
+    IMAGE = "image"
+    """The variants of a kernel that share an image, so that it is pulled once."""
+    BACKEND = "backend"
+    """The variants of a kernel that share backend and system: the fewest jobs."""
+
+
+class RunnerGroup(msgspec.Struct, frozen=True):
+    """A runner that is chosen by its group; `runs-on` takes this shape as it takes a list of labels."""
+
+    group: str
+    labels: tuple[str, ...] = ()
+
+
+class Leg(msgspec.Struct, frozen=True):
+    """One job: one variant, or several of one kernel, and where and how they are built."""
+
+    kernel: str
+    path: str
+    variant: str
+    """What the build is told: the variant's name, or several names separated by spaces."""
+    variants: tuple[str, ...]
+    name: str
+    """What tells the leg from others of its kernel: the variant's name, or the group's."""
+    kind: Kind
+    backend: str
+    system: str
+    runner: tuple[str, ...] | RunnerGroup
+    image: str
+    """The container image to build in; empty for none."""
+    timeout: int
+    """Minutes."""
+    minutes: int
+    """What it takes, roughly."""
+    measured: bool
+    """Whether `minutes` comes from recorded durations of all its variants."""
+    pool: Pool
+    """The machines that it is taken from."""
+    rate: float | None
+    """The price of a minute on its runner; None if nobody knows it."""
+    currency: str
+    artifact: str
+    """The name under which the leg hands over its results."""
+    max_jobs: int | None = None
+    """How many compilers run side by side; None leaves it to the machine."""
+    cores: int | None = None
+    """How many threads each of them may use."""
+    shard: int = 0
+    """Which of the workflow's matrices it is in."""
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A variant that no job builds, and why."""
+
+    kernel: str
+    variant: str
+    backend: str
+    system: str
+    rule: str
+    reason: str
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A variant that need not be built, because it is published already, and why that is known."""
+
+    kernel: str
+    variant: str
+    reason: str
+
+
+class PlannedKernel(msgspec.Struct, frozen=True):
+    """A kernel of the plan and the variants that its tree must have, those that are skipped among them."""
+
+    name: str
+    path: str
+    version: int
+    planned: tuple[str, ...]
+    fingerprints: dict[str, str] | None = None
+    """What each planned variant is made from; None if the plan was made without."""
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """One matrix of the workflow."""
+
+    index: int
+    legs: int
+    max_parallel: int | None
+    """How many of its legs may run at once, so that all shards together stay within the pools; None for no limit."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The legs of a run, the longest first."""
+
+    tier: str
+    catalog_name: str
+    catalog_as_of: str
+    kernels: tuple[PlannedKernel, ...]
+    legs: tuple[Leg, ...]
+    left_out: tuple[LeftOut, ...]
+    skipped: tuple[Skipped, ...] = ()
+    shards: tuple[Shard, ...] = ()
+    commit: str | None = None
+    """The commit that the fingerprints hold for; None without them, outside of git, and with uncommitted changes."""

@@ -1,0 +1,71 @@
+"""The rendered workflow of the examples, run for real: compilers, artifacts up and down, one tree each, loaded."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from act.harness import act_path, commit_all, copy_checkout, run_workflow
+from cli.runner import kci
+from conftest import ROOT
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
+
+LEGS = {
+    "relu": ["torch213-cxx11-cpu-x86_64-linux"],
+    "rms-norm": ["torch-stable-abi211-cpu-x86_64-linux"],
+    "swiglu": ["torch-cpu", "torch-cuda", "torch-rocm"],
+}
+"""What this machine can build, of the release tier."""
+
+
+def can_build_cuda() -> bool:
+    return shutil.which("nvcc") is not None
+
+
+def test_the_examples_workflow_builds_merges_and_loads(torch_cache: Path, torch_python: Path, tmp_path: Path) -> None:
+    legs = {kernel: list(variants) for kernel, variants in LEGS.items()}
+    if can_build_cuda():
+        legs["rms-norm"].append("torch-stable-abi211-cu130-x86_64-linux")
+    repository = tmp_path / "repository"
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    shutil.copytree(ROOT / "examples", repository / "examples", ignore=ignored)
+    rendered = kci("render", "--output", repository, repository / "examples")
+    assert rendered.code == 0, rendered.stderr
+    commit_all(repository)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    only = " ".join(sorted({variant for variants in legs.values() for variant in variants}))
+    run = run_workflow(
+        repository,
+        ".github/workflows/kci.yml",
+        "workflow_dispatch",
+        scratch,
+        checkout=copy_checkout(tmp_path / "checkout"),
+        payload={"inputs": {"tier": "release", "only": only, "backends": ""}},
+        env={"KCI_CACHE": str(torch_cache)},
+    )
+    built = [f"build {kernel} {variant}" for kernel, variants in legs.items() for variant in variants]
+    assert run.jobs == dict.fromkeys(sorted([*built, "kci", "merge", "plan"]), "success"), run.log
+    artifacts = {f"kci-{kernel}-{variant}-1" for kernel, variants in legs.items() for variant in variants}
+    assert {path.name for path in run.artifacts.iterdir()} == {*artifacts, "merged-tree-1"}
+    trees = tmp_path / "trees"
+    with tarfile.open(run.artifacts / "merged-tree-1" / "kci-tree.tar") as archive:
+        archive.extractall(trees, filter="data")
+    for kernel, variants in legs.items():
+        assert sorted(path.name for path in (trees / kernel).iterdir()) == ["kci-manifest.json", *sorted(variants)]
+    loaded = subprocess.run(
+        [torch_python, str(ROOT / "examples" / "check_loads.py"), str(trees)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert loaded.returncode == 0, loaded.stdout + loaded.stderr
+    assert loaded.stdout.count(" ok\n") == 3

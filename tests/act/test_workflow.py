@@ -1,0 +1,169 @@
+"""Rendered workflows, run by act on this machine with the real kci: which jobs ran, and what came of them.
+
+The kernels are Python only, so that every leg is built in seconds; runs of compilers are tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from act.harness import Run, act_path, commit_all, copy_checkout, offline_pip, run_workflow
+from cli.runner import kci
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
+
+RELEASE, COMPAT = ".github/workflows/kci.yml", ".github/workflows/kci-compat.yml"
+LEGS = ["build some-kernel torch-cpu", "build some-kernel torch-cuda"]
+
+
+class Runner(NamedTuple):
+    """The checkout of kci's actions, and how its jobs install it."""
+
+    checkout: Path
+    env: dict[str, str]
+
+    def run(self, repository: Path, workflow: str, event: str, scratch: Path, **payload: Any) -> Run:
+        """One run of a workflow; see `run_workflow`."""
+        return run_workflow(repository, workflow, event, scratch, checkout=self.checkout, payload=payload, env=self.env)
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
+    return Runner(checkout, offline_pip(checkout, tmp_path_factory.mktemp("wheels")))
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    place = tmp_path / "scratch"
+    place.mkdir()
+    return place
+
+
+def add_kernel(repository: Path, name: str = "some-kernel", backends: tuple[str, ...] = ("cpu", "cuda")) -> Path:
+    package = repository / name / "torch-ext" / name.replace("-", "_")
+    package.mkdir(parents=True)
+    listed = ", ".join(f'"{backend}"' for backend in backends)
+    general = f'name = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{listed}]\n'
+    (repository / name / "build.toml").write_text(f"[general]\n{general}[torch-noarch]\n")
+    (package / "__init__.py").write_text("def double(x):\n    return x + x\n")
+    return repository / name
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A committed repository with one kernel and the workflows that kci renders for it."""
+    place = tmp_path / "repository"
+    add_kernel(place)
+    render(place)
+    return place
+
+
+def render(repository: Path, *options: str) -> None:
+    done = kci("render", "--output", repository, *options, repository)
+    assert done.code == 0, done.stderr
+    commit_all(repository)
+
+
+def dispatch(only: str = "", backends: str = "", tier: str = "release") -> dict[str, Any]:
+    return {"inputs": {"tier": tier, "only": only, "backends": backends}}
+
+
+def tree_names(artifacts: Path, attempt: int = 1) -> set[str]:
+    with tarfile.open(artifacts / f"merged-tree-{attempt}" / "kci-tree.tar") as archive:
+        return {name.split("/")[0] for name in archive.getnames()}
+
+
+@pytest.mark.parametrize("mode", ["runtime", "static"])
+def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch: Path, mode: str) -> None:
+    if mode == "static":
+        render(repository, "--mode", "static")
+    run = runner.run(repository, RELEASE, "push", scratch)
+    assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), run.log
+    assert run.ok
+    assert sorted(path.name for path in run.artifacts.iterdir()) == [
+        "kci-some-kernel-torch-cpu-1",
+        "kci-some-kernel-torch-cuda-1",
+        "merged-tree-1",
+    ]
+    assert tree_names(run.artifacts) == {"kci-manifest.json", "torch-cpu", "torch-cuda"}
+
+
+@pytest.mark.parametrize("mode", ["runtime", "static"])
+def test_a_pull_request_from_a_fork_runs_too(repository: Path, runner: Runner, scratch: Path, mode: str) -> None:
+    render(repository, "--mode", mode)
+    head = {"head": {"repo": {"full_name": "somebody/kernels"}}, "base": {"sha": "0" * 40}}
+    run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=head)
+    job = "build" if mode == "runtime" else "build-pr"
+    built = {leg.replace("build ", f"{job} "): "success" for leg in LEGS}
+    assert run.jobs == {**built, "kci": "success", "merge": "success", "plan": "success"}, run.log
+
+
+def test_with_nothing_to_do_the_gate_passes_alone(repository: Path, runner: Runner, scratch: Path) -> None:
+    run = runner.run(
+        repository,
+        RELEASE,
+        "workflow_dispatch",
+        scratch,
+        **dispatch(only="nothing*"),
+    )
+    assert run.jobs == {"kci": "success", "plan": "success"}, run.log
+    assert list(run.artifacts.iterdir()) == []
+
+
+def test_a_broken_kernel_fails_the_gate_and_hides_no_other(repository: Path, runner: Runner, scratch: Path) -> None:
+    broken = add_kernel(repository, "broken-kernel", ("cpu",))
+    (broken / "torch-ext" / "broken_kernel" / "__init__.py").unlink()
+    (broken / "torch-ext" / "broken_kernel" / "other.py").write_text("")
+    render(repository)
+    run = runner.run(repository, RELEASE, "push", scratch)
+    assert run.jobs == {
+        "build broken-kernel torch-cpu": "failure",
+        **dict.fromkeys(LEGS, "success"),
+        "kci": "failure",
+        "plan": "success",
+    }, run.log
+    assert not run.ok
+    assert not (run.artifacts / "merged-tree-1").exists()
+    assert "kci build --variant=torch-cpu --builder=auto --container=none --output=build -- broken-kernel" in run.log
+
+
+def test_an_invalid_build_toml_fails_the_gate(repository: Path, runner: Runner, scratch: Path) -> None:
+    (repository / "some-kernel" / "build.toml").write_text("[general]\nnme = 1\n")
+    commit_all(repository)
+    run = runner.run(repository, RELEASE, "push", scratch)
+    assert run.jobs == {"kci": "failure", "plan": "failure"}, run.log
+    assert "KCI101" in run.log
+
+
+def test_compat_merges_what_could_be_built(repository: Path, runner: Runner, scratch: Path) -> None:
+    broken = add_kernel(repository, "broken-kernel", ("cpu",))
+    (broken / "torch-ext" / "broken_kernel" / "__init__.py").unlink()
+    (broken / "torch-ext" / "broken_kernel" / "other.py").write_text("")
+    render(repository)
+    run = runner.run(repository, COMPAT, "workflow_dispatch", scratch, **dispatch())
+    assert run.jobs["merge"] == "success", run.log
+    assert run.jobs["build broken-kernel torch-cpu"] == "failure"
+    assert "1 missing" in run.log
+    with tarfile.open(run.artifacts / "merged-tree-1" / "kci-tree.tar") as archive:
+        manifest = json.load(archive.extractfile("broken-kernel/kci-manifest.json"))  # type: ignore[arg-type]
+        assert manifest["missing"] == ["torch-cpu"]
+        assert "some-kernel/torch-cpu/__init__.py" in archive.getnames()
+
+
+def test_artifact_names_can_be_used_once(repository: Path, runner: Runner, scratch: Path) -> None:
+    """What the stand-ins are for: an upload under a name that is taken fails, as on GitHub."""
+    (scratch / "artifacts" / "kci-some-kernel-torch-cpu-1").mkdir(parents=True)
+    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, **dispatch(backends="cpu"))
+    assert run.jobs == {LEGS[0]: "failure", "kci": "failure", "plan": "success"}, run.log
+    assert "(409) Conflict" in run.log

@@ -1,0 +1,223 @@
+"""`kci matrix`, `kci diff` and `kci catalog` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci, kci_process
+from conftest import ROOT
+
+BUILD = """\
+[general]
+name = "{name}"
+version = 1
+edition = 5
+license = "mit"
+backends = ["cpu", "cuda", "rocm"]
+hub.repo-id = "acme/{name}"
+
+[torch]
+stable-abi = "2.11"
+
+[kernel.a]
+backend = "cpu"
+depends = []
+src = []
+
+[kernel.b]
+backend = "cuda"
+depends = []
+src = []
+"""
+KCI_TOML = """\
+[tiers.pairs]
+systems = ["x86_64-linux", "aarch64-linux"]
+pairwise = true
+
+[tiers.new]
+where = "cuda == newest"
+
+[[overlay]]
+kernel = "two"
+drop = ["cuda == 13.2"]
+"""
+
+
+@pytest.fixture
+def monorepo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None) -> Path:
+    for name in ("one", "two"):
+        (tmp_path / "kernels" / name).mkdir(parents=True)
+        (tmp_path / "kernels" / name / "build.toml").write_text(BUILD.format(name=name))
+    (tmp_path / "kci.toml").write_text(KCI_TOML)
+    subprocess.run(["git", "init", "-q", "-b", "main"], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(*arguments: str) -> list[str]:
+    done = kci("matrix", *arguments, "--format", "names", "-q")
+    assert done.code == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_backends_behind_a_kernel_are_for_that_kernel(monorepo: Path) -> None:
+    answer = json.loads(kci("matrix", "kernels/one[cpu, rocm]", "kernels/two[cuda]", "--format", "json").stdout)
+    found = {item["name"]: {variant["backend"] for variant in item["variants"]} for item in answer["kernels"]}
+    assert found == {"one": {"cpu", "rocm"}, "two": {"cuda"}}
+    answer = json.loads(kci("matrix", "kernels[cpu]", "--format", "json").stdout)
+    assert {variant["backend"] for item in answer["kernels"] for variant in item["variants"]} == {"cpu"}
+    assert names("kernels/one[cpu]", "kernels/one[cuda]") == names("kernels/one[cpu,cuda]")
+    assert names("kernels/one[cpu]", "kernels/one") == names("kernels/one"), "the whole kernel was named too"
+    assert names("kernels/one[metal]") == [], "a backend that it does not have leaves nothing"
+
+
+def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) -> None:
+    (monorepo / "kernels" / "one").rename(monorepo / "kernels" / "one[cpu]")
+    assert names("kernels/one[cpu]") == names("kernels/one[cpu][cpu,cuda,rocm]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["kernels/one[cdua]"], "'cdua' is not a backend\n  hint: did you mean `cuda`?"),
+        (["kernels/one[]"], "'' is not a backend"),
+        (["kernels/one", "--tier", "piars"], "there is no tier 'piars'\n  hint: did you mean `pairs`?"),
+        (
+            ["kernels/one", "--where", "cuda >= and"],
+            "expected a value after `>=`, got `and`\n  cuda >= and\n          ^",
+        ),
+        (["kernels/one", "--where", "\x1b[2J"], "\N{REPLACEMENT CHARACTER}[2J"),
+        (["kernels/one", "--coverage", "--format", "names"], "--coverage has no names form"),
+    ],
+)
+def test_wrong_usage_is_told(monorepo: Path, arguments: list[str], said: str) -> None:
+    done = kci("matrix", *arguments)
+    assert (done.code, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+def test_an_overlay_of_kci_toml_holds_for_its_kernel_and_is_explained(monorepo: Path) -> None:
+    assert set(names("kernels/one")) - set(names("kernels/two")) == {
+        "torch-stable-abi211-cu132-aarch64-linux",
+        "torch-stable-abi211-cu132-x86_64-linux",
+    }
+    answer = json.loads(kci("matrix", "kernels/two", "--explain", "--format", "json").stdout)
+    removed = [item for item in answer["kernels"][0]["dropped"] if item["rule"] == "KCI213"]
+    assert {(item["path"], item["line"], item["compute"]) for item in removed} == {("kci.toml", 10, "13.2")}
+    for form in ("table", "markdown"):
+        assert "kci.toml:10" in kci("matrix", "kernels/two", "--explain", "--format", form).stdout
+
+
+def test_a_tier_of_kci_toml_with_an_expression_and_pairwise(monorepo: Path) -> None:
+    assert set(names("kernels", "--tier", "new")) == {
+        f"torch-stable-abi211-{compute}-{system}-linux"
+        for compute in ("cu130", "cu132")
+        for system in ("x86_64", "aarch64")
+    }
+    assert len(names("kernels/one", "--tier", "pairs")) < len(names("kernels/one"))
+
+
+@pytest.mark.parametrize("tier", ["pairs", "pr", "release"])
+def test_coverage_proves_which_pairs_are_covered(monorepo: Path, tier: str) -> None:
+    answer = json.loads(kci("matrix", "kernels/one", "--tier", tier, "--coverage", "--format", "json").stdout)
+    (kernel,) = answer["kernels"]
+    chosen = set(names("kernels/one", "--tier", tier))
+    assert {pair["variant"] for pair in kernel["pairs"]} - {None} <= chosen
+    assert (kernel["covered"] == kernel["of_pairs"]) == (tier != "pr")
+    assert kernel["of_pairs"] == len(kernel["pairs"])
+    table = kci("matrix", "kernels/one", "--tier", tier, "--coverage").stdout
+    markdown = kci("matrix", "kernels/one", "--tier", tier, "--coverage", "--format", "markdown").stdout
+    assert ("nothing" in table) == ("| nothing |" in markdown) == (tier == "pr")
+
+
+def test_diff_of_directories_revisions_and_files(monorepo: Path) -> None:
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]
+    subprocess.run(["git", "add", "-A"], cwd=monorepo, check=True)
+    subprocess.run(commit, cwd=monorepo, check=True)
+    (monorepo / "before.json").write_text(kci("matrix", "kernels", "--format", "json").stdout)
+    file = monorepo / "kernels" / "one" / "build.toml"
+    file.write_text(
+        file.read_text().replace("src = []\n\n[kernel.b]", 'src = []\n\n[kernel.b]\ncuda-capabilities = ["8.0"]')
+    )
+    for old in ("HEAD:kernels", "before.json"):
+        done = kci("diff", old, "kernels")
+        assert done.code == 0
+        assert "one: 0 added, 0 removed, 6 changed" in done.stdout
+        assert "archs: 10.0 11.0 12.0 12.1+PTX 7.5 8.0 8.6 8.7 8.9 9.0 -> 8.0" in done.stdout
+        assert "two" not in done.stdout
+        assert kci("diff", old, "kernels", "--exit-code").code == 1
+    assert kci("diff", "HEAD:kernels", "before.json", "--exit-code").code == 0
+    assert kci("diff", "HEAD:kernels", "kernels", "--backend", "cpu", "--exit-code").code == 0
+    assert (
+        "| changed | torch-stable-abi211-cu126-x86_64-linux | archs:"
+        in kci("diff", "HEAD:kernels", "kernels", "--format", "markdown").stdout
+    )
+    answer = json.loads(kci("diff", "HEAD:kernels", "kernels", "--format", "json").stdout)
+    assert (answer["schema"], answer["differs"]) == (1, True)
+    assert {item["name"]: len(item["changed"]) for item in answer["kernels"]} == {"one": 6, "two": 0}
+    assert kci("diff", "nowhere", "kernels").code == 2
+    assert kci("diff", "--", "-x:kernels", "kernels").code == 2
+
+
+def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
+    assert "error" not in kci("check", ".").stderr
+    (monorepo / "kci.toml").write_text(KCI_TOML.replace('"cuda == 13.2"', '"cuda = 13.2"').replace("newest", "newets"))
+    done = kci("check", ".")
+    assert done.code == 1
+    assert "kci.toml:6:18: error[KCI128]: expected a version such as '2.12', got 'newets'" in done.stderr
+    assert "kci.toml:10:15: error[KCI128]: expected an operator after `cuda`, got `=`" in done.stderr
+
+
+def test_a_matrix_can_come_through_a_pipe(monorepo: Path) -> None:
+    source = str(ROOT / "src")
+    command = f"PYTHONPATH={source} {sys.executable} -m kci"
+    script = f"{command} diff <({command} matrix kernels --format json) kernels --exit-code"
+    done = subprocess.run(["bash", "-c", script], cwd=monorepo, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "no difference: 18 variants on both sides\n"), done.stderr
+
+
+def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
+    answer = json.loads(kci("matrix", "kernels", "--format", "json").stdout)
+    assert answer["catalog"] == {"name": "2026-08-20+kci.toml", "as_of": "2026-08-20"}
+
+
+def test_catalog_commands(monorepo: Path) -> None:
+    assert kci("catalog", "check").code == 0
+    assert "0 errors, 0 other findings" in kci("catalog", "check", "kci.toml").stdout
+    (monorepo / "bad.toml").write_text('edition = "2026-08-20"\ndrop = ["cuda = 13"]\n')
+    bad = kci("catalog", "check", "bad.toml")
+    assert (bad.code, "bad.toml:2:15: error[KCI128]" in bad.stderr) == (1, True)
+    shown = kci("catalog", "show", "2026-09-02", "--where", "rocm == newest").stdout
+    assert "7.14" in shown
+    assert "cuda" not in shown
+    published = ROOT / "tests" / "matrix" / "build-variants.json"
+    made = kci("catalog", "import", published, "--as-of", "2026-08-20", "--name", "mine")
+    assert made.code == 0
+    (monorepo / "mine.toml").write_text(made.stdout)
+    assert kci("catalog", "check", "mine.toml").code == 0
+    assert names("kernels/one", "--catalog", "mine.toml") == names("kernels/one")
+    assert kci("catalog", "import", published, "--as-of", "today").code == 2
+    assert kci("catalog", "import", published).code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["matrix", "kernels", "--explain", "--format", "json"],
+        ["matrix", "kernels", "--explain", "--tier", "all"],
+        ["matrix", "kernels/one", "--tier", "pairs", "--coverage"],
+        ["diff", "kernels/one", "kernels/two", "--format", "json"],
+        ["catalog", "show", "--where", "torch == newest"],
+    ],
+    ids=" ".join,
+)
+def test_answers_do_not_depend_on_the_order_of_hashes(monorepo: Path, arguments: list[str]) -> None:
+    path = str(ROOT / "src")
+    answers = {kci_process(*arguments, cwd=monorepo, PYTHONHASHSEED=str(seed), PYTHONPATH=path) for seed in (0, 1, 2)}
+    assert len(answers) == 1
+    assert answers.pop().code == 0

@@ -1,0 +1,141 @@
+"""`kci plan` as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci, kci_process
+from conftest import ROOT
+
+RELU = ROOT / "examples" / "relu"
+REPO = ROOT / "tests" / "plan" / "affected" / "repo"
+
+
+def test_the_table_says_what_runs_where_and_what_it_takes() -> None:
+    shown = kci("plan", RELU, "--tier", "pr")
+    assert shown.code == 0
+    assert "torch213-cxx11-cu126-x86_64-linux" in shown.stdout
+    assert "5 legs, about 116 machine minutes; 0.66 USD at the prices of 2026-01-01" in shown.stdout
+    assert "34 minutes on the clock in 1 waves" in shown.stdout
+    assert "left out" in shown.stdout
+
+
+def test_json_has_legs_shards_and_the_estimate() -> None:
+    plan = json.loads(kci("plan", RELU, "--format", "json").stdout)
+    assert plan["schema"] == 1
+    assert plan["has_work"] is True
+    assert plan["shards"] == [{"index": 0, "legs": len(plan["legs"]), "max_parallel": None}]
+    assert plan["estimate"]["legs"] == len(plan["legs"])
+    assert plan["estimate"]["costs"].keys() == {"USD"}
+    assert all(leg["shard"] == 0 for leg in plan["legs"])
+
+
+def test_a_budget_that_is_too_small_fails_with_advice() -> None:
+    done = kci("plan", RELU, "--max-jobs", "4")
+    assert done.code == 1
+    assert done.stdout == ""
+    assert "error[KCI309]" in done.stderr
+    assert "hint: this would fit: " in done.stderr
+    assert kci("plan", RELU, "--max-cost", "0.5").code == 1
+    assert kci("plan", RELU, "--max-jobs", "100", "--max-cost", "100").code == 0
+
+
+def test_advice_that_is_followed_works() -> None:
+    hint = kci("plan", RELU, "--max-jobs", "6").stderr.partition("this would fit: ")[2]
+    option = hint.partition(" (")[0].split()
+    assert kci("plan", RELU, "--max-jobs", "6", *option).code == 0
+
+
+def test_groups_are_fewer_jobs() -> None:
+    count = {
+        group: len(json.loads(kci("plan", RELU, "--group", group, "--format", "json").stdout)["legs"])
+        for group in ("variant", "image", "backend")
+    }
+    assert count["variant"] > count["image"] > count["backend"]
+
+
+def test_shards_are_printed_one_by_one() -> None:
+    whole = json.loads(kci("plan", RELU, "--format", "github", "--shards", "1").stdout)["include"]
+    parts = [
+        entry
+        for index in range(3)
+        for entry in json.loads(kci("plan", RELU, "--format", "github", "--shards", "3", "--shard", str(index)).stdout)[
+            "include"
+        ]
+    ]
+    assert sorted(entry["name"] for entry in parts) == sorted(entry["name"] for entry in whole)
+    refused = kci("plan", RELU, "--format", "github", "--shards", "3")
+    assert (refused.code, refused.stdout) == (1, "")
+    assert kci("plan", RELU, "--format", "github", "--shard", "7").code == 2
+    assert kci("plan", RELU, "--shard", "0").code == 2
+
+
+@pytest.fixture
+def repository(tmp_path: Path, no_git_environment: None) -> Path:
+    root = tmp_path / "r"
+    shutil.copytree(REPO, root)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *identity, *command], cwd=root, check=True, capture_output=True)
+    return root
+
+
+def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:
+    (repository / "norm/csrc/cuda/hopper.cu").write_text("// faster")
+    (repository / "README.md").write_text("# new")
+    plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--format", "json").stdout)
+    assert {leg["kernel"] for leg in plan["legs"]} == {"norm"}
+    assert all("-cu13" in leg["name"] for leg in plan["legs"])
+    assert [kernel["name"] for kernel in plan["kernels"]] == ["norm"]
+    assert [item["path"] for item in plan["affected"]] == ["README.md", "norm/csrc/cuda/hopper.cu"]
+    shown = kci("plan", repository, "--affected", "HEAD").stdout
+    assert "read by kernel.on_new_cuda" in shown
+    assert "and 1 files outside of every kernel" in shown
+
+
+def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path) -> None:
+    path = repository / "norm/build.toml"
+    path.write_text(path.read_text().replace('minver = "12.6"', 'minver = "12.0"'))
+    plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--only", "*cu13*", "--format", "json").stdout)
+    assert plan["legs"] == []
+    assert plan["has_work"] is False
+
+
+def test_affected_by_a_catalog_file(repository: Path) -> None:
+    shutil.copy(ROOT / "src/kci/catalog/data/editions/2026-08-20.toml", repository / "rows.toml")
+    done = kci("plan", repository, "--affected", "HEAD", "--catalog", repository / "rows.toml", "--format", "json")
+    plan = json.loads(done.stdout)
+    assert {leg["kernel"] for leg in plan["legs"]} == {"norm", "pyonly"}
+
+
+def test_affected_needs_its_base(repository: Path) -> None:
+    done = kci("plan", repository, "--affected", "nowhere")
+    assert (done.code, done.stdout) == (1, "")
+    assert "error[KCI312]" in done.stderr
+    assert "fetch-depth" in done.stderr
+
+
+def test_nothing_affected_is_no_work(repository: Path) -> None:
+    assert kci("plan", repository, "--affected", "HEAD", "--format", "github").stdout == '{"include":[]}\n'
+
+
+def test_verbose_says_why_beside_the_matrix(repository: Path) -> None:
+    (repository / "norm/README.md").write_text("new")
+    done = kci("plan", repository, "--affected", "HEAD", "--format", "github", "-v")
+    assert "documentation is not part of any variant" in done.stderr
+
+
+def test_the_answer_is_the_same_under_any_hash_seed(repository: Path) -> None:
+    (repository / "norm/csrc/shared.h").write_text("// changed")
+    options = ["--affected", "HEAD", "--fingerprints", "--group", "image", "--shards", "2", "--format", "json"]
+    said = {
+        kci_process("plan", *options, cwd=repository, PYTHONHASHSEED=seed, PYTHONPATH=str(ROOT / "src")).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(said) == 1
+    assert "norm" in said.pop()

@@ -1,0 +1,125 @@
+"""kci and the reference's own reader accept and refuse the same files, but for the rows of docs/agreement.md."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import mutations
+from kci.config.document import parse_document
+from kci.config.editions import version_3_as_5
+from kci.config.explain import explain
+from kci.config.model import Build, to_build, to_data
+from kci.config.reader import parse_kernel
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
+
+TABLE = Path(__file__).parents[2] / "docs" / "agreement.md"
+ROWS = set(re.findall(r"^\| `([a-z-]+)` \|", TABLE.read_text(encoding="utf-8"), re.MULTILINE))
+BASE = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
+RARE = [
+    BASE + '[torch-noarch]\ncuda-capabilities = ["9.0"]\n',
+    BASE + '[torch-noarch]\nrocm-archs = ["gfx942"]\n',
+    BASE + 'hub = ["acme/norm", "main"]\n[torch]\n',
+    BASE + '[torch]\n[kernel.a]\nbackend = "cuda"\nsrc = []\ndepends = [{ torch = {} }]\n',
+]
+"""Files that show a row of the table and are rare among random changes."""
+
+
+def ask_kci(text: bytes) -> tuple[str, Build | None, list[Diagnostic]]:
+    """`accepts`, `version 3` or `refuses`."""
+    try:
+        kernel = parse_kernel(text)
+    except FindingsError as error:
+        found = list(error.diagnostics)
+        return ("version 3" if any(one.rule == "KCI108" for one in found) else "refuses"), None, found
+    return "accepts", kernel.build, list(kernel.diagnostics)
+
+
+def explained(
+    text: bytes, ours: str, build: Build | None, found: list[Diagnostic], theirs: str, said: str
+) -> str | None:
+    """The row of the table that a difference belongs to."""
+    if ours == "accepts" and any(one.rule == "KCI111" for one in found):
+        return "kebab-noarch"
+    if ours != "refuses" and ("components, expected 2" in said or (build and _odd_versions(build))):
+        return "version-parts"
+    if theirs != "refuses" and any("must be a table, not an array" in one.message for one in found):
+        return "array-for-table"
+    if theirs != "refuses" and any("must be a string, not a table" in one.message for one in found):
+        return "table-for-name"
+    if ours == "refuses" and theirs == "version 3":
+        data = tomllib.loads(text.decode().removeprefix("\ufeff"))
+        rest = {name: part for name, part in data.items() if name not in ("torch", "tvm-ffi")}
+        return "older-framework" if version_3_as_5(rest) else None
+    return None
+
+
+def _odd_versions(build: Build) -> bool:
+    torch = to_data(build.torch) if build.torch else {}
+    abi = torch.get("stable-abi", "1.0")
+    versions = [
+        torch.get("minver", "1.0"),
+        torch.get("maxver", "1.0"),
+        *(abi.values() if isinstance(abi, dict) else [abi]),
+    ]
+    return any(version.count(".") != 1 for version in versions)
+
+
+def test_every_file_is_read_as_the_reference_reads_it(tmp_path: Path) -> None:
+    reference = pytest.importorskip("kernels._rust", reason="the reference's reader is in the PyPI package `kernels`")
+    file = tmp_path / "build.toml"
+    verdicts: Counter[str] = Counter()
+    shown: set[str] = set()
+    for text in [*mutations.corpus(250, 60), *(rare.encode() for rare in RARE)]:
+        file.write_bytes(text)
+        said = ""
+        try:
+            reference.Build.open(tmp_path)
+            theirs = "accepts"
+        except ValueError as error:
+            said = str(error)
+            theirs = "version 3" if "unsupported legacy format" in said else "refuses"
+        ours, build, found = ask_kci(text)
+        verdicts[theirs] += 1
+        if ours != theirs:
+            row = explained(text, ours, build, found, theirs, said)
+            details = "\n".join(one.message for one in found)
+            assert row in ROWS, f"kci {ours}, reference {theirs}: {said}\n{details}\n{text.decode('utf-8', 'replace')}"
+            shown.add(row)
+    print(dict(verdicts))
+    assert sum(verdicts.values()) >= 2000
+    assert min(verdicts["accepts"], verdicts["version 3"]) >= 50, "the corpus has become too poor to show agreement"
+    assert shown == ROWS, "a row of docs/agreement.md that no file shows"
+
+
+def test_seed_files_are_accepted() -> None:
+    for name, raw in mutations.seeds().items():
+        expected = "version 3" if name.startswith("v3") else "accepts"
+        assert ask_kci(raw)[0] == expected, name
+
+
+def test_explain_finds_a_problem_exactly_when_msgspec_refuses() -> None:
+    refused = 0
+    for text in mutations.corpus(120, 10):
+        try:
+            document = parse_document(text, "build.toml")
+        except FindingsError:
+            continue
+        problems = explain(document, document.data, Build)
+        try:
+            to_build(document.data)
+            accepted = True
+        except msgspec.ValidationError:
+            accepted = False
+            refused += 1
+        assert bool(problems) is not accepted, text.decode()
+        for problem in problems:
+            assert problem.line or problem.rule == "KCI102", (problem, text.decode())
+            assert len(problem.message) < 500, problem
+    assert refused > 500

@@ -1,0 +1,244 @@
+"""kci.toml: where it is found, what it says, and how well it says what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import ROOT
+from kci.config.document import parse_document
+from kci.config.schema import schema_text
+from kci.config.settings import (
+    BaseTier,
+    FoundSettings,
+    Settings,
+    System,
+    find_settings,
+    interpret_settings,
+    locate,
+    parse_settings,
+    settings_for,
+    settings_schema,
+)
+from kci.config.values import Backend
+from kci.errors import FindingsError, UsageError
+from kci.matrix.names import SYSTEMS
+from kci.matrix.types import Tier
+from kci.plan.settings_lints import lint_settings
+
+DOC = (ROOT / "docs" / "kci-toml.md").read_text(encoding="utf-8")
+EXAMPLE = re.search(r"A test reads this block.*?```toml\n(.*?)```", DOC, re.DOTALL)
+
+
+def problems(text: str) -> list[tuple[str, int, int]]:
+    with pytest.raises(FindingsError) as caught:
+        parse_settings(text.encode())
+    return [(item.rule, item.line, item.column) for item in caught.value.diagnostics]
+
+
+def test_nothing_is_mandatory() -> None:
+    assert parse_settings(b"") == Settings()
+
+
+def test_all_errors_are_told_at_once_each_at_its_place() -> None:
+    text = """\
+catalogue = "x"
+[runners.cuda.x86_64-linux]
+labels = "big"
+cpus = -1
+price = "2"
+[[limits]]
+backend = "cdua"
+timeout-minutes = 1.5
+[tiers.mine]
+base = "relase"
+[lint]
+ignore = [{ rule = "KCI130", path = "*" }]
+"""
+    assert problems(text) == [
+        ("KCI101", 1, 1), ("KCI103", 3, 10), ("KCI104", 4, 8), ("KCI103", 5, 9), ("KCI104", 7, 11), ("KCI103", 8, 19),
+        ("KCI104", 10, 8), ("KCI102", 12, 11),
+    ]  # fmt: skip
+
+
+def test_near_misses_are_suggested_and_the_file_is_named() -> None:
+    with pytest.raises(FindingsError) as caught:
+        parse_settings(b'catalogue = "x"\n[[limits]]\nbackend = "cdua"\n')
+    unknown, backend = caught.value.diagnostics
+    assert (unknown.message, unknown.hint) == ("`catalogue` is not a key of a kci.toml", "did you mean `catalog`?")
+    assert backend.hint == "did you mean `cuda`?"
+
+
+@pytest.mark.rule("KCI320", triggers=True)
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[runners.cdua.x86_64-linux]\n", "did you mean `cuda`?"),
+        ("[runners.cuda.x86-64-linux]\n", "did you mean `x86_64-linux`?"),
+        ('[test.rocm]\nlinux.labels = ["a"]\n', "one of: aarch64-darwin"),
+    ],
+)
+def test_a_runner_for_an_unknown_place(text: str, hint: str) -> None:
+    with pytest.raises(FindingsError) as caught:
+        parse_settings(text.encode())
+    (found,) = caught.value.diagnostics
+    assert found.rule == "KCI320"
+    assert found.hint.startswith(hint)
+    assert found.line
+
+
+@pytest.mark.rule("KCI321", triggers=True)
+@pytest.mark.rule("KCI101", triggers=True)  # found as well, and told by KCI321 alone
+@pytest.mark.parametrize(
+    "text",
+    ['runners.labels = ["a"]\n', "[runners.x86_64-linux]\n", '[runners.cuda]\nlabels = ["a"]\n', "[test]\nprice = 1\n"],
+)
+def test_a_runner_without_a_place(text: str) -> None:
+    assert [rule for rule, _, _ in problems(text)] == ["KCI321"]
+
+
+@pytest.mark.rule("KCI320", triggers=False)
+@pytest.mark.rule("KCI321", triggers=False)
+def test_runners_of_the_right_shape_that_are_wrong_in_another_way() -> None:
+    assert problems("[runners.cuda.x86_64-linux]\nlabels = 1\n") == [("KCI103", 2, 10)]
+    assert problems("runners = 1\n") == [("KCI103", 1, 11)]
+    assert problems("[runners]\ncuda = 1\n") == [("KCI103", 2, 8)]
+
+
+def test_the_documented_example_is_valid_and_has_every_key() -> None:
+    assert EXAMPLE is not None
+    document = parse_document(EXAMPLE[1].encode(), "kci.toml")
+    settings = interpret_settings(document)
+    assert lint_settings(FoundSettings(settings, Path(), document), {"flash-attn"}) == []
+    for struct in (Settings, *_structs(Settings)):
+        for key in struct.__struct_encode_fields__:
+            if key not in {*map(str, Backend), *map(str, System), "any", "noarch"}:
+                assert re.search(rf"(^|[\[.]){re.escape(key)}\b", EXAMPLE[1], re.MULTILINE), key
+
+
+def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
+    names = {
+        "Machine",
+        "Limit",
+        "UserTier",
+        "PullRequest",
+        "Schedule",
+        "Publish",
+        "ActionPin",
+        "Ignore",
+        "KernelOverlay",
+        "LintSettings",
+    }
+    module = vars(__import__("kci.config.settings", fromlist=["x"]))
+    return [module[name] for name in sorted(names)]
+
+
+def test_the_schema_knows_every_key_and_refuses_others() -> None:
+    checked_in = (ROOT / "schemas" / "kci.schema.json").read_text(encoding="utf-8")
+    assert checked_in == schema_text(settings_schema()), "run `kci schema kci.toml > schemas/kci.schema.json`"
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with check-jsonschema")
+    schema = settings_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    assert EXAMPLE is not None
+    import tomllib
+
+    assert list(validator.iter_errors(tomllib.loads(EXAMPLE[1]))) == []
+    for wrong in ("catalogue = 1", "[runners.cdua]", "limits = 1", "[tiers.x]\nbase = 'y'", "[runners.cuda.linux]"):
+        assert list(validator.iter_errors(tomllib.loads(wrong))), wrong
+
+
+def test_enumerations_say_the_same_in_every_room() -> None:
+    assert tuple(System) == SYSTEMS
+    assert list(BaseTier) == list(Tier)
+
+
+# --- where it is found ------------------------------------------------------------------------------------------------
+
+
+def tree(root: Path, *files: str) -> None:
+    for file in files:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / file).write_text("")
+
+
+def test_it_lies_at_the_root_of_the_repository(tmp_path: Path) -> None:
+    tree(tmp_path, "kci.toml", "repo/.git/HEAD", "repo/kernels/kci.toml", "repo/kernels/a/build.toml")
+    assert locate(tmp_path / "repo/kernels/a") == (tmp_path / "repo", None), "neither a deeper nor an outer one counts"
+    tree(tmp_path, "repo/kci.toml")
+    assert locate(tmp_path / "repo/kernels/a") == (tmp_path / "repo", tmp_path / "repo/kci.toml")
+
+
+def test_a_worktree_has_a_file_for_its_git_directory(tmp_path: Path) -> None:
+    tree(tmp_path, "kci.toml", "worktree/.git", "worktree/a/build.toml")
+    assert locate(tmp_path / "worktree/a") == (tmp_path / "worktree", None)
+
+
+def test_outside_of_a_repository_the_nearest_one_counts(tmp_path: Path) -> None:
+    tree(tmp_path, "kci.toml", "x/kci.toml", "x/y/build.toml", "z/build.toml")
+    assert locate(tmp_path / "x/y")[1] == tmp_path / "x/kci.toml"
+    assert locate(tmp_path / "z")[1] == tmp_path / "kci.toml"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_a_file_that_somebody_else_left_there_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree(tmp_path, "shared/kci.toml", "shared/mine/build.toml")
+    os.chown(tmp_path / "shared/kci.toml", 12345, 12345)
+    assert locate(tmp_path / "shared/mine")[1] is None
+
+
+def test_a_link_to_nowhere_is_an_error_and_not_the_defaults(tmp_path: Path) -> None:
+    tree(tmp_path, ".git/HEAD", "a/build.toml")
+    (tmp_path / "kci.toml").symlink_to("nowhere")
+    with pytest.raises(FindingsError):
+        find_settings(tmp_path / "a")
+
+
+def test_kernels_of_one_command_share_their_settings(tmp_path: Path) -> None:
+    tree(tmp_path, "r/.git/HEAD", "r/kci.toml", "r/a/build.toml", "s/.git/HEAD", "s/b/build.toml")
+    assert settings_for([str(tmp_path / "r/a"), str(tmp_path / "s/b")]).document is not None
+    tree(tmp_path, "s/kci.toml")
+    with pytest.raises(UsageError, match="different settings"):
+        settings_for([str(tmp_path / "r/a"), str(tmp_path / "s/b")])
+
+
+def test_the_catalog_is_an_edition_or_a_file_beside_it(tmp_path: Path) -> None:
+    def catalog(text: str) -> str | None:
+        return FoundSettings(parse_settings(text.encode()), Path("/root-of-it")).catalog
+
+    assert catalog("") is None
+    assert catalog('catalog = "2026-08-20"') == "2026-08-20"
+    assert catalog('catalog = "own.toml"') == "/root-of-it/own.toml"
+    assert catalog('catalog = "ci/own"') == "/root-of-it/ci/own"
+
+
+_KEYS = st.sampled_from(
+    ["runners", "cuda", "any", "x86_64-linux", "labels", "limits", "tiers", "lint", "ignore", "rule", "price",
+     "catalog", "schedule", "cron", "actions", "sha", "images", "base", "nonsense"]
+)  # fmt: skip
+_VALUES = st.recursive(
+    st.one_of(st.integers(), st.booleans(), st.floats(), st.sampled_from(["", "pr", "cuda", "USD"]), st.dates()),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(_KEYS, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(_KEYS, _VALUES, max_size=5))
+def test_whatever_is_refused_is_explained_and_whatever_is_taken_can_be_linted(data: dict) -> None:
+    import tomlkit
+
+    text = tomlkit.dumps(data)
+    document = parse_document(text.encode(), "kci.toml")
+    try:
+        settings = interpret_settings(document)
+    except FindingsError as error:
+        if any("does not have the shape" in item.message for item in error.diagnostics):
+            pytest.fail(f"refused without a reason: {text}")
+        return
+    lint_settings(FoundSettings(settings, Path(), document), set())

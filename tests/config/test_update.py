@@ -1,0 +1,342 @@
+"""`kci update`: lossless, idempotent, the same meaning, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import mutations
+from conftest import kernel
+from kci.catalog.rows import Catalog
+from kci.config import update as update_module
+from kci.config.model import Build, to_data
+from kci.config.reader import parse_kernel
+from kci.config.update import Update, plan_update, write_update
+from kci.errors import FindingsError
+from kci.matrix.selection import compute_matrix
+from kci.matrix.types import Tier
+
+V4 = """\
+# top
+
+[general]
+  name = 'ab'  # a name
+  version=1 # api
+  license = "MIT"
+backends = [
+  "cuda",
+  # "rocm",
+  "xpu",
+]
+
+[torch]
+src = []
+stable-abi = "2.9"   # since 2.9
+"""
+
+
+def updated(text: str) -> str:
+    """The text after an update, read back, which a second update leaves alone."""
+    after = plan_update(text.encode()).after
+    assert plan_update(after).changes == ()
+    assert parse_kernel(after).edition == 5
+    return after.decode()
+
+
+def refused(text: str) -> list[str]:
+    with pytest.raises(FindingsError) as caught:
+        plan_update(text.encode())
+    return [found.rule for found in caught.value.diagnostics]
+
+
+def test_only_what_must_change_changes() -> None:
+    expected = V4.replace("  version=1 # api\n", "  version=1 # api\n  edition=5\n")
+    expected = expected.replace('stable-abi = "2.9"', 'stable-abi = { cuda = "2.9", xpu = "2.9" }')
+    assert updated(V4) == expected
+
+
+def test_the_matrix_stays_the_same(catalog: Catalog) -> None:
+    compared = 0
+    for raw in mutations.seeds().values():
+        try:
+            before = parse_kernel(raw)
+        except FindingsError:
+            continue  # version 3 has no matrix
+        after = parse_kernel(plan_update(raw).after)
+        for tier in Tier:
+            old, new = (compute_matrix([one], catalog, tier) for one in (before, after))
+            assert [part.variants for part in old.kernels] == [part.variants for part in new.kernels]
+        compared += 1
+    assert compared >= 8
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("version = 1\r\n", "version = 1\r\nedition = 5\r\n"),
+        ("version   = 1\n", "version   = 1\nedition   = 5\n"),
+        ("\tversion =\t1\t\n", "\tversion =\t1\t\n\tedition =\t5\n"),
+        ('"version" = 1\n', '"version" = 1\n"edition" = 5\n'),
+        ('"v\\u0065rsion" = 1\n', '"v\\u0065rsion" = 1\nedition = 5\n'),
+        ("version = 0x1# hex\n", "version = 0x1# hex\nedition = 5\n"),
+    ],
+)
+def test_edition_is_written_as_version_is(before: str, after: str) -> None:
+    text = '[general]\nname = "ab"\n{}license = "x"\nbackends = []\n[torch]\n'
+    assert updated(text.format(before)) == text.format(after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            'general = { name = "ab", version = 1, license = "x", backends = [] }\n[torch-noarch]',
+            'general = { name = "ab", version = 1, edition = 5, license = "x", backends = [] }\n[torch-noarch]',
+        ),
+        (
+            'general = {name="ab", license="x", backends=[], version=1} # c\r\n[torch-noarch]\r\n',
+            'general = {name="ab", license="x", backends=[], version=1, edition = 5} # c\r\n[torch-noarch]\r\n',
+        ),
+        (
+            'general.name = "ab"\n"general" . version = 1\ngeneral.license = "x"\ngeneral.backends = []\ntorch = {}',
+            'general.name = "ab"\n"general" . version = 1\n"general" . edition = 5\ngeneral.license = "x"\n'
+            "general.backends = []\ntorch = {}",
+        ),
+        (
+            '[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1',
+            '[torch]\n[general]\nname = "ab"\nlicense = "x"\nbackends = []\nversion = 1\nedition = 5',
+        ),
+        (
+            '[torch]\r\n[general]\r\nname = "ab"\nlicense = "x"\nbackends = []\r\nversion = 1',
+            '[torch]\r\n[general]\r\nname = "ab"\nlicense = "x"\nbackends = []\r\nversion = 1\r\nedition = 5',
+        ),
+        (
+            '\ufeffgeneral = { name = "ab", version = 1, license = "é", backends = [] }\n[torch]\n',
+            '\ufeffgeneral = { name = "ab", version = 1, edition = 5, license = "é", backends = [] }\n[torch]\n',
+        ),
+    ],
+)
+def test_every_way_to_write_a_table(before: str, after: str) -> None:
+    assert updated(before) == after
+
+
+@pytest.mark.parametrize("spelt", ["'2.9'", '"2.9"', "'''2.9'''", '"""\n2.9"""', '"2\\u002e9"', '" 2.9 "'])
+def test_a_stable_abi_keeps_its_spelling(spelt: str) -> None:
+    text = '[general]\nname = "ab"\nversion = 1\nlicense = "x"\nbackends = ["xpu", "cuda", "xpu"]\n'
+    text += "[torch]\nstable-abi = {}\n"
+    after = updated(text.format(spelt))
+    assert f"stable-abi = {{ xpu = {spelt}, cuda = {spelt} }}\n" in after
+    assert [str(parse_kernel(after.encode()).build.stable_abi(backend)) for backend in ("cuda", "xpu")] == ["2.9"] * 2
+
+
+def test_a_stable_abi_of_no_backend_becomes_an_empty_table() -> None:
+    text = '[general]\nname = "ab"\nversion = 1\nlicense = "x"\nbackends = []\n[torch]\nstable-abi = "2.9"\n'
+    assert "stable-abi = {}\n" in updated(text)
+
+
+def test_a_stable_abi_string_of_edition_5_is_left_alone() -> None:
+    text = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
+    text += '[torch]\nstable-abi = "2.9"\n'
+    assert plan_update(text.encode()).changes == ()
+
+
+def test_noarch_keys_become_snake_case_in_every_edition() -> None:
+    for edition in ("edition = 5\n", ""):
+        head = f'[general]\nname = "ab"\nversion = 1\n{edition}license = "x"\nbackends = ["cuda"]\n'
+        body = '[torch-noarch]\n"cuda-capabilities" = [ "9.0" ] # fast\nrocm-archs=[]\n'
+        after = updated(head + body)
+        assert after.endswith('[torch-noarch]\n"cuda_capabilities" = [ "9.0" ] # fast\nrocm_archs=[]\n')
+
+
+def test_versions_are_never_rewritten() -> None:
+    text = V4.replace("src = []", 'src = []\nminver = "2.10.0"\nmaxver = " 13.0"')
+    after = updated(text)
+    assert 'minver = "2.10.0"\nmaxver = " 13.0"' in after
+
+
+V3 = '[general]\nname    = "ab" # n\nlicense = "x"\nbackends = ["cuda"]\n'
+
+
+def test_version_3_gets_version_edition_and_framework() -> None:
+    expected = '[general]\nname    = "ab" # n\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
+    assert updated(V3) == expected + "\n[torch-noarch]\n"
+    assert updated(V3.rstrip()) == expected.rstrip() + "\n\n[torch-noarch]"
+    assert updated(V3.replace("\n", "\r\n")) == (expected + "\n[torch-noarch]\n").replace("\n", "\r\n")
+    assert updated(V3 + "[torch]\n") == expected + "[torch]\n"
+    assert updated(V3.replace("[general]", "[general]\nversion = 3") + "[tvm-ffi]\nsrc = []\n").count("version = ") == 1
+
+
+def test_version_3_without_license_says_what_to_add() -> None:
+    with pytest.raises(FindingsError) as caught:
+        plan_update(V3.replace('license = "x"\n', "").encode())
+    (found,) = caught.value.diagnostics
+    assert found.rule == "KCI113"
+    assert "license" in found.hint
+    assert found.line == 1
+
+
+def test_version_3_with_a_wrong_torch_table_does_not_turn_into_noarch() -> None:
+    assert refused(V3 + "[torch]\nsource = []\n") == ["KCI102", "KCI101"]
+
+
+def test_what_cannot_be_read_is_refused() -> None:
+    assert refused("[general]\n") == ["KCI106", "KCI102", "KCI102", "KCI102", "KCI102"]
+    assert refused('[general]\nname = "x"\nuniversal = true\n') == ["KCI109"]
+    assert refused("[general]\nedition = 6\n") == ["KCI105"]
+    assert refused("x") == ["KCI004"]
+
+
+def test_any_file_updates_to_one_that_reads_the_same_or_is_refused() -> None:
+    """Nothing that is written fails to parse, a second update does nothing, and no line is lost that need not be."""
+    made = 0
+    for raw in mutations.corpus(100, 25):
+        try:
+            update = plan_update(raw)
+        except FindingsError:
+            continue
+        after = parse_kernel(update.after)
+        assert plan_update(update.after).changes == ()
+        assert (update.after == raw) == (update.changes == ())
+        if update.changes:
+            made += 1
+            lost = Counter(raw.split(b"\n")) - Counter(update.after.split(b"\n"))
+            assert lost.total() <= len(update.changes), raw
+            try:
+                before = parse_kernel(raw)
+            except FindingsError:
+                continue  # version 3, which cannot be read as it is
+            assert without_stable_abi(before.build) == without_stable_abi(after.build)
+            for backend in before.build.general.backends:
+                assert before.build.stable_abi(backend) == after.build.stable_abi(backend)
+    assert made > 50
+
+
+def without_stable_abi(build: Build) -> object:
+    """What a file says, but for the key whose form an update changes."""
+    data = to_data(build)
+    data.get("torch", {}).pop("stable-abi", None)
+    return data
+
+
+def test_a_diff_can_be_applied(tmp_path: Path) -> None:
+    for name, raw in mutations.seeds().items():
+        if "crlf" in name:
+            continue  # `patch` guesses about line ends
+        update = plan_update(raw, shown_as="build.toml")
+        if not update.changes:
+            assert update.diff() == ""
+            continue
+        for text in (raw, raw.rstrip()):
+            update = plan_update(text, shown_as="build.toml")
+            file = tmp_path / "build.toml"
+            file.write_bytes(text)
+            subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=update.diff().encode(), check=True)
+            assert file.read_bytes() == update.after
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def planned(path: Path) -> Update:
+    return plan_update(path.read_bytes(), shown_as=str(path))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file to update, with permissions of its own."""
+    path = tmp_path / "build.toml"
+    path.write_text(V4)
+    path.chmod(0o640)
+    return path
+
+
+def test_writing_keeps_permissions_and_leaves_nothing_behind(file: Path) -> None:
+    update = planned(file)
+    write_update(file, update)
+    assert file.read_bytes() == update.after
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_link_stays_a_link(file: Path) -> None:
+    link = file.parent / "linked" / "build.toml"
+    link.parent.mkdir()
+    link.symlink_to(file)
+    write_update(link, planned(link))
+    assert link.is_symlink()
+    assert "edition=5" in file.read_text()
+
+
+@pytest.mark.parametrize("call", ["replace", "fsync", "fchmod"])
+def test_a_failing_write_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    update = planned(file)
+    monkeypatch.setattr(update_module.os, call, fail)
+    with pytest.raises(FindingsError) as caught:
+        write_update(file, update)
+    assert "No space left" in caught.value.message
+    assert file.read_text() == V4
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_file_that_changed_meanwhile_is_left_alone(file: Path) -> None:
+    update = planned(file)
+    file.write_text(V4 + "# mine\n")
+    with pytest.raises(FindingsError, match="changed while"):
+        write_update(file, update)
+    assert file.read_text() == V4 + "# mine\n"
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_result_that_would_mean_something_else_is_never_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_module, "_spread_stable_abi", lambda edits, _: edits.changes.append("nothing"))
+    monkeypatch.setattr(update_module._Edits, "add_edition", lambda *_, **__: None)
+    assert refused(V4) == ["KCI114"]
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(update_module.__file__).parents[2])}
+    command = [sys.executable, "-m", "kci", "update", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    for name, text in {"old": V4, "older": V3, "new": updated(V4), "bad": V3.replace("license", "licence")}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "build.toml").write_text(text)
+    good = [str(tmp_path / name) for name in ("old", "older", "new")]
+
+    checked = run("--check", *good, cwd=tmp_path)
+    assert checked.returncode == 1
+    assert checked.stdout.count("would change") == 2
+    shown = run("--diff", *good, cwd=tmp_path)
+    assert shown.returncode == 0
+    assert "+  edition=5\n" in shown.stdout
+    assert (tmp_path / "old/build.toml").read_text() == V4
+
+    done = run(cwd=tmp_path)  # every kernel below; the wrong one does not hold the others up
+    assert done.returncode == 1
+    assert "bad/build.toml:3:1: error[KCI101]" in done.stderr
+    assert "old/build.toml: updated: `edition = 5`, `stable-abi` per backend\n" in done.stdout
+    assert (tmp_path / "old/build.toml").read_text() == updated(V4)
+
+    again = run("--check", *good, cwd=tmp_path)
+    assert again.returncode == 0
+    assert again.stdout.count("up to date") == 3
+
+
+def test_the_reader_names_this_command(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError) as caught:
+        kernel(V3)
+    assert caught.value.diagnostics[0].hint == "run `kci update .`"

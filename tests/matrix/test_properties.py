@@ -1,0 +1,154 @@
+"""What holds for every kernel and every catalog, whatever they say."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from conftest import kernel, torch_kernel
+from kci.catalog.rows import Catalog, Row, editions, load_catalog
+from kci.config.reader import Kernel
+from kci.config.values import SYSTEMS, Backend, Version
+from kci.matrix.names import Kind, parse_variant_name
+from kci.matrix.selection import select
+from kci.matrix.types import Tier, Variant
+
+EVERY_ROW = [row for name in editions() for row in load_catalog(name).rows]
+KNOWN = {(str(row.backend), row.compute) for row in EVERY_ROW if row.compute is not None}
+
+BACKENDS = st.lists(st.sampled_from(["cpu", "cuda", "metal", "rocm", "tpu", "xpu"]), min_size=1, unique=True)
+STABLE = st.one_of(
+    st.just(""),
+    st.just('stable-abi = "2.11"'),
+    st.sampled_from(["cpu", "cuda", "rocm"]).map(lambda backend: f'stable-abi = {{ {backend} = "2.10" }}'),
+)
+TORCHES = [Version.parse(text) for text in ("2.9", "2.10", "2.11", "2.12", "2.13", "2.14")]
+CUDAS = [Version.parse(text) for text in ("12.4", "12.6", "12.8", "13.0", "13.2", "13.4")]
+ROCMS = [Version.parse(text) for text in ("7.1", "7.14")]
+
+
+@st.composite
+def kernels(draw: st.DrawFn) -> Kernel:
+    """A kernel of any framework, with or without bounds, stable ABI and components."""
+    backends = draw(BACKENDS)
+    framework = draw(st.sampled_from(["torch", "torch-noarch", "tvm-ffi"]))
+    if framework != "torch":
+        declared = ", ".join(f'"{backend}"' for backend in backends)
+        table = "[tvm-ffi]\nsrc = []" if framework == "tvm-ffi" else "[torch-noarch]"
+        head = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"'
+        return kernel(f"{head}\nbackends = [{declared}]\n{table}")
+    return bounded(backends, draw(STABLE), draw(bounds(TORCHES)), draw(bounds(CUDAS)))
+
+
+def bounds(versions: list[Version]) -> st.SearchStrategy[tuple[Version, Version]]:
+    """A lower and an upper bound, the right way round."""
+    return st.tuples(st.sampled_from(versions), st.sampled_from(versions)).map(lambda pair: (min(pair), max(pair)))
+
+
+def bounded(backends: list[str], stable: str, torch: tuple[Version, Version], cuda: tuple[Version, Version]) -> Kernel:
+    """A `[torch]` kernel with bounds. The TPU has no components."""
+    compiled = [backend for backend in backends if backend != "tpu"]
+    parts = "".join(
+        f'[kernel.{backend}_part]\nbackend = "{backend}"\ndepends = []\nsrc = ["a.cu"]\n' for backend in compiled
+    )
+    return torch_kernel(
+        backends,
+        general=f'[general.cuda]\nminver = "{cuda[0]}"\nmaxver = "{cuda[1]}"',
+        torch=f'{stable}\nminver = "{torch[0]}"\nmaxver = "{torch[1]}"',
+        components=parts or "[kernel]\n",
+    )
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    """A row that may or may not make sense beside the others."""
+    backend = Backend(draw(st.sampled_from(["cpu", "cuda", "metal", "rocm", "xpu"])))
+    computes = {
+        "cuda": CUDAS,
+        "rocm": [Version.parse("7.1"), Version.parse("7.14")],
+        "xpu": [Version.parse("2026.0.0")],
+    }
+    compute = draw(st.sampled_from(computes[backend])) if backend in computes else None
+    tvm = draw(st.sampled_from([None, Version.parse("0.1")]))
+    system = draw(st.sampled_from(SYSTEMS))
+    base = EVERY_ROW[0]
+    return Row(draw(st.sampled_from(TORCHES)), backend, compute, system, True, tvm, "x", base.place, base.document)
+
+
+CATALOGS = st.one_of(
+    st.sampled_from([load_catalog(name) for name in editions()]),
+    st.lists(rows(), max_size=12).map(lambda made: replace(load_catalog(), rows=tuple(made), beside=())),
+)
+
+
+def named(variants: tuple[Variant, ...], *kinds: Kind) -> set[tuple[str, str]]:
+    return {(variant.system, variant.name) for variant in variants if not kinds or variant.kind in kinds}
+
+
+@settings(max_examples=80, deadline=None)
+@given(kernels(), CATALOGS)
+def test_selection_is_a_pure_function_and_tiers_nest(made: Kernel, catalog: Catalog) -> None:
+    found = {tier: select(made, catalog, tier, explain=True) for tier in Tier}
+    for tier in Tier:
+        assert select(made, catalog, tier, explain=True) == found[tier]
+        names = [(variant.system, variant.name) for variant in found[tier].variants]
+        assert names == sorted(set(names)), "sorted, each name once on a system"
+        assert select(made, catalog, tier).variants == found[tier].variants, "explaining changes nothing"
+    assert named(found[Tier.PR].variants) <= named(found[Tier.RELEASE].variants) <= named(found[Tier.ALL].variants)
+
+
+@settings(max_examples=80, deadline=None)
+@given(kernels(), CATALOGS)
+def test_every_candidate_is_kept_or_dropped_once_with_a_place(made: Kernel, catalog: Catalog) -> None:
+    for tier in (Tier.PR, Tier.RELEASE):
+        found = select(made, catalog, tier, explain=True)
+        of_rows = [item for item in found.dropped if item.rule != "KCI212"]
+        assert len(found.variants) + len(of_rows) == len(catalog.rows)
+        assert len(found.kept) == len(found.variants)
+        assert all(item.path and item.line for item in (*found.dropped, *found.kept))
+
+
+@settings(max_examples=80, deadline=None)
+@given(kernels(), CATALOGS, rows(), st.integers(0, 12))
+def test_adding_a_row_removes_no_full_abi_variant(made: Kernel, catalog: Catalog, row: Row, at: int) -> None:
+    wider = replace(catalog, rows=(*catalog.rows[:at], row, *catalog.rows[at:]))
+    before = named(select(made, catalog).variants, Kind.FULL, Kind.STABLE_ABI, Kind.NOARCH)
+    assert before <= named(select(made, wider).variants)
+
+
+@settings(max_examples=80, deadline=None)
+@given(BACKENDS, STABLE, bounds(TORCHES), bounds(TORCHES), bounds(CUDAS), bounds(CUDAS), CATALOGS)
+def test_widening_bounds_removes_no_variant(
+    backends: list[str],
+    stable: str,
+    torch: tuple[Version, Version],
+    more_torch: tuple[Version, Version],
+    cuda: tuple[Version, Version],
+    more_cuda: tuple[Version, Version],
+    catalog: Catalog,
+) -> None:
+    wide_torch = (min(torch[0], more_torch[0]), max(torch[1], more_torch[1]))
+    wide_cuda = (min(cuda[0], more_cuda[0]), max(cuda[1], more_cuda[1]))
+    # Rows that are not bundled can win a stable ABI collapse and then fall to the bundle filter, as in the reference
+    # (trap 4: the collapse comes first), so this holds for a table in which every row is bundled.
+    bundled = replace(catalog, rows=tuple(replace(row, bundled=True) for row in catalog.rows))
+    narrow = select(bounded(backends, stable, torch, cuda), bundled).variants
+    wide = select(bounded(backends, stable, wide_torch, wide_cuda), bundled).variants
+    assert named(narrow) <= named(wide)
+
+
+@settings(max_examples=80, deadline=None)
+@given(kernels(), CATALOGS)
+def test_names_parse_back_to_what_made_them(made: Kernel, catalog: Catalog) -> None:
+    known = KNOWN | {(str(row.backend), row.compute) for row in catalog.rows if row.compute is not None}
+    for variant in select(made, catalog, Tier.ALL).variants:
+        parsed = parse_variant_name(variant.name, known)
+        assert (parsed.kind, parsed.backend) == (variant.kind, variant.backend)
+        if variant.kind is Kind.NOARCH:
+            continue
+        made_with = {Kind.FULL: variant.torch, Kind.STABLE_ABI: variant.stable_abi, Kind.TVM_FFI: variant.tvm_ffi}
+        assert parsed.system == variant.system
+        assert parsed.framework_version == made_with[variant.kind]
+        if variant.compute is not None:
+            assert parsed.compute_version == Version.parse(variant.compute).minor_text

@@ -1,0 +1,147 @@
+"""Tiers of one's own, and pairwise coverage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import torch_kernel
+from kci.catalog.rows import Catalog, editions, load_catalog
+from kci.catalog.where import parse_where
+from kci.config.document import parse_document
+from kci.config.settings import FoundSettings, interpret_settings
+from kci.errors import FindingsError, UsageError
+from kci.matrix.filters import FIELDS
+from kci.matrix.names import Kind
+from kci.matrix.pairwise import choose, coverage, pairs
+from kci.matrix.selection import select
+from kci.matrix.tiers import TierDefinition, narrowing, tier_of
+from kci.matrix.types import Tier, Variant
+
+KCI_TOML = """\
+[tiers.nightly]
+base = "all"
+backends = ["cpu", "cuda"]
+systems = ["x86_64-linux", "aarch64-linux"]
+only = ["torch21*"]
+where = "torch >= 2.12 and not cuda == 12.6"
+pairwise = true
+
+[tiers.plain]
+"""
+
+
+def found(text: str = KCI_TOML) -> FoundSettings:
+    document = parse_document(text.encode(), "kci.toml")
+    return FoundSettings(interpret_settings(document), Path(), document)
+
+
+def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:
+    tier = tier_of("nightly", found())
+    assert isinstance(tier, TierDefinition)
+    assert (tier.base, tier.backends, tier.systems) == (Tier.ALL, ("cpu", "cuda"), ("x86_64-linux", "aarch64-linux"))
+    assert (tier.pairwise, tier.place) == (True, ("kci.toml", 1))
+    assert tier.where is not None
+    assert tier_of("plain", found()) == TierDefinition("plain", place=("kci.toml", 9))
+    assert tier_of("pr", FoundSettings()) is Tier.PR
+
+
+def test_a_tier_that_does_not_exist_is_wrong_usage() -> None:
+    with pytest.raises(UsageError) as caught:
+        tier_of("nihgtly", found())
+    assert caught.value.hint == "did you mean `nightly`?"
+    with pytest.raises(UsageError):
+        tier_of("nightly", FoundSettings())
+
+
+@pytest.mark.rule("KCI128", triggers=True)
+def test_a_bad_expression_is_told_with_its_place() -> None:
+    with pytest.raises(FindingsError) as caught:
+        tier_of("nightly", found(KCI_TOML.replace("not cuda", "not cdua")))
+    (problem,) = caught.value.diagnostics
+    assert (problem.rule, problem.line, problem.column) == ("KCI128", 6, 32)
+
+
+def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
+    tier = tier_of("nightly", found())
+    assert isinstance(tier, TierDefinition)
+    made = torch_kernel(["cpu", "cuda", "rocm"])
+    whole = select(made, catalog, tier.base, narrow=narrowing(tier, thinned=False), explain=True)
+    assert {variant.backend for variant in whole.variants} == {"cpu", "cuda"}
+    assert {variant.system for variant in whole.variants} == {"x86_64-linux", "aarch64-linux"}
+    assert {variant.compute for variant in whole.variants} == {None, "13.0", "13.2"}
+    assert {variant.torch for variant in whole.variants} == {"2.12", "2.13", "2.14"}
+    left_out = [item for item in whole.dropped if item.rule == "KCI214"]
+    assert {(item.path, item.line) for item in left_out} == {("kci.toml", 1)}
+    assert "tier nightly: backend cpu cuda leaves it out" in {item.reason for item in left_out}
+    thinned = select(made, catalog, tier.base, narrow=narrowing(tier), explain=True)
+    assert set(thinned.variants) < set(whole.variants)
+    assert [item.rule for item in thinned.dropped].count("KCI215") == len(whole.variants) - len(thinned.variants)
+
+
+def test_pairwise_needs_fewer_variants_and_covers_all_pairs(catalog: Catalog) -> None:
+    made = torch_kernel(["cpu", "cuda", "rocm", "xpu", "metal"])
+    full = select(made, catalog).variants
+    chosen = choose(full)
+    assert len(chosen) < len(full)
+    covered = coverage(full, chosen)
+    assert all(pair.variant for pair in covered)
+    assert {(pair.first, pair.second) for pair in covered} == {pair for variant in full for pair in pairs(variant)}
+    by_name = {(variant.name, variant.system): variant for variant in chosen}
+    for pair in covered:
+        assert (pair.first, pair.second) in pairs(by_name[pair.variant or "", pair.system or ""]), "the proof holds"
+
+
+def test_what_is_not_covered_is_told(catalog: Catalog) -> None:
+    made = torch_kernel(["cuda"])
+    full, some = select(made, catalog).variants, select(made, catalog, Tier.PR).variants
+    missing = [pair for pair in coverage(full, some) if pair.variant is None]
+    assert ("torch 2.13", "cuda 13.2") in {(pair.first, pair.second) for pair in missing}
+    assert len(missing) < len(coverage(full, some))
+
+
+TORCH = st.sampled_from(["2.9", "2.10", "2.13"])
+VARIANTS = st.lists(
+    st.builds(
+        lambda torch, backend, compute, system: Variant(
+            f"torch{torch}-{backend}{compute}-{system}", Kind.FULL, backend, system, torch,
+            compute if backend == "cuda" else None, None, None, None, True,
+        ),
+        TORCH, st.sampled_from(["cpu", "cuda"]), st.sampled_from(["12.6", "13.0", "13.2"]),
+        st.sampled_from(["x86_64-linux", "aarch64-linux", "x86_64-windows"]),
+    ),
+    max_size=20,
+    unique_by=lambda variant: (variant.torch, variant.backend, variant.compute, variant.system),
+)  # fmt: skip
+
+
+@settings(max_examples=200, deadline=None)
+@given(VARIANTS, st.randoms(use_true_random=False))
+def test_every_pair_is_covered_nothing_is_superfluous_and_order_does_not_matter(variants, random) -> None:
+    chosen = choose(variants)
+    assert all(pair.variant for pair in coverage(variants, chosen))
+    assert [variant for variant in variants if variant in chosen] == chosen
+    for variant in chosen:
+        others = [other for other in chosen if other is not variant]
+        assert any(pair.variant is None for pair in coverage(variants, others)), "each one is needed"
+    shuffled = list(variants)
+    random.shuffle(shuffled)
+    assert set(choose(shuffled)) == set(chosen)
+
+
+@pytest.mark.parametrize("name", editions())
+def test_the_editions_are_covered_with_a_good_deal_less(name: str) -> None:
+    made = torch_kernel(["cpu", "cuda", "rocm", "xpu", "metal"])
+    full = select(made, load_catalog(name)).variants
+    assert len(choose(full)) <= 0.8 * len(full)
+
+
+def test_an_expression_and_lists_of_a_definition_are_optional(catalog: Catalog) -> None:
+    made = torch_kernel(["cpu", "cuda"])
+    everything = select(made, catalog).variants
+    assert select(made, catalog, narrow=narrowing(TierDefinition("x"))).variants == everything
+    only = TierDefinition("x", where=parse_where("torch == newest", FIELDS))
+    assert {variant.torch for variant in select(made, catalog, narrow=narrowing(only)).variants} == {"2.13"}

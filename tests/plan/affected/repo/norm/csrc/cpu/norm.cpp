@@ -1,0 +1,2 @@
+#include "util.h"
+#include "csrc/shared.h"

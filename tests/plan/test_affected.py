@@ -1,0 +1,243 @@
+"""What a change touches: fixtures of changed files and decisions, and the git side.
+
+Each `affected/<case>.in` lists changed paths of the repository in `affected/repo`, and may say how a file was at the
+base: `base PATH | text now | text then`, or `base PATH` for a file that was not there. `affected/<case>.out` has the
+decisions. After a change on purpose: KCI_UPDATE_FIXTURES=1 pytest tests/plan/test_affected.py, and read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kci.catalog.rows import Catalog
+from kci.config.reader import Kernel, parse_kernel, read_kernel
+from kci.errors import FindingsError, KciError
+from kci.matrix.selection import compute_matrix, select
+from kci.matrix.types import KernelMatrix
+from kci.plan.affected import Before, Decision, View, affected, narrow
+from kci.plan.changes import only_affected
+from kci.plan.git import changes_since, read_blob
+from kci.plan.inputs import scan
+
+FIXTURES = Path(__file__).parent / "affected"
+REPO = FIXTURES / "repo"
+CASES = sorted(path.stem for path in FIXTURES.glob("*.in"))
+NAMES = ("norm", "pyonly")
+
+
+def views(then: dict[str, str | None], catalog: Catalog) -> list[View]:
+    found = []
+    for name in NAMES:
+        kernel = read_kernel(REPO / name)
+        path = f"{name}/build.toml"
+        before: Before | None = Before(kernel.build, select(kernel, catalog).variants)
+        if path in then:
+            text = then[path]
+            try:
+                old = parse_kernel(text.encode()) if text is not None else None
+            except KciError:
+                old = None
+            before = None if old is None else Before(old.build, select(old, catalog).variants)
+        variants = select(kernel, catalog).variants
+        found.append(View(name, name, kernel.build, variants, scan(REPO / name, kernel.build), before))
+    return found
+
+
+def read_case(name: str) -> tuple[list[str], dict[str, str | None]]:
+    changed, then = [], {}
+    for line in (FIXTURES / f"{name}.in").read_text().splitlines():
+        if line.startswith("base "):
+            path, *replaced = [part.strip() for part in line.removeprefix("base ").split(" | ")]
+            text = (REPO / path).read_text()
+            if replaced:
+                now, at_base = (part.replace("\\n", "\n") for part in replaced)
+                assert now in text
+                text = text.replace(now, at_base)
+            then[path] = text if replaced else None
+        elif line:
+            changed.append(line)
+    return changed, then
+
+
+def shown(decisions: list[Decision]) -> str:
+    lines = []
+    for decision in decisions:
+        lines.append(f"{decision.path} [{decision.kernel or '-'}] {decision.reason}")
+        lines += [f"    {name}" for name in decision.touches]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_change_touches_what_the_fixture_says(case: str, catalog: Catalog) -> None:
+    changed, then = read_case(case)
+    result = shown(affected(changed, views(then, catalog)))
+    expected = FIXTURES / f"{case}.out"
+    if os.environ.get("KCI_UPDATE_FIXTURES"):
+        expected.write_text(result)
+    assert result == expected.read_text()
+
+
+def test_there_are_fixtures() -> None:
+    assert len(CASES) > 15
+
+
+def test_one_cuda_file_touches_no_cpu_variant(catalog: Catalog) -> None:
+    touched = [name for item in affected(["norm/csrc/cuda/hopper.cu"], views({}, catalog)) for name in item.touches]
+    assert touched
+    assert all("-cu13" in name for name in touched), "the component needs CUDA 13, so CUDA 12.6 is not touched either"
+
+
+def test_the_order_of_files_does_not_matter(catalog: Catalog) -> None:
+    files = ["norm/csrc/shared.h", "pyonly/build.toml", "README.md", "norm/README.md"]
+    known = views({}, catalog)
+    assert affected(files, known) == affected(files[::-1], known) == affected(files * 2, known)
+
+
+def test_every_changed_file_gets_a_decision(catalog: Catalog) -> None:
+    files = ["a", "norm/b", "pyonly/c/d", "norm", "normal/x"]
+    assert {item.path for item in affected(files, views({}, catalog))} == set(files)
+
+
+def test_a_kernel_at_the_root_owns_every_file(catalog: Catalog) -> None:
+    kernel = read_kernel(REPO / "norm")
+    here = View("norm", "", kernel.build, select(kernel, catalog).variants, scan(REPO / "norm", kernel.build))
+    assert [item.kernel for item in affected(["csrc/cuda/norm.cu"], [here])] == ["norm"]
+
+
+def test_a_catalog_file_decides_every_kernel(catalog: Catalog) -> None:
+    decisions = affected(["rows.toml"], views({}, catalog), {"rows.toml": "it is the catalog"})
+    assert [item.kernel for item in decisions] == ["norm", "pyonly"]
+    assert all(item.touches for item in decisions)
+
+
+# --- git ---
+
+
+def git(where: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *identity, *arguments], cwd=where, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path, no_git_environment: None) -> Path:
+    subprocess.run(["cp", "-r", REPO, tmp_path / "r"], check=True)
+    root = tmp_path / "r"
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "first")
+    git(root, "checkout", "-qb", "topic")
+    return root
+
+
+def commit(root: Path) -> None:
+    git(root, "add", ".")
+    git(root, "commit", "-qm", "more")
+
+
+def planned(root: Path, catalog: Catalog, base: str = "main") -> list[str]:
+    kernels = [read_kernel(root / name) for name in NAMES]
+
+    def again(kernel: Kernel) -> KernelMatrix:
+        return select(kernel, catalog)
+
+    matrix, _ = only_affected(compute_matrix(kernels, catalog), kernels, base, again)
+    return [f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants]
+
+
+def test_only_what_the_branch_changed_counts(repository: Path, catalog: Catalog) -> None:
+    (repository / "norm/csrc/cuda/hopper.cu").write_text("// better\n")
+    commit(repository)
+    git(repository, "checkout", "-q", "main")
+    (repository / "pyonly/torch-ext/pyonly/__init__.py").write_text("VALUE = 2\n")
+    commit(repository)
+    git(repository, "checkout", "-q", "topic")
+    found = planned(repository, catalog)
+    assert found
+    assert all(name.startswith("norm ") and "-cu13" in name for name in found)
+
+
+def test_files_that_are_not_committed_count(repository: Path, catalog: Catalog) -> None:
+    (repository / "norm/csrc/cpu/norm.cpp").write_text("// edited\n")
+    (repository / "norm/csrc/cpu/new.h").write_text("// new, and nobody lists it\n")
+    assert changes_since(repository, "main").files == ("norm/csrc/cpu/new.h", "norm/csrc/cpu/norm.cpp")
+    (repository / "norm/csrc/cpu/new.h").unlink()
+    assert {name.split("-")[-3] for name in planned(repository, catalog)} == {"cpu"}
+
+
+def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
+    git(repository, "mv", "norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/blackwell.cu")
+    commit(repository)
+    assert changes_since(repository, "main").files == ("norm/csrc/cuda/blackwell.cu", "norm/csrc/cuda/hopper.cu")
+
+
+def test_names_that_git_would_quote(repository: Path) -> None:
+    name = 'norm/csrc/ä "b"\n.cu'
+    (repository / name).write_text("x")
+    commit(repository)
+    assert changes_since(repository / "norm", "main").files == (name,)
+
+
+def test_build_toml_is_compared_with_the_base(repository: Path, catalog: Catalog) -> None:
+    path = repository / "norm/build.toml"
+    path.write_text(path.read_text().replace('license = "MIT"', 'license  =  "MIT" # the same'))
+    assert planned(repository, catalog) == []
+    path.write_text(path.read_text().replace("[kernel.on_cpu]", '[kernel.on_cpu]\ncxx-flags = ["-O2"]'))
+    assert {name.split("-")[-3] for name in planned(repository, catalog)} == {"cpu"}
+
+
+def test_nothing_changed(repository: Path, catalog: Catalog) -> None:
+    assert planned(repository, catalog) == []
+    assert planned(repository, catalog, "HEAD") == []
+
+
+@pytest.mark.parametrize("base", ["--output=/tmp/x", "-p", "nowhere", "main..topic", "", "main:norm", "HEAD^{tree}"])
+def test_a_base_that_is_no_commit_is_refused(repository: Path, base: str) -> None:
+    with pytest.raises(FindingsError) as caught:
+        changes_since(repository, base)
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI312"]
+    assert caught.value.hint
+
+
+def test_a_base_without_a_common_commit_is_refused(repository: Path) -> None:
+    git(repository, "checkout", "-q", "--orphan", "other")
+    git(repository, "commit", "-qm", "alone")
+    with pytest.raises(FindingsError, match="no common commit") as caught:
+        changes_since(repository, "main")
+    assert "fetch-depth" in caught.value.hint
+
+
+def test_outside_of_a_repository(tmp_path: Path, no_git_environment: None) -> None:
+    with pytest.raises(FindingsError, match="no git repository"):
+        changes_since(tmp_path, "main")
+
+
+def test_a_file_is_read_from_a_revision_without_a_checkout(repository: Path) -> None:
+    (repository / "norm/build.toml").write_text("changed")
+    commit_id = changes_since(repository, "main").base
+    assert read_blob(repository, commit_id, "norm/build.toml") == (REPO / "norm/build.toml").read_bytes()
+    assert read_blob(repository, commit_id, "norm/nothing.toml") is None
+    assert read_blob(repository, commit_id, "norm") is None, "a directory is no file"
+
+
+def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    for key in ("core.fsmonitor", "diff.external", "diff.x.textconv", "core.pager"):
+        git(repository, "config", key, f"touch {mark}; false")
+    (repository / ".gitattributes").write_text("* diff=x\n")
+    (repository / "norm/README.md").write_text("changed")
+    assert "norm/README.md" in changes_since(repository, "main").files
+    assert not mark.exists()
+
+
+def test_narrowing_drops_kernels_without_work(catalog: Catalog) -> None:
+    kernels = [read_kernel(REPO / name) for name in NAMES]
+    matrix = compute_matrix(kernels, catalog)
+    decisions = [Decision("x", "pyonly", ("torch-cpu",), "because")]
+    left = narrow(matrix, decisions)
+    assert [(kernel.name, {item.name for item in kernel.variants}) for kernel in left.kernels] == [
+        ("pyonly", {"torch-cpu"})
+    ]

@@ -1,0 +1,203 @@
+"""What a run takes, from prices, pools and recorded durations; and what is said when that is too much."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conftest import ROOT, torch_kernel
+from kci.catalog.prices import default_prices
+from kci.catalog.rows import Catalog
+from kci.catalog.runners import Runner, default_runners, hosted_labels
+from kci.errors import FindingsError
+from kci.matrix.selection import compute_matrix
+from kci.plan.budget import Alternative, check_budget, estimate, simulate
+from kci.plan.durations import Duration, Durations, encode, read_durations
+from kci.plan.legs import make_plan
+from kci.plan.pools import Pool, is_hosted, most_minutes, pool_of, price_of
+from planning import leg, plan
+
+OWN = Pool("gpu", 2)
+
+
+def test_minutes_and_money_add_up() -> None:
+    legs = [leg("a", minutes=10, rate=0.006), leg("b", minutes=20, rate=0.01), leg("c", minutes=5, rate=None)]
+    made = estimate(legs)
+    assert (made.legs, made.minutes, made.unpriced) == (3, 35, 1)
+    assert made.costs == {"USD": 0.26}
+    assert made.prices_as_of == "2026-01-01"
+
+
+def test_money_of_several_currencies_is_not_mixed() -> None:
+    made = estimate([leg("a", minutes=10, rate=1.0), leg("b", minutes=10, rate=2.0, currency="EUR")])
+    assert made.costs == {"EUR": 20.0, "USD": 10.0}
+
+
+def test_the_largest_contributor_comes_first() -> None:
+    legs = [leg("a", "small"), leg("b", "large", minutes=300), leg("c", "large", minutes=300)]
+    assert [(part.kernel, part.legs, part.minutes) for part in estimate(legs).parts] == [
+        ("large", 2, 600), ("small", 1, 5),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("minutes", "pool", "expected"),
+    [
+        ([], OWN, (0, 0)),
+        ([7], OWN, (1, 7)),
+        ([5, 5, 5], OWN, (2, 10)),
+        ([9, 5, 4], OWN, (2, 9)),
+        ([3, 3, 2, 2, 2], OWN, (3, 7)),
+        ([5] * 100, Pool("", None), (1, 5)),
+    ],
+)
+def test_waves_and_time_on_the_clock(minutes: list[int], pool: Pool, expected: tuple[int, int]) -> None:
+    assert simulate([leg(str(n), minutes=took, pool=pool) for n, took in enumerate(minutes)]) == expected
+
+
+def test_pools_work_side_by_side() -> None:
+    legs = [leg(f"a{n}", minutes=10, pool=OWN) for n in range(4)] + [leg("b", minutes=15)]
+    assert simulate(legs) == (2, 20)
+
+
+@settings(max_examples=100)
+@given(st.lists(st.integers(1, 360), min_size=1, max_size=60), st.integers(1, 10))
+def test_the_time_is_between_the_ideal_and_twice_that(minutes: list[int], size: int) -> None:
+    _, wall = simulate([leg(str(n), minutes=took, pool=Pool("p", size)) for n, took in enumerate(minutes)])
+    ideal = max(*minutes, -(-sum(minutes) // size))
+    assert ideal <= wall < 2 * ideal or wall == ideal
+
+
+def test_within_the_budget_nothing_is_said() -> None:
+    made = plan([leg("a")])
+    assert check_budget(made, estimate(made.legs), max_jobs=1, max_cost=0.03) == []
+    assert check_budget(made, estimate(made.legs)) == []
+
+
+def test_too_many_jobs_fail_with_what_would_fit() -> None:
+    legs = [leg(f"c{n}", backend="cuda") for n in range(6)] + [leg(f"r{n}", backend="rocm") for n in range(3)]
+    made = plan(legs)
+    looked = []
+
+    def others() -> object:
+        looked.append(True)
+        yield Alternative("--tier pr", legs[:2])
+
+    with pytest.raises(FindingsError) as caught:
+        check_budget(made, estimate(legs), max_jobs=4, others=others())  # type: ignore[arg-type]
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI309"]
+    assert "9 jobs, and 4 are allowed" in caught.value.message
+    assert "k cuda on x86_64-linux (6 jobs" in caught.value.message
+    assert caught.value.hint.startswith("this would fit: --backend rocm (3 jobs")
+    assert "--tier pr" in caught.value.hint
+    assert "--backend cuda" not in caught.value.hint, "it would not fit"
+    assert looked
+
+
+def test_other_plans_are_not_made_without_need() -> None:
+    def others() -> object:
+        raise AssertionError
+        yield
+
+    made = plan([leg("a")])
+    assert check_budget(made, estimate(made.legs), max_jobs=5, others=others()) == []  # type: ignore[arg-type]
+
+
+def test_too_much_money_fails() -> None:
+    made = plan([leg("a", minutes=100, rate=0.05)])
+    with pytest.raises(FindingsError, match=r"about 5\.00 USD, and 4\.99 are allowed"):
+        check_budget(made, estimate(made.legs), max_cost=4.99)
+
+
+def test_legs_without_a_price_are_said() -> None:
+    made = plan([leg("a", rate=None), leg("b")])
+    assert [item.rule for item in check_budget(made, estimate(made.legs), max_cost=1)] == ["KCI310"]
+    assert check_budget(made, estimate(made.legs), max_jobs=9) == []
+
+
+def test_a_budget_of_nothing_takes_an_empty_plan() -> None:
+    assert check_budget(plan([]), estimate([]), max_jobs=0, max_cost=0) == []
+
+
+# --- prices and pools ---
+
+
+def test_every_hosted_default_runner_has_a_price_and_a_source() -> None:
+    for runner in default_runners().runner.values():
+        assert price_of(runner) is not None, runner
+    data = tomllib.loads((ROOT / "src/kci/catalog/data/prices.toml").read_text())
+    assert data["as-of"]
+    assert data["source"]
+    assert data["rate"].keys() <= hosted_labels(), "a label whose owner chooses it has no price that kci could know"
+    assert all(0 < rate < 1 for rate in default_prices().rate.values())
+
+
+def test_a_price_of_ones_own_is_by_the_hour() -> None:
+    assert price_of(Runner(("ubuntu-24.04",), 4, 16, price=6.0, currency="EUR")) == (0.1, "EUR")
+    assert price_of(Runner(("self-hosted", "gpu"), 4, 16)) is None
+    assert price_of(Runner(("ubuntu-24.04",), 4, 16, group="large")) is None, "a group's machines are not the standard"
+
+
+def test_pools_and_the_longest_job() -> None:
+    assert pool_of(Runner(("ubuntu-24.04",), 4, 16)).queued
+    assert pool_of(Runner(("macos-26",), 3, 7)).name == "github-macos"
+    assert pool_of(Runner(("self-hosted", "gpu"), 4, 16)).size is None
+    assert pool_of(Runner(("self-hosted", "gpu"), 4, 16, pool_size=3)) == Pool("self-hosted gpu", 3)
+    assert pool_of(Runner(("ubuntu-24.04",), 4, 16, pool_size=3)) == Pool("ubuntu-24.04", 3)
+    assert most_minutes(Runner(("ubuntu-24.04",), 4, 16)) == 360
+    assert most_minutes(Runner(("self-hosted",), 4, 16)) == 7200
+    assert not is_hosted(Runner((), 4, 16, group="g"))
+
+
+# --- recorded durations ---
+
+CU130 = "torch213-cxx11-cu130-x86_64-linux"
+CU126 = "torch213-cxx11-cu126-x86_64-linux"
+
+
+def test_a_recorded_duration_is_taken_over() -> None:
+    known = Durations([Duration("k", CU130, 61.0), Duration("k", CU130, 500.0), Duration("k", CU130, 130.0)])
+    assert known.minutes("k", CU130, "cuda") == (3, True), "the median, in whole minutes"
+    assert known.minutes("k", CU126, "cuda") == (3, False), "as its kernel's other CUDA variants"
+    assert known.minutes("k", "torch213-cxx11-cpu-x86_64-linux", "cpu") is None
+    assert known.minutes("other", CU130, "cuda") is None
+    assert Durations([Duration("k", "torch-cpu", 0)]).minutes("k", "torch-cpu", "cpu") == (1, True)
+
+
+def test_durations_change_the_estimate(catalog: Catalog) -> None:
+    matrix = compute_matrix([torch_kernel(["cuda"])], catalog)
+    usual, slow = make_plan(matrix), make_plan(matrix, durations=Durations([Duration("some-kernel", CU130, 6000)]))
+    assert {leg.name: leg.minutes for leg in slow.legs}[CU130] == 104, "100 minutes, and 4 to begin with"
+    assert [leg.name for leg in slow.legs if leg.measured] == [CU130]
+    assert estimate(slow.legs).measured == 1
+    assert estimate(usual.legs).measured == 0
+    assert estimate(slow.legs).minutes > estimate(usual.legs).minutes
+
+
+def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
+    path = tmp_path / "durations.json"
+    path.write_bytes(encode([Duration("k", "b", 1.0), Duration("k", "a", 2.0)], [Duration("k", "b", 3.5)]))
+    assert read_durations(path) == (Duration("k", "a", 2.0), Duration("k", "b", 3.5))
+    assert json.loads(path.read_text())["schema"] == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"schema": 2, "durations": []}', '{"schema": 1}', "[" * 100_000,
+     '{"schema": 1, "durations": [{"kernel": "k", "variant": "v", "seconds": -1}]}',
+     '{"schema": 1, "durations": [{"kernel": "k", "variant": "v", "seconds": 1e300}]}',
+     '{"schema": 1, "durations": [{"kernel": "k", "variant": "v", "seconds": "1"}]}'],
+)  # fmt: skip
+def test_a_broken_file_of_durations_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "durations.json"
+    path.write_text(text)
+    with pytest.raises(FindingsError) as caught:
+        read_durations(path)
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI311"]
+    with pytest.raises(FindingsError, match="cannot read"):
+        read_durations(tmp_path / "nothing.json")

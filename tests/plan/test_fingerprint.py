@@ -1,0 +1,315 @@
+"""A fingerprint moves with everything that decides a variant's bytes, and with nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conftest import ROOT
+from kci.catalog.rows import Catalog
+from kci.config.model import (
+    BackendGeneral,
+    Build,
+    CudaComponent,
+    CudaGeneral,
+    General,
+    RocmComponent,
+    Torch,
+    TorchNoarch,
+    TpuGeneral,
+    TvmFfi,
+    XpuComponent,
+)
+from kci.config.reader import Kernel, read_kernel
+from kci.errors import FindingsError
+from kci.matrix.selection import select
+from kci.matrix.types import Variant
+from kci.plan import fingerprint as module
+from kci.plan.fingerprint import Files, builder, configuration, fingerprints
+
+REPO = Path(__file__).parent / "affected" / "repo"
+IMAGE = "docker.io/some/image:1"
+CUDA13 = "torch213-cxx11-cu130-x86_64-linux"
+CUDA12 = "torch213-cxx11-cu126-x86_64-linux"
+CPU = "torch213-cxx11-cpu-x86_64-linux"
+ROCM = "torch213-cxx11-rocm72-x86_64-linux"
+ALL = {CUDA13, CUDA12, CPU, ROCM}
+
+
+@pytest.fixture
+def norm(tmp_path: Path) -> Path:
+    shutil.copytree(REPO / "norm", tmp_path / "norm")
+    return tmp_path / "norm"
+
+
+def prints(directory: Path, catalog: Catalog, image: str = IMAGE) -> dict[str, str]:
+    kernel = read_kernel(directory)
+    files = Files(kernel)
+    return {item.name: files.fingerprint(item, image) for item in select(kernel, catalog).variants}
+
+
+def moved(directory: Path, catalog: Catalog, change: Callable[[Path], object]) -> set[str]:
+    """Which of four variants get another fingerprint by a change."""
+    before = prints(directory, catalog)
+    change(directory)
+    after = prints(directory, catalog)
+    return {name for name in ALL if before[name] != after[name]}
+
+
+def append(path: str, text: str = "\n// more\n") -> Callable[[Path], object]:
+    return lambda root: (root / path).write_text((root / path).read_text() + text)
+
+
+def write(path: str, text: str = "x") -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+    return change
+
+
+def replace(old: str, new: str) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        text = (root / "build.toml").read_text()
+        assert old in text
+        (root / "build.toml").write_text(text.replace(old, new, 1))
+
+    return change
+
+
+ON_CUDA = '[kernel.on_cuda]\nbackend = "cuda"'
+ON_CPU = '[kernel.on_cpu]\nbackend = "cpu"'
+ON_ROCM = '[kernel.on_rocm]\nbackend = "rocm"'
+TORCH = '[torch]\nsrc = ["torch-ext/binding.cpp", "torch-ext/binding.h"]'
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        # sources
+        pytest.param(append("csrc/cuda/norm.cu"), {CUDA12, CUDA13, ROCM}, id="source of two backends"),
+        pytest.param(append("csrc/cuda/hopper.cu"), {CUDA13}, id="source of a component that needs CUDA 13"),
+        pytest.param(append("csrc/cpu/norm.cpp"), {CPU}, id="CPU source"),
+        pytest.param(append("csrc/cpu/util.h"), {CPU}, id="header of one backend"),
+        pytest.param(append("csrc/shared.h"), ALL, id="header that others include"),
+        pytest.param(append("csrc/stray.h"), ALL, id="file that nobody lists"),
+        pytest.param(write("csrc/new.h"), ALL, id="new file that nobody lists"),
+        pytest.param(lambda root: (root / "csrc/stray.h").unlink(), ALL, id="file removed"),
+        pytest.param(lambda root: (root / "csrc/stray.h").rename(root / "csrc/b.h"), ALL, id="file renamed"),
+        pytest.param(lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13}, id="listed file removed"),
+        pytest.param(append("torch-ext/binding.cpp"), ALL, id="binding"),
+        pytest.param(append("torch-ext/norm/__init__.py", "x = 1\n"), ALL, id="Python package"),
+        pytest.param(write("torch-ext/norm/config.json"), ALL, id="data file of the package"),
+        pytest.param(write("torch-ext/norm/sub/deep.py"), ALL, id="module of the package"),
+        # build.toml
+        pytest.param(replace('name = "norm"', 'name = "norm-two"'), ALL, id="name"),
+        pytest.param(replace("version = 1", "version = 2"), ALL, id="version"),
+        pytest.param(replace('"MIT"', '"BSD"'), ALL, id="license"),
+        pytest.param(replace("edition = 5", 'edition = 5\nupstream = "https://x.org/y"'), ALL, id="upstream"),
+        pytest.param(replace("edition = 5", 'edition = 5\nsource = "https://x.org/y"'), ALL, id="source"),
+        pytest.param(replace("edition = 5", 'edition = 5\npython-depends = ["einops"]'), ALL, id="python-depends"),
+        pytest.param(
+            replace("edition = 5", 'edition = 5\nkernel-depends = [{ repo-id = "a/b", version = 1 }]'), ALL,
+            id="kernel-depends",
+        ),
+        pytest.param(
+            replace('minver = "12.6"', 'minver = "12.6"\npython-depends = ["nvidia-cutlass-dsl"]'), {CUDA12, CUDA13},
+            id="python-depends of CUDA",
+        ),
+        pytest.param(
+            replace('minver = "12.6"', 'kernel-depends = [{ repo-id = "a/b", version = 1 }]'), {CUDA12, CUDA13},
+            id="kernel-depends of CUDA",
+        ),
+        pytest.param(replace(TORCH, TORCH + '\npyext = ["py", "json"]'), ALL, id="pyext"),
+        pytest.param(replace(TORCH, TORCH + '\ncxx-flags = ["-O1"]'), ALL, id="flags of the binding"),
+        pytest.param(replace(TORCH + '\ninclude = ["."]', TORCH), ALL, id="include of the binding"),
+        pytest.param(replace('"torch-ext/binding.h"]', '"torch-ext/binding.h", "csrc/stray.h"]'), ALL, id="torch.src"),
+        pytest.param(replace(ON_CPU, ON_CPU + '\ncxx-flags = ["-O1"]'), {CPU}, id="cxx-flags"),
+        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-flags = ["-O1"]'), {CUDA12, CUDA13}, id="cuda-flags"),
+        pytest.param(replace(ON_ROCM, ON_ROCM + '\nhip-flags = ["-O1"]'), {ROCM}, id="hip-flags"),
+        pytest.param(replace(ON_ROCM, ON_ROCM + '\nrocm-archs = ["gfx942"]'), {ROCM}, id="rocm-archs"),
+        pytest.param(replace(ON_CUDA, ON_CUDA + '\ncuda-capabilities = ["9.0"]'), {CUDA12, CUDA13}, id="capabilities"),
+        pytest.param(
+            replace('backend = "cpu"\ndepends = ["torch"]', 'backend = "cpu"\ndepends = []'), {CPU}, id="depends"
+        ),
+        pytest.param(replace('include = ["csrc"]', 'include = ["."]'), {CUDA12, CUDA13}, id="include"),
+        pytest.param(replace('cuda-minver = "13.0"', 'cuda-minver = "12.0"'), {CUDA12}, id="cuda-minver"),
+    ],
+)  # fmt: skip
+def test_it_moves_with_what_decides_the_bytes(
+    norm: Path, catalog: Catalog, change: Callable[[Path], object], expected: set[str]
+) -> None:
+    assert moved(norm, catalog, change) == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(write("README.md", "new"), id="README"),
+        pytest.param(write("CARD.md"), id="card"),
+        pytest.param(append("tests/test_norm.py", "\n"), id="tests"),
+        pytest.param(write("benchmarks/benchmark.py"), id="benchmarks"),
+        pytest.param(write("build/torch-cpu/metadata.json"), id="what was built"),
+        pytest.param(write("torch-ext/norm/__pycache__/x.cpython-311.pyc"), id="bytecode"),
+        pytest.param(write(".gitignore"), id="hidden file"),
+        pytest.param(append("build.toml", "\n# a comment\n"), id="comment"),
+        pytest.param(replace("[kernel.on_rocm]", "[kernel.for_amd]"), id="label of a component"),
+        pytest.param(
+            replace("[general.cuda]", '[general.hub]\nrepo-id = "a/b"\n\n[general.cuda]'), id="place on the Hub"
+        ),
+        pytest.param(replace('minver = "12.6"', 'minver = "12.0"'), id="bounds"),
+        pytest.param(lambda root: os.utime(root / "csrc/cuda/norm.cu", (0, 0)), id="time"),
+        pytest.param(lambda root: (root / "csrc/cuda/norm.cu").chmod(0o755), id="mode"),
+    ],
+)
+def test_it_stays_with_everything_else(norm: Path, catalog: Catalog, change: Callable[[Path], object]) -> None:
+    assert moved(norm, catalog, change) == set()
+
+
+def test_every_key_of_build_toml_is_known_to_decide_or_not() -> None:
+    """A new key of the format has to be thought about here: does it change what is in a variant?"""
+    selection_only = {
+        General: {"backends", "edition", "hub"},
+        CudaGeneral: {"minver", "maxver"},
+        Torch: {"minver", "maxver"},
+        CudaComponent: {"cuda_minver"},
+    }
+    decides = {
+        General: {"name", "version", "license", "upstream", "source", "python_depends", "kernel_depends",
+                  "cuda", "xpu", "neuron", "tpu"},
+        CudaGeneral: {"python_depends", "kernel_depends"},
+        BackendGeneral: {"python_depends", "kernel_depends"},
+        TpuGeneral: {"python_depends"},
+        Torch: {"src", "pyext", "include", "cxx_flags", "stable_abi"},
+        TorchNoarch: {"pyext", "cuda_capabilities", "rocm_archs"},
+        TvmFfi: {"src", "pyext", "include", "cxx_flags"},
+        CudaComponent: {"depends", "src", "include", "cxx_flags", "cuda_capabilities", "cuda_flags"},
+        RocmComponent: {"depends", "src", "include", "cxx_flags", "rocm_archs", "hip_flags"},
+        XpuComponent: {"depends", "src", "include", "cxx_flags", "sycl_flags"},
+        Build: {"general", "torch", "torch_noarch", "tvm_ffi", "kernel"},
+    }  # fmt: skip
+    for table, keys in decides.items():
+        assert set(table.__struct_fields__) == keys | selection_only.get(table, set()), table
+
+
+def sample(catalog: Catalog) -> tuple[Kernel, Variant]:
+    kernel = read_kernel(REPO / "norm")
+    return kernel, next(item for item in select(kernel, catalog).variants if item.name == CUDA13)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"torch": "2.13.1"},
+        {"compute": "13.0.1"},
+        {"archs": ("9.0",)},
+        {"stable_abi": "2.11"},
+        {"tvm_ffi": "0.1"},
+        {"system": "aarch64-linux"},
+        {"backend": "rocm"},
+        {"kind": "stable-abi"},
+        {"name": "torch214-cxx11-cu130-x86_64-linux"},
+    ],
+)
+def test_it_moves_with_the_row(catalog: Catalog, change: dict[str, object]) -> None:
+    kernel, variant = sample(catalog)
+    other = msgspec.structs.replace(variant, **change)
+    assert Files(kernel).fingerprint(variant, IMAGE) != Files(kernel).fingerprint(other, IMAGE)
+
+
+def test_whether_a_row_is_bundled_does_not_matter(catalog: Catalog) -> None:
+    kernel, variant = sample(catalog)
+    other = msgspec.structs.replace(variant, bundled=not variant.bundled)
+    assert Files(kernel).fingerprint(variant, IMAGE) == Files(kernel).fingerprint(other, IMAGE)
+
+
+def test_it_moves_with_the_image_and_the_builder(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, variant = sample(catalog)
+    usual = Files(kernel).fingerprint(variant, IMAGE)
+    assert usual != Files(kernel).fingerprint(variant, "docker.io/some/image:2")
+    assert usual != Files(kernel).fingerprint(variant, "")
+    monkeypatch.setattr(module, "builder", lambda: "another")
+    assert usual != Files(kernel).fingerprint(variant, IMAGE)
+
+
+def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src" / "kci", tmp_path / "kci", ignore=shutil.ignore_patterns("__pycache__"))
+    usual = builder()
+    monkeypatch.setattr(module.kci, "__file__", str(tmp_path / "kci" / "__init__.py"))
+    again = builder.__wrapped__
+    assert again() == usual, "where kci is installed does not matter"
+    (tmp_path / "kci" / "render" / "pins.py").write_text("# another room\n")
+    assert again() == usual
+    for part in ("builders/native.py", "tree/metadata.py", "run/variant.py"):
+        append(part, "\n# changed\n")(tmp_path / "kci")
+        assert again() != usual
+        usual = again()
+    data = next((tmp_path / "kci" / "builders" / "data").iterdir())
+    append(data.name, "\n# changed\n")(data.parent)
+    assert again() != usual
+
+
+def test_arch_tables_are_part_of_it(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, variant = sample(catalog)
+    usual = configuration(kernel.build, variant)
+    monkeypatch.setattr(module, "component_archs", lambda *_: ("99.0",))
+    assert configuration(kernel.build, variant) != usual
+
+
+def test_where_the_kernel_lies_does_not_matter(norm: Path, catalog: Catalog) -> None:
+    assert prints(norm, catalog) == prints(REPO / "norm", catalog)
+
+
+def test_it_is_the_same_under_any_hash_seed(catalog: Catalog) -> None:
+    code = (
+        "from kci.config.reader import read_kernel; from kci.catalog.rows import load_catalog\n"
+        "from kci.matrix.selection import compute_matrix; from kci.plan.fingerprint import fingerprints\n"
+        f"kernel = read_kernel({str(REPO / 'norm')!r})\n"
+        "print(sorted(fingerprints([kernel], compute_matrix([kernel], load_catalog())).items()))"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(said) == 1
+
+
+def test_links_and_odd_files(norm: Path, catalog: Catalog) -> None:
+    (norm / "csrc/out.h").symlink_to("/etc/hostname")
+    (norm / "csrc/broken.h").symlink_to("nowhere")
+    (norm / "csrc/dir").symlink_to("cuda")
+    os.mkfifo(norm / "csrc/pipe")
+    first = prints(norm, catalog)
+    (norm / "csrc/out.h").unlink()
+    (norm / "csrc/out.h").symlink_to("/etc/hosts")
+    assert prints(norm, catalog) != first
+
+
+def test_a_file_that_cannot_be_read_is_said(norm: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(module.hashlib, "file_digest", refuse)
+    with pytest.raises(FindingsError, match="cannot read"):
+        prints(norm, catalog)
+
+
+def test_all_of_a_matrix(catalog: Catalog) -> None:
+    from kci.matrix.selection import compute_matrix
+
+    kernels = [read_kernel(REPO / name) for name in ("norm", "pyonly")]
+    found = fingerprints(kernels, compute_matrix(kernels, catalog))
+    assert len(set(found.values())) == len(found)
+    assert ("pyonly", "torch-cpu") in found

@@ -1,0 +1,186 @@
+"""The plan as a workflow takes it: GitHub's limits, and its own expression evaluator."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from conftest import torch_kernel
+from kci.catalog.rows import Catalog
+from kci.errors import FindingsError, UsageError
+from kci.matrix.selection import compute_matrix
+from kci.plan import github
+from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix
+from kci.plan.legs import Wishes, make_plan
+from kci.plan.sharding import assign, shards
+from kci.plan.types import Grouping, Leg, Plan, RunnerGroup, Shard
+from planning import leg, plan
+
+
+def sharded(legs: list[Leg], count: int | None = None) -> Plan:
+    placed, number = assign(legs, count)
+    return plan(placed, shards=shards(placed, number))
+
+
+def many(count: int, **keys: object) -> list[Leg]:
+    return [leg(f"v{number}", f"k{number % 75}", **keys) for number in range(count)]
+
+
+def test_256_jobs_are_one_matrix_and_257_are_not() -> None:
+    assert len(json.loads(github_matrix(sharded(many(256))))["include"]) == 256
+    with pytest.raises(FindingsError) as caught:
+        github_matrix(sharded(many(257)))
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI305"]
+    assert "--shard 0 to 1" in caught.value.hint
+
+
+def test_all_matrices_together_have_every_leg_once() -> None:
+    made = sharded(many(700))
+    legs = [entry for shard in made.shards for entry in json.loads(github_matrix(made, shard.index))["include"]]
+    assert len(legs) == 700
+    assert {(entry["kernel"], entry["variant"]) for entry in legs} == {
+        (item.kernel, item.variant) for item in made.legs
+    }
+
+
+def test_a_matrix_that_does_not_exist_is_refused() -> None:
+    made = sharded(many(3))
+    assert json.loads(github_matrix(made, 0)) == json.loads(github_matrix(made))
+    for index in (1, 99):
+        with pytest.raises(UsageError, match=f"no shard {index}"):
+            github_matrix(made, index)
+
+
+def test_a_matrix_that_somebody_filled_too_far_is_refused() -> None:
+    made = plan([leg(f"v{n}") for n in range(257)], shards=(Shard(0, 257, None), Shard(1, 0, None)))
+    with pytest.raises(FindingsError) as caught:
+        github_matrix(made, 0)
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI305"]
+
+
+def test_an_empty_plan_is_an_empty_matrix_and_no_work() -> None:
+    made = sharded([])
+    assert github_matrix(made) == '{"include":[]}'
+    assert github.as_json(made)["has_work"] is False
+    assert github.as_json(sharded(many(1)))["has_work"] is True
+    fixed = sharded(many(1), 3)
+    assert [shard.legs for shard in fixed.shards].count(0) == 2
+    assert {github_matrix(fixed, index) for index in range(3)} >= {'{"include":[]}'}
+
+
+def test_the_size_of_outputs_is_counted_in_utf16_over_all_matrices() -> None:
+    wide = "\N{MATHEMATICAL SCRIPT CAPITAL A}"  # one character, two units
+    image = "x" * 1000
+    entries = many(400, image=image)
+    usual = sum(len(github_matrix(sharded(entries), index)) for index in (0, 1))
+    filler = (MAX_OUTPUT_UNITS - usual) // 2
+    exact = [leg("v0", "k0", image=image + wide * filler), *entries[1:]]
+    assert sum(len(github_matrix(sharded(exact), index)) for index in (0, 1)) < MAX_OUTPUT_UNITS
+    with pytest.raises(FindingsError) as caught:
+        check_limits(sharded([leg("v0", "k0", image=image + wide * (filler + 1)), *entries[1:]]))
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI306"]
+
+
+def test_artifacts_of_one_name_are_refused() -> None:
+    same = [leg("v0", artifact="kci-a-b"), leg("v1", artifact="kci-A-b")]
+    with pytest.raises(FindingsError) as caught:
+        check_limits(plan(same, shards=(Shard(0, 2, None),)))
+    assert {item.rule for item in caught.value.diagnostics} == {"KCI307"}
+    long = leg("v0", artifact="kci-" + "x" * 300)
+    with pytest.raises(FindingsError, match="too long"):
+        check_limits(plan([long], shards=(Shard(0, 1, None),)))
+
+
+def test_names_of_a_real_plan_are_ones_that_github_takes(catalog: Catalog) -> None:
+    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
+    for grouping in Grouping:
+        for item in make_plan(matrix, None, Wishes(grouping=grouping)).legs:
+            assert not set(item.artifact) & set('":<>|*?\r\n\\/')
+
+
+def test_more_jobs_than_a_page_shows_are_a_warning() -> None:
+    assert check_limits(sharded(many(500))) == []
+    assert [item.rule for item in check_limits(sharded(many(501)))] == ["KCI308"]
+
+
+def test_limits_are_handed_over_only_where_there_are_some() -> None:
+    entry = json.loads(github_matrix(sharded([leg(max_jobs=3)])))["include"][0]
+    assert entry["max_jobs"] == 3
+    assert "cores" not in entry
+    assert entry.keys() - {"max_jobs"} == set(LEG_KEYS)
+
+
+# --- GitHub's own evaluator ---
+
+PACKAGE = "@actions/expressions@0.3.61"
+
+SCRIPT = """
+import {Lexer, Parser, Evaluator, data} from "@actions/expressions";
+import {readFileSync} from "node:fs";
+
+const [expression, file] = process.argv.slice(2);
+const outputs = new data.Dictionary({key: "matrix", value: new data.StringData(readFileSync(file, "utf8"))});
+const job = new data.Dictionary({key: "outputs", value: outputs});
+const needs = new data.Dictionary({key: "plan", value: job});
+const context = new data.Dictionary({key: "needs", value: needs});
+const lexed = new Lexer(expression).lex();
+const tree = new Parser(lexed.tokens, ["needs"], []).parse();
+console.log(JSON.stringify(new Evaluator(tree, context).evaluate(), data.replacer));
+"""
+
+
+@pytest.fixture(scope="session")
+def evaluator() -> Path:
+    """A folder with GitHub's evaluator of expressions, from npm; kept for later runs."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        pytest.skip("GitHub's expression evaluator needs npm and node")
+    folder = Path(tempfile.gettempdir()) / f"kci-expressions-{os.getuid()}-{PACKAGE.rpartition('@')[2]}"
+    if not (folder / "complete").exists():
+        folder.mkdir(exist_ok=True)
+        (folder / "package.json").write_text('{"private": true, "type": "module"}')
+        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", PACKAGE]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip()[-200:]}")
+        (folder / "complete").touch()
+    (folder / "evaluate.mjs").write_text(SCRIPT)
+    return folder
+
+
+def evaluate(folder: Path, expression: str, output: str) -> object:
+    (folder / "matrix.txt").write_text(output, encoding="utf-8")
+    command = ["node", "evaluate.mjs", expression, "matrix.txt"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("grouping", ["variant", "image"])
+def test_github_reads_the_same_legs(evaluator: Path, catalog: Catalog, grouping: str) -> None:
+    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
+    made = make_plan(matrix, None, Wishes(grouping=Grouping(grouping)))
+    text = github_matrix(made)
+    read = evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix)", text)
+    assert read == json.loads(text)
+    assert [entry["variant"] for entry in read["include"]] == [item.variant for item in made.legs]  # type: ignore[index]
+    assert evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix).include[0].timeout > 0", text) is True
+    runner = evaluate(evaluator, "toJSON(fromJSON(needs.plan.outputs.matrix).include[0].runner)", text)
+    assert json.loads(str(runner)) == list(made.legs[0].runner)  # type: ignore[arg-type]
+
+
+@pytest.mark.network
+def test_github_reads_a_runner_group(evaluator: Path) -> None:
+    text = github_matrix(sharded([leg(runner=RunnerGroup("large", ("x64",)))]))
+    assert evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix).include[0].runner.group", text) == "large"
+
+
+@pytest.mark.network
+def test_github_sees_that_an_empty_plan_is_empty(evaluator: Path) -> None:
+    assert evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix)", github_matrix(sharded([]))) == {"include": []}

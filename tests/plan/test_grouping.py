@@ -1,0 +1,105 @@
+"""Which variants share a leg, what the leg is called, and its times."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import torch_kernel
+from kci.catalog.rows import Catalog
+from kci.catalog.runners import LegLimit, Runner, default_runners
+from kci.matrix.selection import compute_matrix
+from kci.matrix.types import Matrix
+from kci.plan.grouping import artifact_name, twins
+from kci.plan.legs import Wishes, make_plan
+from kci.plan.types import Grouping, Plan
+
+
+@pytest.fixture
+def matrix(catalog: Catalog) -> Matrix:
+    return compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
+
+
+def grouped(matrix: Matrix, grouping: str, **runners: object) -> Plan:
+    return make_plan(matrix, msgspec.structs.replace(default_runners(), **runners), Wishes(grouping=Grouping(grouping)))
+
+
+@pytest.mark.parametrize("grouping", ["variant", "image", "backend"])
+def test_every_variant_is_in_one_leg(matrix: Matrix, grouping: str) -> None:
+    plan = grouped(matrix, grouping)
+    built = sorted(name for leg in plan.legs for name in leg.variants)
+    assert built == list(plan.kernels[0].planned)
+    assert all(leg.variant.split() == list(leg.variants) for leg in plan.legs)
+    assert len({leg.artifact for leg in plan.legs}) == len(plan.legs)
+
+
+def test_variants_of_one_image_share_a_leg(matrix: Matrix) -> None:
+    legs = {leg.name: leg for leg in grouped(matrix, "image").legs}
+    leg = legs["cu130-x86_64-linux"]
+    assert leg.variants == ("torch212-cxx11-cu130-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux")
+    assert leg.artifact == "kci-some-kernel-cu130-x86_64-linux"
+    assert len({leg.image for leg in legs.values()}) == len(legs)
+    alone = {leg.variant: leg for leg in grouped(matrix, "variant").legs}
+    assert leg.minutes == 2 * alone[leg.variants[0]].minutes - default_runners().build["cuda"].setup
+    assert leg.timeout == 360, "the sum of both, but no more than GitHub gives a job"
+
+
+def test_variants_of_one_backend_and_system_share_a_leg(matrix: Matrix) -> None:
+    names = [leg.name for leg in grouped(matrix, "backend").legs]
+    assert sorted(names) == [
+        "cpu-aarch64-linux", "cpu-x86_64-linux", "cuda-aarch64-linux", "cuda-x86_64-linux", "rocm-x86_64-linux",
+    ]  # fmt: skip
+
+
+def test_a_group_that_would_take_too_long_is_split(matrix: Matrix) -> None:
+    slow = {**default_runners().build, "cuda": msgspec.structs.replace(default_runners().build["cuda"], minutes=80)}
+    legs = [leg for leg in grouped(matrix, "backend", build=slow).legs if leg.name.startswith("cuda-x86_64")]
+    assert [(leg.name, len(leg.variants)) for leg in legs] == [
+        ("cuda-x86_64-linux", 2), ("cuda-x86_64-linux-2", 2), ("cuda-x86_64-linux-3", 2),
+    ]  # fmt: skip
+
+
+def test_what_has_other_limits_is_in_another_leg(matrix: Matrix, catalog: Catalog) -> None:
+    limits = (LegLimit(kernel="some-kernel", backend="rocm", max_jobs=1, cores=2, timeout=200),)
+    plan = grouped(matrix, "variant", limits=limits)
+    by_backend = {leg.backend: leg for leg in plan.legs}
+    assert (by_backend["rocm"].max_jobs, by_backend["rocm"].cores, by_backend["rocm"].timeout) == (1, 2, 200)
+    assert (by_backend["cuda"].max_jobs, by_backend["cuda"].cores) == (None, None)
+
+
+def test_a_timeout_that_no_job_may_have_is_cut(matrix: Matrix) -> None:
+    hosted = grouped(matrix, "variant", limits=(LegLimit(timeout=9999),))
+    assert {leg.timeout for leg in hosted.legs} == {360}
+    own = {(backend, "x86_64-linux"): Runner(("self-hosted", "big"), 64, 256) for backend in ("cpu", "cuda", "rocm")}
+    elsewhere = grouped(matrix, "variant", limits=(LegLimit(timeout=9999),), own=own)
+    assert {leg.timeout for leg in elsewhere.legs if leg.system == "x86_64-linux"} == {7200}
+
+
+def test_two_images_for_one_toolkit_are_told_apart(catalog: Catalog) -> None:
+    made = compute_matrix([torch_kernel(["cuda"])], catalog)
+    legs = grouped(made, "image").legs
+    assert len({leg.name for leg in legs}) == len(legs)
+
+
+def test_longest_legs_come_first(matrix: Matrix) -> None:
+    minutes = [leg.minutes for leg in grouped(matrix, "variant").legs]
+    assert minutes == sorted(minutes, reverse=True)
+
+
+@pytest.mark.parametrize("char", list('":<>|*?\r\n\\/ %\x00é'))
+def test_an_artifact_name_has_no_character_that_github_refuses(char: str) -> None:
+    name = artifact_name("k", f"a{char}b")
+    assert not set(name) & set('":<>|*?\r\n\\/\x00 ')
+    assert name.isascii()
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_two_names_never_become_one(one: str, other: str) -> None:
+    assert (artifact_name("k", one) == artifact_name("k", other)) == (one == other)
+
+
+def test_names_that_differ_in_case_only_are_twins() -> None:
+    assert twins(["a", "b", "A", "c"]) == ["A", "a"]
+    assert twins(["a", "b"]) == []

@@ -1,0 +1,63 @@
+"""Every rule has a text that tells what to do, and tests in which it speaks and in which it stays silent."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+
+from conftest import ROOT
+from kci.diagnostics import rules
+
+ENFORCED = ("KCI13", "KCI14", "KCI15", "KCI16", "KCI19", "KCI32", "KCI33")
+"""Rules that must have marked tests of both kinds. Add the prefix of a room here once its tests carry the marks."""
+
+
+@cache
+def marked() -> set[tuple[str, bool]]:
+    """The rule marks of all tests, whatever part of them is being run."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--list-rule-marks", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    found = re.findall(r"^rule (KCI[0-9]+) (True|False)$", done.stdout, re.MULTILINE)
+    return {(rule, triggers == "True") for rule, triggers in found}
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rules() if rule.startswith(ENFORCED)])
+def test_a_rule_has_a_test_in_which_it_speaks_and_one_in_which_it_is_silent(rule: str) -> None:
+    assert (rule, True) in marked(), f'no test is marked rule("{rule}", triggers=True)'
+    assert (rule, False) in marked(), f'no test is marked rule("{rule}", triggers=False)'
+
+
+def test_marks_name_rules_that_exist() -> None:
+    assert {rule for rule, _ in marked()} <= set(rules())
+
+
+@pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)
+def test_a_rule_says_what_why_and_how_to_mend_it(rule) -> None:
+    assert re.fullmatch(r"KCI[0-9]{3}", rule.id)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
+    for text in (rule.summary, rule.why, rule.fix):
+        assert re.fullmatch(r"\S.*\.", text), text
+
+
+def test_names_of_rules_are_unique() -> None:
+    names = [rule.name for rule in rules().values()]
+    assert len(names) == len(set(names))
+
+
+def test_no_rule_is_defined_twice() -> None:
+    files = sorted((ROOT / "src" / "kci" / "rules").glob("*.toml"))
+    ids = [rule for file in files for rule in re.findall(r"^\[(KCI[0-9]+)\]", file.read_text(), re.MULTILINE)]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_rule_that_the_code_names_exists() -> None:
+    named = {
+        rule
+        for file in (ROOT / "src").rglob("*.py")
+        for rule in re.findall(r'"(KCI[0-9]{3})"', file.read_text(encoding="utf-8"))
+    }
+    assert named <= set(rules())

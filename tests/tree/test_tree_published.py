@@ -1,0 +1,145 @@
+"""Fingerprints in the manifest, variants that are carried over because of them, and recorded durations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from kci.errors import FindingsError
+from kci.plan.published import already, published
+from kci.tree.durations import record
+from kci.tree.identity import GitState
+from kci.tree.manifest import read_manifest
+from kci.tree.merge import merge
+from kci.tree.metadata import metadata_for, seal
+from kci.tree.planned import Planned, PlannedKernel, parse_plan
+from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
+
+NEXT = "f" * 40
+A, B, C = ("a" * 64, "b" * 64, "c" * 64)
+
+
+def plan(prints: dict[str, str], commit: str | None = COMMIT) -> Planned:
+    return Planned({"gated-norm": PlannedKernel("gated-norm", tuple(prints), 1, prints)}, commit)
+
+
+def artifact(root: Path, variant: str, *, unique: str = "1a2b3c4", source: GitState | None = None) -> Path:
+    state = source or GitState(COMMIT, dirty=False)
+    return make_artifact(root / variant, make_variant(root / variant / "src", variant, unique=unique, source=state))
+
+
+def fingerprints(tree: Path) -> dict[str, str | None]:
+    manifest = read_manifest(tree)
+    assert manifest is not None
+    return {entry.variant: entry.fingerprint for entry in manifest.present}
+
+
+def test_the_manifest_says_what_each_variant_is_made_from(tmp_path: Path) -> None:
+    merge([artifact(tmp_path, CPU), artifact(tmp_path, CUDA)], tmp_path / "t", plan({CPU: A, CUDA: B}))
+    assert fingerprints(tmp_path / "t") == {CPU: A, CUDA: B}
+    assert already({("gated-norm", CPU): A, ("gated-norm", CUDA): C}, published([tmp_path / "t"])).keys() == {
+        ("gated-norm", CPU)
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "commit"),
+    [(GitState(NEXT, dirty=False), COMMIT), (GitState(COMMIT, dirty=True), COMMIT), (GitState(COMMIT, False), None)],
+)
+def test_what_was_built_from_something_else_gets_no_fingerprint(
+    tmp_path: Path, source: GitState, commit: str | None
+) -> None:
+    merge([artifact(tmp_path, CPU, source=source)], tmp_path / "t", plan({CPU: A}, commit))
+    assert fingerprints(tmp_path / "t") == {CPU: None}
+    assert "fingerprint" not in json.loads((tmp_path / "t" / "kci-manifest.json").read_text())["present"][0]
+
+
+def test_a_published_variant_is_carried_over_and_counts(tmp_path: Path) -> None:
+    tree = tmp_path / "t"
+    merge([artifact(tmp_path / "1", CPU), artifact(tmp_path / "1", CUDA)], tree, plan({CPU: A, CUDA: B}))
+    # The next release has another commit, so another unique id, and only CUDA changed.
+    later = artifact(tmp_path / "2", CUDA, unique="ffffff0", source=GitState(NEXT, dirty=False))
+    (manifest,) = merge([later], tree, plan({CPU: A, CUDA: C}, NEXT))
+    assert manifest.complete
+    assert fingerprints(tree) == {CPU: A, CUDA: C}
+    assert [entry.origin.carried for entry in manifest.present] == [True, False]
+
+
+def test_a_carried_variant_with_another_fingerprint_is_missing(tmp_path: Path) -> None:
+    tree = tmp_path / "t"
+    merge([artifact(tmp_path / "1", CPU)], tree, plan({CPU: A}))
+    later = artifact(tmp_path / "2", CUDA, unique="ffffff0", source=GitState(NEXT, dirty=False))
+    with pytest.raises(FindingsError, match="from another source only"):
+        merge([later], tree, plan({CPU: C, CUDA: B}, NEXT))
+
+
+def test_a_release_of_which_nothing_was_built_is_complete(tmp_path: Path) -> None:
+    tree, empty = tmp_path / "t", tmp_path / "nothing"
+    empty.mkdir()
+    merge([artifact(tmp_path, CPU)], tree, plan({CPU: A}))
+    (manifest,) = merge([empty], tree, plan({CPU: A}, NEXT))
+    assert manifest.complete
+    with pytest.raises(FindingsError):
+        merge([empty], tree, plan({CPU: C}, NEXT))
+
+
+def test_a_variant_that_somebody_replaced_loses_its_fingerprint(tmp_path: Path) -> None:
+    tree = tmp_path / "t"
+    merge([artifact(tmp_path / "1", CPU)], tree, plan({CPU: A}))
+    (tree / CPU / "extra.py").write_text("")
+    seal(tree / CPU, metadata_for(build_of(), "cpu", "1a2b3c4"))
+    merge([artifact(tmp_path / "2", STABLE)], tree)
+    assert fingerprints(tree)[CPU] is None
+
+
+@pytest.mark.parametrize("value", ["", "a" * 63, "A" * 64, "a" * 64 + "\n", 1])
+def test_a_plan_with_a_broken_fingerprint_is_refused(value: object) -> None:
+    text = {"schema": 1, "kernels": [{"name": "kk", "planned": [CPU], "fingerprints": {CPU: value}}]}
+    with pytest.raises(FindingsError):
+        parse_plan(json.dumps(text))
+
+
+def test_the_plan_of_the_command_line_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "torch-ext" / "some_kernel").mkdir(parents=True)
+    (tmp_path / "build.toml").write_text(
+        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+        "[torch-noarch]\n"
+    )
+    planned = parse_plan(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
+    assert list(planned.kernels["some-kernel"].fingerprints or {}) == ["torch-cpu"]
+
+
+# --- durations ---
+
+
+def test_durations_of_the_newest_attempt_are_recorded(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path / "src", CPU)
+    for attempt, seconds in ((1, 10.0), (2, 20.0)):
+        make_artifact(tmp_path / "in" / str(attempt), directory, attempt=attempt, seconds=seconds)
+    other = make_artifact(tmp_path / "in" / "cuda", make_variant(tmp_path / "src", CUDA))
+    path = tmp_path / "durations.json"
+    known = [{"kernel": "gated-norm", "variant": name, "seconds": 5} for name in (CUDA, CPU)]
+    path.write_text(json.dumps({"schema": 1, "durations": known}))
+    record(path, [tmp_path / "in"])
+    assert other.is_file()
+    assert json.loads(path.read_text())["durations"] == [
+        {"kernel": "gated-norm", "variant": CPU, "seconds": 20.0},
+        {"kernel": "gated-norm", "variant": CUDA, "seconds": 5.0},
+    ], "a leg that does not say how long it took changes nothing"
+
+
+def test_merge_records_durations_and_plan_reads_them(tmp_path: Path) -> None:
+    made = make_artifact(tmp_path / "in", make_variant(tmp_path / "src", CPU), seconds=6000.0)
+    path = tmp_path / "durations.json"
+    done = kci("merge", made, "--into", tmp_path / "t", "--durations", path)
+    assert done.code == 0, done.stderr
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "build.toml").write_text(
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch]\n'
+        '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = []\n'
+    )
+    plan = json.loads(kci("plan", tmp_path / "k", "--durations", path, "--format", "json").stdout)
+    assert {leg["name"]: leg["minutes"] for leg in plan["legs"]}[CPU] == 102
