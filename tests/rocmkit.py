@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from buildkit import program, quiet
 
+from buildkit import program, quiet
 from kci.builders.cache import default_cache, locked
 
 WHEELS = {
@@ -36,7 +36,7 @@ _RUNTIME = (
     "__hipPopCallConfiguration", "hipLaunchKernel", "hipGetLastError", "hipGetErrorString",
 )  # fmt: skip
 
-# The parts of two headers that torch's own use, and that triton does not carry: HIP's for half precision, and rocThrust's.
+# What torch's headers use of two that triton does not carry: HIP's for half precision, and rocThrust's.
 _HEADERS = {
     "hip/hip_fp16.h": """\
 #pragma once

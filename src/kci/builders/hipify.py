@@ -122,7 +122,7 @@ def translate(plan: Translation, log: Log) -> None:
     }
     (plan.work / _ASKED).write_text(json.dumps(asked, indent=1), encoding="utf-8")
     (plan.work / _TOLD).unlink(missing_ok=True)
-    log(f"translating {len(plan.sources)} CUDA source{'s' if len(plan.sources) != 1 else ''} to HIP")
+    log(f"translating {', '.join(plan.sources) or 'the headers of torch'} to HIP")
     done = run(plan.command())
     told = _told(plan.work / _TOLD)
     if done.code != 0 or told is None:

@@ -30,10 +30,13 @@ def main(request: Path) -> None:
         request: the JSON file that `kci.builders.hipify` wrote.
     """
     asked: dict[str, Any] = json.loads(request.read_text(encoding="utf-8"))
-    module = load(Path(asked["hipify"]))
-    unsupported = translate_kernel(module, asked)
-    if asked["torch"]:
-        translate_torch(module, Path(asked["torch"]), Path(asked["torch_copy"]), asked["header_endings"])
+    try:
+        module = load(Path(asked["hipify"]))
+        unsupported = translate_kernel(module, asked)
+        if asked["torch"]:
+            translate_torch(module, Path(asked["torch"]), Path(asked["torch_copy"]), asked["header_endings"])
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {error}")
     Path(asked["result"]).write_text(json.dumps(unsupported), encoding="utf-8")
 
 

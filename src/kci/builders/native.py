@@ -52,7 +52,7 @@ from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, shown, stream
 from kci.builders.publish import publish
-from kci.builders.rocm import find_rocm
+from kci.builders.rocm import HOMES, find_rocm
 from kci.builders.sources import Language, Sources, Unit, collect
 from kci.builders.toolchains import toolchains
 from kci.builders.types import Built, Log, Request
@@ -180,7 +180,7 @@ def build(request: Request, log: Log) -> Built:
         _prepare(recipe)
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
-        done = stream(recipe.ninja(), log, env=_compile_environment())
+        done = stream(recipe.ninja(), log, env=_compile_environment(recipe.chain))
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
         with publish(request.output) as staging:
@@ -279,6 +279,8 @@ def _translation(
     units, names = hipify.translated(sources.units)
     include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])
     stable = request.variant.kind is Kind.STABLE_ABI
+    if not names and not stable:
+        return None, units
     return hipify.Translation(request.kernel_dir, work, chain.environment, names, tuple(include), stable), units
 
 
@@ -317,9 +319,15 @@ def _prepare(recipe: Recipe) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def _compile_environment() -> dict[str, str]:
-    """The caller's environment, with compilers speaking English and ninja reporting plainly."""
-    return {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
+def _compile_environment(chain: Toolchain) -> dict[str, str]:
+    """The caller's environment, with compilers speaking English and ninja reporting plainly.
+
+    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version.
+    """
+    made = {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
+    if chain.rocm is not None:
+        made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
+    return made
 
 
 def _failure(request: Request, work: Path, done: Finished) -> str:

@@ -22,7 +22,8 @@ OPT = Path("/opt")
 
 _VERSION = re.compile(r"(\d+\.\d+(?:\.\d+)?)")
 _HEADER = Path("include", "hip", "hip_runtime.h")
-_HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
+HOMES = ("ROCM_PATH", "ROCM_HOME", "HIP_PATH")
+"""Variables that name the directory of a ROCm, to kci and to hipcc."""
 
 
 class Rocm(msgspec.Struct, frozen=True):
@@ -99,7 +100,7 @@ def _roots(version: str) -> Iterator[Path]:
 
 
 def _places(version: str) -> Iterator[Path]:
-    for home in (os.environ.get(name) for name in _HOMES):
+    for home in (os.environ.get(name) for name in HOMES):
         if home:
             yield Path(home)
             yield Path(home).parent  # HIP_PATH may be the directory `hip` in it
