@@ -209,7 +209,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     a `-cuid`, which must differ between the sources of one module.
     """
     assert chain.rocm is not None  # noqa: S101  - a HIP unit exists only in a ROCm variant
-    cuid = hashlib.sha256(f"{target.kernel_id}\0{unit.shown}".encode()).hexdigest()[:16]
+    cuid = hashlib.sha256(f"{target.kernel_id}\0{unit.object}".encode()).hexdigest()[:16]
     return [
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
