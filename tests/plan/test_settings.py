@@ -14,12 +14,11 @@ from kci.catalog.runners import Runner, default_runners
 from kci.config.document import parse_document
 from kci.config.settings import FoundSettings, interpret_settings, parse_settings
 from kci.diagnostics import Diagnostic, rules
-from kci.errors import FindingsError, UsageError
-from kci.matrix.selection import compute_matrix, select
-from kci.matrix.types import Tier
+from kci.errors import FindingsError
+from kci.matrix.selection import compute_matrix
 from kci.plan.github import github_matrix
 from kci.plan.legs import RunnerGroup, make_plan
-from kci.plan.settings import resolve_tier, runners_from
+from kci.plan.settings import runners_from
 from kci.plan.settings_lints import SETTINGS_LINTS, is_cron, lint_settings
 
 
