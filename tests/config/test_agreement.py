@@ -71,6 +71,7 @@ def _odd_versions(build: Build) -> bool:
     return any(version.count(".") != 1 for version in versions)
 
 
+@pytest.mark.slow
 def test_every_file_is_read_as_the_reference_reads_it(tmp_path: Path) -> None:
     reference = pytest.importorskip("kernels._rust", reason="the reference's reader is in the PyPI package `kernels`")
     file = tmp_path / "build.toml"
