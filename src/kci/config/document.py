@@ -45,7 +45,7 @@ class Document:
         self.path = path
         self.text = text
         self.data = data
-        self._places: dict[KeyPath, tuple[Span, Span]] | None = None
+        self._places: _Places | None = None
 
     def key_span(self, key_path: KeyPath) -> Span | None:
         """Where the last key of a path stands, or of its nearest parent that stands anywhere."""
@@ -60,10 +60,10 @@ class Document:
         return self.places.get(key_path)
 
     @property
-    def places(self) -> dict[KeyPath, tuple[Span, Span]]:
-        """Key and value of every key path, made when first asked for; see `index_places`."""
+    def places(self) -> _Places:
+        """Key and value of every key path, made when first asked for."""
         if self._places is None:
-            self._places = index_places(self.text)
+            self._places = _Places(self.text)
         return self._places
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
@@ -189,30 +189,32 @@ def _span_at(before: str) -> Span:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def index_places(text: str) -> dict[KeyPath, tuple[Span, Span]]:
+class _Places:
     """For every key path of a valid TOML text, where its key and where its value stand.
 
     A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
-    header have the place where they are first written.
+    header have the place where they are first written. The elements of an array are looked at when one is asked for.
     """
-    import tree_sitter  # noqa: PLC0415  - see the module's docstring
-    import tree_sitter_toml  # noqa: PLC0415
 
-    raw = text.encode("utf-8")
-    tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
-    places = _Places(raw)
-    places.document(tree.root_node)
-    return places.found
+    def __init__(self, text: str) -> None:
+        import tree_sitter  # noqa: PLC0415  - see the module's docstring
+        import tree_sitter_toml  # noqa: PLC0415
 
-
-class _Places:
-    """Walks a syntax tree once and notes where each key path stands."""
-
-    def __init__(self, raw: bytes) -> None:
+        raw = text.encode("utf-8")
         self.lines = raw.split(b"\n")
         self.columns: dict[int, array[int] | None] = {}  # per line: columns by byte; None where they are the same
         self.found: dict[KeyPath, tuple[Span, Span]] = {}
+        self.arrays: dict[KeyPath, Node] = {}  # not looked into yet
         self.tables: dict[KeyPath, int] = {}  # arrays of tables: how many elements so far
+        self.document(tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw).root_node)
+
+    def get(self, path: KeyPath) -> tuple[Span, Span] | None:
+        """Key and value at a path, or None if there is nothing, or not within the first `MAX_PLACES`."""
+        for length in range(1, len(path)):
+            node = self.arrays.pop(path[:length], None)
+            if node is not None:
+                self.elements(node, path[:length])
+        return self.found.get(path)
 
     def document(self, root: Node) -> None:
         for node in root.named_children:
@@ -260,12 +262,15 @@ class _Places:
                 if child.type == "pair":
                     self.pair(child, path)
         elif node.type == "array":
-            elements = (child for child in node.named_children if child.type != "comment")
-            for index, element in enumerate(elements):
-                if len(self.found) >= MAX_PLACES:
-                    return
-                self.note((*path, index), element, element)
-                self.value(element, (*path, index))
+            self.arrays[path] = node
+
+    def elements(self, node: Node, path: KeyPath) -> None:
+        elements = (child for child in node.named_children if child.type != "comment")
+        for index, element in enumerate(elements):
+            if len(self.found) >= MAX_PLACES:
+                return
+            self.note((*path, index), element, element)
+            self.value(element, (*path, index))
 
     def keys(self, node: Node) -> list[tuple[str, Node]]:
         """The single keys of a possibly dotted key, each with its node."""
