@@ -57,18 +57,13 @@ class Document:
 
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
         """Where exactly the key and the value of a path stand, or None if the syntax tree does not have it."""
-        return self.places.get(key_path)
-
-    @property
-    def places(self) -> _Places:
-        """Key and value of every key path, made when first asked for."""
         if self._places is None:
-            self._places = _Places(self.text)
-        return self._places
+            self._places = _index(self.text)
+        return self._places.get(key_path)
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
         for length in range(len(key_path), 0, -1):
-            if found := self.places.get(key_path[:length]):
+            if found := self.spans(key_path[:length]):
                 return found[which if length == len(key_path) else 0]
         return None
 
@@ -189,32 +184,54 @@ def _span_at(before: str) -> Span:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-class _Places:
+def index_places(text: str) -> dict[KeyPath, tuple[Span, Span]]:
     """For every key path of a valid TOML text, where its key and where its value stand.
 
     A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
-    header have the place where they are first written. The elements of an array are looked at when one is asked for.
+    header have the place where they are first written.
     """
+    places = _index(text)
+    while places.arrays:
+        places.expand(next(iter(places.arrays)))
+    return places.found
 
-    def __init__(self, text: str) -> None:
-        import tree_sitter  # noqa: PLC0415  - see the module's docstring
-        import tree_sitter_toml  # noqa: PLC0415
 
-        raw = text.encode("utf-8")
+def _index(text: str) -> _Places:
+    import tree_sitter  # noqa: PLC0415  - see the module's docstring
+    import tree_sitter_toml  # noqa: PLC0415
+
+    raw = text.encode("utf-8")
+    tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
+    places = _Places(raw)
+    places.document(tree.root_node)
+    return places
+
+
+class _Places:
+    """Walks a syntax tree once and notes where each key path stands; elements of an array when one is asked for."""
+
+    def __init__(self, raw: bytes) -> None:
         self.lines = raw.split(b"\n")
         self.columns: dict[int, array[int] | None] = {}  # per line: columns by byte; None where they are the same
         self.found: dict[KeyPath, tuple[Span, Span]] = {}
-        self.arrays: dict[KeyPath, Node] = {}  # not looked into yet
         self.tables: dict[KeyPath, int] = {}  # arrays of tables: how many elements so far
-        self.document(tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw).root_node)
+        self.arrays: dict[KeyPath, Node] = {}  # whose elements have no place yet; a list of sources has thousands
 
     def get(self, path: KeyPath) -> tuple[Span, Span] | None:
-        """Key and value at a path, or None if there is nothing, or not within the first `MAX_PLACES`."""
+        """Where the key and the value of a path stand."""
         for length in range(1, len(path)):
-            node = self.arrays.pop(path[:length], None)
-            if node is not None:
-                self.elements(node, path[:length])
+            if path[:length] in self.arrays:
+                self.expand(path[:length])
         return self.found.get(path)
+
+    def expand(self, path: KeyPath) -> None:
+        """Note the elements of an array."""
+        elements = (child for child in self.arrays.pop(path).named_children if child.type != "comment")
+        for index, element in enumerate(elements):
+            if len(self.found) >= MAX_PLACES:
+                return
+            self.note((*path, index), element, element)
+            self.value(element, (*path, index))
 
     def document(self, root: Node) -> None:
         for node in root.named_children:
@@ -262,15 +279,7 @@ class _Places:
                 if child.type == "pair":
                     self.pair(child, path)
         elif node.type == "array":
-            self.arrays[path] = node
-
-    def elements(self, node: Node, path: KeyPath) -> None:
-        elements = (child for child in node.named_children if child.type != "comment")
-        for index, element in enumerate(elements):
-            if len(self.found) >= MAX_PLACES:
-                return
-            self.note((*path, index), element, element)
-            self.value(element, (*path, index))
+            self.arrays.setdefault(path, node)
 
     def keys(self, node: Node) -> list[tuple[str, Node]]:
         """The single keys of a possibly dotted key, each with its node."""
