@@ -197,7 +197,7 @@ def version_text(release: str, cuda: str | None = None) -> str:
     ("name", "release", "cuda", "says"),
     [
         (CPU, "2.12.1+cpu", None, "needs torch 2.13, and this is 2.12.1"),
-        ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cpu", None, "is for no CUDA"),
+        ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cpu", None, "is for the CPU"),
         ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cu126", "12.6", "is for CUDA 12.6"),
         (STABLE_CPU, "2.10.0", None, "older than the stable ABI 2.11"),
     ],
