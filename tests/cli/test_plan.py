@@ -139,3 +139,19 @@ def test_the_answer_is_the_same_under_any_hash_seed(repository: Path) -> None:
     }
     assert len(said) == 1
     assert "norm" in said.pop()
+
+
+def documented() -> list[str]:
+    text = (ROOT / "docs" / "plan.md").read_text()
+    return [line.removeprefix("$ kci ") for line in text.splitlines() if line.startswith("$ kci ")]
+
+
+@pytest.mark.parametrize("line", documented())
+def test_every_command_of_the_documentation_works(line: str, tmp_path: Path, no_git_environment: None) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "r", ignore=shutil.ignore_patterns("build", "__pycache__"))
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *identity, *command], cwd=tmp_path / "r", check=True, capture_output=True)
+    done = kci_process(*line.split(), cwd=tmp_path / "r", PYTHONPATH=str(ROOT / "src"))
+    assert done.code == 0, done.stderr
+    assert done.stdout

@@ -11,11 +11,12 @@ import click
 from kci.cli import Command, State
 from kci.cli._kernels import Selection, read_selection, runners_for, selection_options
 from kci.cli._output import print_diagnostics, table, to_json
+from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.matrix.types import Tier
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate, money
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
-from kci.plan.github import as_json, check_limits, github_matrix
+from kci.plan.github import as_json, check_limits, github_matrix, refuse_over_limit
 from kci.plan.legs import Wishes, make_plan
 from kci.plan.types import Grouping, Leg, Plan
 
@@ -69,7 +70,7 @@ def command(
     container: str,
     output: str,
     **selection: Any,
-) -> None:
+) -> int:
     """The legs of a run over each KERNEL: runner, image, timeout, what they take; and what no job can build.
 
     Exit 1 if the plan breaks a limit of GitHub's, or is more than --max-jobs and --max-cost allow.
@@ -86,8 +87,9 @@ def command(
     plan = make_plan(matrix, runners, wishes, durations=took)
     made = estimate(plan.legs)
     others = _other_plans(asked, runners, wishes, took) if affected is None else iter(())
-    warnings = check_budget(plan, made, max_jobs=max_jobs, max_cost=max_cost, others=others)
-    print_diagnostics([*warnings, *check_limits(plan)], quiet=state.quiet)
+    said = check_budget(plan, made, max_jobs=max_jobs, max_cost=max_cost, others=others)
+    said += refuse_over_limit(plan) if output == "github" else check_limits(plan)
+    print_diagnostics(said, quiet=state.quiet)
     match output:
         case "json":
             answer = as_json(plan, made)
@@ -97,6 +99,7 @@ def command(
             click.echo(github_matrix(plan, shard))
         case _:
             click.echo(_table(plan, made, decisions))
+    return int(any(item.severity is Severity.ERROR for item in said))
 
 
 def _narrowed(asked: Selection, base: str | None) -> tuple[Matrix, list[Decision] | None]:

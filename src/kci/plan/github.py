@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.plan.budget import Estimate
 from kci.plan.grouping import twins
@@ -58,7 +58,7 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
         FindingsError: more legs than one matrix may have (KCI305), more text than the outputs of a job (KCI306), or
             two artifacts of one name (KCI307).
     """
-    check_limits(plan)
+    refuse_over_limit(plan)
     if shard is None and len(plan.shards) > 1:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in one matrix"
         hint = f"ask for each of the {len(plan.shards)} matrices with --shard 0 to {len(plan.shards) - 1}"
@@ -69,27 +69,34 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
 
 
 def check_limits(plan: Plan) -> list[Diagnostic]:
-    """Check what GitHub would refuse.
-
-    Returns:
-        warnings: more jobs than a page can show (KCI308).
-
-    Raises:
-        FindingsError: a limit that makes the run fail: KCI305, KCI306, KCI307.
-    """
-    problems = [*_artifact_problems(plan), *_output_problems(plan)]
-    problems += [
+    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
+    found = [*_artifact_problems(plan), *_output_problems(plan)]
+    found += [
         finding("KCI305", f"matrix {shard.index} has {shard.legs} legs, and GitHub allows {MAX_MATRIX}")
         for shard in plan.shards
         if shard.legs > MAX_MATRIX
     ]
+    if len(plan.legs) > MANY_JOBS:
+        hint = "group them with `--group image`, or build a smaller tier on every push"
+        found.append(finding("KCI308", f"{len(plan.legs)} jobs; GitHub's page of a run gets unusable", hint=hint))
+    return found
+
+
+def refuse_over_limit(plan: Plan) -> list[Diagnostic]:
+    """Check the limits, for a plan that is to run.
+
+    Returns:
+        warnings.
+
+    Raises:
+        FindingsError: a limit that makes the run fail.
+    """
+    found = check_limits(plan)
+    problems = [item for item in found if item.severity is Severity.ERROR]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise FindingsError(problems[0].message + more, hint=problems[0].hint, diagnostics=problems)
-    if len(plan.legs) > MANY_JOBS:
-        hint = "group them with `--group image`, or build a smaller tier on every push"
-        return [finding("KCI308", f"{len(plan.legs)} jobs; GitHub's page of a run gets unusable", hint=hint)]
-    return []
+    return found
 
 
 def _matrix(legs: list[Leg]) -> str:
