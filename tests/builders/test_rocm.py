@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path, PurePosixPath
 
+import msgspec
 import pytest
 
 from buildkit import copy_kernel, only_these, program, quiet, request, variant, write_tree
@@ -80,12 +82,13 @@ def test_the_versions_of_opt_are_told_apart(
     only_these(monkeypatch, tmp_path)
     for name, release in (("rocm-7.20.0", "7.20.0"), ("rocm-7.1.1", "7.1.1"), ("rocm-7.2.0", "7.2.0")):
         install(no_rocm_of_this_machine / name, release)
-    said: list[str] = []
-    assert find_rocm("7.2", SYSTEM, said.append).release == "7.2.0"
-    assert said == []  # 7.20 was not even asked
+    assert find_rocm("7.2", SYSTEM, quiet).release == "7.2.0"
     (no_rocm_of_this_machine / "rocm").symlink_to("rocm-7.1.1")
     assert find_rocm("7.1", SYSTEM, quiet).release == "7.1.1"
     assert find_rocm("7.20", SYSTEM, quiet).release == "7.20.0"
+    shutil.rmtree(no_rocm_of_this_machine / "rocm-7.2.0")
+    with pytest.raises(MissingToolError, match=r"only 7\.20\.0 at "):
+        find_rocm("7.2", SYSTEM, quiet)
 
 
 def test_rocm_as_python_packages_is_asked_last(
@@ -380,6 +383,35 @@ def test_a_kernel_cannot_bring_modules_of_its_own(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "work/hip/a.hip").exists()
 
 
+def test_what_has_gone_from_the_kernel_goes_from_the_copy(tmp_path: Path) -> None:
+    made = translation(tmp_path, "pass")
+    write_tree(made.kernel_dir, {"old/deep/x.h": "", "y/z.h": "", "same.h": ""})
+    translate(made, quiet)
+    copy = tmp_path / "work/hip"
+    kept = (copy / "same.h").stat().st_mtime_ns
+    shutil.rmtree(made.kernel_dir / "old")
+    shutil.rmtree(made.kernel_dir / "y")
+    (made.kernel_dir / "y").write_text("now a file\n")
+    translate(made, quiet)
+    assert sorted(path.name for path in copy.rglob("*")) == ["a.cu", "a.hip", "same.h", "y"]
+    assert (copy / "y").read_text() == "now a file\n"
+    assert (copy / "same.h").stat().st_mtime_ns == kept
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == [
+        "hip", "hipify-result.json", "hipify.json", "torch-hip",
+    ]  # fmt: skip
+
+
+def test_a_folder_that_build_toml_names_is_copied_whatever_its_name(tmp_path: Path) -> None:
+    made = translation(tmp_path, "pass")
+    write_tree(made.kernel_dir, {"build/gen/b.cu": "int b;\n", "build/x/c.h": "", ".hidden/inc/d.h": "", ".git/e": ""})
+    sources = {**made.sources, "build/gen/b.cu": "build/gen/b.hip"}
+    translate(msgspec.structs.replace(made, sources=sources, include=(".hidden/inc",)), quiet)
+    copy = tmp_path / "work/hip"
+    assert (copy / "build/gen/b.hip").read_text() == "int b;\n"
+    assert (copy / ".hidden/inc/d.h").exists()
+    assert not (copy / ".git").exists()
+
+
 # --- the whole plan ---
 
 
@@ -431,6 +463,20 @@ def test_a_dry_run_shows_the_translation_and_changes_nothing(asked: Request, tmp
     hipcc = [line for line in lines[copy + 2 :] if "/bin/hipcc" in line]
     assert any("-c hip/csrc/hip/halve.hip" in line for line in hipcc)
     assert len(hipcc) == 2
+
+
+def test_hipcc_is_told_of_the_rocm_that_was_chosen(
+    asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = tmp_path / "rocm"
+    monkeypatch.setenv("ROCM_PATH", str(install(tmp_path / "other", "6.4.0")))
+    monkeypatch.setenv("HIP_PATH", str(right))
+    chain = native.plan(asked, quiet).chain
+    assert chain.rocm is not None
+    assert chain.rocm.root == right.resolve()
+    told = native._compile_environment(chain)
+    assert {told["ROCM_PATH"], told["HIP_PATH"]} == {str(right.resolve())}
+    assert told["HIP_PLATFORM"] == "amd"
 
 
 def test_an_arch_list_with_nothing_to_build_is_refused(asked: Request, tmp_path: Path) -> None:

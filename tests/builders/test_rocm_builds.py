@@ -125,6 +125,15 @@ def test_an_error_names_the_source_and_the_command(asked: Request) -> None:
     assert not asked.output.exists()
 
 
+def test_a_source_that_hipify_cannot_read_is_a_plain_error(asked: Request) -> None:
+    source = asked.kernel_dir / "csrc/cuda/halve.cu"
+    source.write_bytes(source.read_bytes() + "// caf\u00e9\n".encode("latin-1"))
+    with pytest.raises(BuildFailedError, match="UnicodeDecodeError") as caught:
+        built(asked)
+    assert "Traceback" not in caught.value.message
+    assert "UTF-8" in caught.value.hint
+
+
 def test_a_full_build_refuses_a_torch_that_is_not_for_rocm(
     asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,15 +109,10 @@ def _places(version: str) -> Iterator[Path]:
         # The hipcc on the PATH may be a script elsewhere; hipconfig, which comes with it, knows the directory.
         if hipconfig := shutil.which("hipconfig"):
             yield from _told([hipconfig, "--rocmpath"])
-    yield from sorted(path for path in OPT.glob(f"rocm-{version}*") if _is_version(path.name, version))
+    yield from sorted(OPT.glob(f"rocm-{version}*"))
     yield OPT / "rocm"
     if sdk := shutil.which("rocm-sdk"):
         yield from _told([sdk, "path", "--root"])
-
-
-def _is_version(name: str, version: str) -> bool:
-    """Whether a directory `rocm-7.1.1` is of version `7.1`: `rocm-7.10` is not."""
-    return re.fullmatch(re.escape(f"rocm-{version}") + r"(\.\d+)*", name) is not None
 
 
 def _told(command: list[str]) -> Iterator[Path]:
