@@ -458,7 +458,7 @@ def test_a_dry_run_shows_the_translation_and_changes_nothing(asked: Request, tmp
         asked.kernel_dir, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache
     )
     assert sorted(tmp_path.rglob("*")) == before
-    copy = lines.index("# kci copies the kernel to hip/")
+    copy = lines.index("# kci copies the kernel to hip/ and writes hipify.json")
     assert "hipify_script.py" in lines[copy + 1]
     hipcc = [line for line in lines[copy + 2 :] if "/bin/hipcc" in line]
     assert any("-c hip/csrc/hip/halve.hip" in line for line in hipcc)

@@ -156,7 +156,10 @@ def commands(recipe: Recipe) -> list[str]:
     lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
     if recipe.translation is not None:
-        lines += [f"# kci copies the kernel to {hipify.FOLDER}/", shown(recipe.translation.command())]
+        lines += [
+            f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
+            shown(recipe.translation.command()),
+        ]
     lines += [f"# {shown(recipe.ninja())} runs:"]
     lines += [shown(step.command) for step in recipe.steps]
     return lines
