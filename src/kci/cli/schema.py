@@ -11,6 +11,8 @@ from kci.cli import Command
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
     "kci.toml": "kci.config.settings:settings_schema",
+    "plan": "kci.plan.document:plan_schema",
+    "manifest": "kci.tree.manifest:manifest_schema",
 }
 """What has a schema, and the function that makes it; a module is imported only when its schema is asked for."""
 
@@ -18,7 +20,7 @@ SCHEMAS = {
 @click.command("schema", cls=Command)
 @click.argument("what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]")
 def command(what: str) -> None:
-    """The JSON Schema of build.toml or kci.toml, for editors."""
+    """The JSON Schema of build.toml or kci.toml (for editors), of a plan, or of a tree's manifest."""
     from kci.config.schema import schema_text
 
     module, _, function = SCHEMAS[what].partition(":")

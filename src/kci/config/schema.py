@@ -54,6 +54,21 @@ def document_schema(of: type[msgspec.Struct], title: str, hook: Hook | None = No
     return {"$schema": DIALECT, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
 
 
+def answer_schema(of: type[msgspec.Struct], title: str) -> dict[str, Any]:
+    """The JSON Schema of a JSON document that kci writes, which unlike TOML can hold null.
+
+    Args:
+        of: the type of the whole document.
+        title: what it is.
+    """
+    _, definitions = msgspec.json.schema_components([of], ref_template="#/$defs/{name}")
+    for struct in _structs(sys.modules[of.__module__]):
+        if "properties" in definitions.get(struct.__name__, {}):
+            _describe(definitions[struct.__name__]["properties"], struct)
+    document = definitions.pop(of.__name__)
+    return {"$schema": DIALECT, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
+
+
 def schema_text(schema: dict[str, Any]) -> str:
     """The schema as the text of a file."""
     return msgspec.json.format(msgspec.json.encode(schema), indent=2).decode() + "\n"

@@ -6,10 +6,12 @@ It holds no times and no paths of the machine that merged, so equal inputs give 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from kci import __version__
+from kci.config.schema import answer_schema
 from kci.tree.files import tree_error
 
 FILE_NAME = "kci-manifest.json"
@@ -88,3 +90,8 @@ def read_manifest(tree: Path) -> Manifest | None:
         raise tree_error(
             "KCI611", f"{path} is not a manifest: {error}", hint="remove it and merge again", path=str(path)
         ) from error
+
+
+def manifest_schema() -> dict[str, Any]:
+    """The JSON Schema of a manifest."""
+    return answer_schema(Manifest, f"{FILE_NAME}: the record of a merged tree")
