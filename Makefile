@@ -30,8 +30,8 @@ demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this m
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
 	$(BIN)/python -m pytest -n 2
 
-test-fast: $(VENV)/.dev  ## the tests that need no torch and no network, in under a minute
-	$(BIN)/python -m pytest -m 'not torch and not network' -n 2
+test-fast: $(VENV)/.dev  ## the tests that need no torch, no network and no patience
+	$(BIN)/python -m pytest -m 'not torch and not network and not slow' -n 2
 
 lint: $(VENV)/.dev  ## style, and the direction of imports
 	$(BIN)/ruff check .

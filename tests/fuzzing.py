@@ -104,9 +104,8 @@ def endless(seed: int) -> Iterator[tuple[str, bytes]]:
                 raw = bytearray(seeds[index])
                 for _ in range(random_.randrange(1, 9)):
                     start = random_.randrange(len(raw) + 1)
-                    raw[start : start + random_.randrange(12)] = bytes(
-                        random_.choices(alphabet, k=random_.randrange(9))
-                    )
+                    inserted = "".join(random_.choices(alphabet, k=random_.randrange(9)))
+                    raw[start : start + random_.randrange(12)] = inserted.encode()
                 yield "changed bytes", bytes(raw)
             case _:
                 name = random_.choice(list(HOSTILE))

@@ -393,16 +393,17 @@ def text_mutations(raw: bytes, random_: random.Random, count: int) -> Iterator[b
         yield b"".join(lines)
 
 
-def corpus(per_seed: int, text_per_seed: int) -> Iterator[bytes]:
-    """Seed files and changed ones, each once: from every seed at most `per_seed` changes of the data."""
+def corpus(changes: int, texts: int) -> Iterator[bytes]:
+    """Seed files and changed ones, each once: about so many changes of the data and of the text, over all seeds."""
     seen: set[bytes] = set()
-    for name, raw in seeds().items():
+    every = seeds()
+    for name, raw in every.items():
         random_ = random.Random(name)
         data = tomllib.loads(raw.decode().replace("\r\n", "\n"))
-        changes = list(data_mutations(data))
-        chosen = random_.sample(changes, min(per_seed, len(changes)))
+        possible = list(data_mutations(data))
+        chosen = random_.sample(possible, min(changes // len(every), len(possible)))
         mutations = (dump(changed(data, *change)).encode() for change in chosen)
-        for text in (raw, dump(data).encode(), *mutations, *text_mutations(raw, random_, text_per_seed)):
+        for text in (raw, dump(data).encode(), *mutations, *text_mutations(raw, random_, texts // len(every))):
             if text not in seen:
                 seen.add(text)
                 yield text

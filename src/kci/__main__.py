@@ -1,6 +1,6 @@
 """`python -m kci`."""
 
-from kci.cli import main
+from kci.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

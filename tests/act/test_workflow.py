@@ -6,6 +6,7 @@ The kernels are Python only, so that every leg is built in seconds; runs of comp
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -107,6 +108,27 @@ def test_a_pull_request_from_a_fork_runs_too(repository: Path, runner: Runner, s
     job = "build" if mode == "runtime" else "build-pr"
     built = {leg.replace("build ", f"{job} "): "success" for leg in LEGS}
     assert run.jobs == {**built, "kci": "success", "merge": "success", "plan": "success"}, run.log
+
+
+def test_a_pull_request_builds_only_the_kernels_that_it_touches(
+    repository: Path, runner: Runner, scratch: Path
+) -> None:
+    other = add_kernel(repository, "other-kernel", ("cpu",))
+    render(repository)
+    base = head_commit(repository)
+    (other / "torch-ext" / "other_kernel" / "__init__.py").write_text("def triple(x):\n    return x + x + x\n")
+    commit_all(repository)
+    change = {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}
+    run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=change)
+    ran = ["build other-kernel torch-cpu", "kci", "merge", "plan"]
+    assert run.jobs == dict.fromkeys(ran, "success"), run.log
+
+
+def head_commit(repository: Path) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(repository), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
 
 
 def test_with_nothing_to_do_the_gate_passes_alone(repository: Path, runner: Runner, scratch: Path) -> None:

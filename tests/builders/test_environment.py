@@ -94,6 +94,7 @@ def made_by(folder: Path, monkeypatch: pytest.MonkeyPatch, **torch: str) -> None
     only_wheels(monkeypatch, folder)
 
 
+@pytest.mark.slow
 def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch)
     said: list[str] = []
@@ -109,6 +110,7 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert said == []
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_behind_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch)
     environment = isolated(tmp_path, "2.13", "cpu")
@@ -122,6 +124,7 @@ def test_what_a_killed_run_left_behind_is_made_anew(tmp_path: Path, monkeypatch:
     assert not environment.complete
 
 
+@pytest.mark.slow
 def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wheels").mkdir()
     only_wheels(monkeypatch, tmp_path / "wheels")
@@ -133,6 +136,7 @@ def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeyp
     assert not environment.root.exists()
 
 
+@pytest.mark.slow
 def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch, cuda="12.8")
     environment = isolated(tmp_path, "2.13", "cu130")
@@ -142,6 +146,7 @@ def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch
     assert not environment.root.exists()
 
 
+@pytest.mark.slow
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch)
     code = (
@@ -197,7 +202,7 @@ def version_text(release: str, cuda: str | None = None) -> str:
     ("name", "release", "cuda", "says"),
     [
         (CPU, "2.12.1+cpu", None, "needs torch 2.13, and this is 2.12.1"),
-        ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cpu", None, "is for no CUDA"),
+        ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cpu", None, "is for the CPU"),
         ("torch213-cxx11-cu130-x86_64-linux", "2.13.0+cu126", "12.6", "is for CUDA 12.6"),
         (STABLE_CPU, "2.10.0", None, "older than the stable ABI 2.11"),
     ],

@@ -70,7 +70,7 @@ def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch
     assert knows_gnu_unique((str(taking),))
 
 
-@pytest.mark.parametrize(("backend", "tool"), [("rocm71", "hipcc"), ("xpu20253", "icpx"), ("metal", "xcrun")])
+@pytest.mark.parametrize(("backend", "tool"), [("xpu20253", "icpx"), ("metal", "xcrun")])
 def test_a_missing_gpu_compiler_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, tool: str
 ) -> None:

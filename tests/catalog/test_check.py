@@ -146,6 +146,10 @@ def test_an_overlay_that_does_what_it_says() -> None:
 
 
 def test_an_overlay_is_not_blamed_for_its_edition() -> None:
+    faulty = interpret_edition(parse_document((HEAD + cuda('"11.0", "11.0"')).encode(), "base.toml"))
+    assert check_catalog(faulty)
+    fine = read_overlay(parse_document(b'drop = ["cuda > 11"]', "mine.toml"))
+    assert [item.rule for item in check_overlay(faulty, fine)] == ["KCI127"]
     found = found_in_overlay('edition = "2026-08-20"' + cuda('"14.0"', torch="2.14"))
     assert {(item.rule, item.path, item.line) for item in found} == {
         ("KCI122", "mine.toml", 2),

@@ -111,6 +111,7 @@ def test_replace_leaves_only_what_is_given(catalog: Catalog) -> None:
     )
     assert table(replaced) == [("2.13", "cpu", None, "x86_64-linux")]
     assert len(replaced.removed) == len(catalog.rows) - 1, "the row that came back is not removed"
+    assert {row.torch.text for row in beside(replaced)[0]} == {"2.11", "2.14"}, "nor do the others come back"
 
 
 def test_what_is_removed_does_not_come_back_beside_the_window(catalog: Catalog) -> None:
@@ -122,6 +123,13 @@ def test_what_is_removed_does_not_come_back_beside_the_window(catalog: Catalog) 
     found = select(made, narrowed, Tier.ALL, explain=True)
     assert not [variant for variant in found.variants if variant.compute in ("13.2", "7.14")]
     assert {item.path for item in found.dropped if item.rule == "KCI213"} == {"mine.toml"}
+
+
+def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog: Catalog) -> None:
+    narrowed = apply(catalog, overlay('drop = ["rocm == 7.1"]'))
+    dropped = select(torch_kernel(["cuda"]), narrowed, explain=True).dropped
+    assert {item.rule for item in dropped if item.backend == "rocm"} == {"KCI201"}
+    assert len([item for item in dropped if item.compute == "7.1"]) == 2
 
 
 def test_an_overlay_without_content_changes_nothing(catalog: Catalog) -> None:

@@ -68,6 +68,15 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert done.stderr == ""
 
 
+def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m kci matrix examples/relu > /dev/full",
+        shell=True, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device\n"
+
+
 def test_color_is_off_where_nobody_looks_and_on_when_asked(kernel_dir: Path) -> None:
     assert "\x1b[" not in kci_process("matrix", kernel_dir).stdout
     assert "\x1b[" in kci_process("matrix", kernel_dir, "--color", "always").stdout

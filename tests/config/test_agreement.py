@@ -71,12 +71,13 @@ def _odd_versions(build: Build) -> bool:
     return any(version.count(".") != 1 for version in versions)
 
 
+@pytest.mark.slow
 def test_every_file_is_read_as_the_reference_reads_it(tmp_path: Path) -> None:
     reference = pytest.importorskip("kernels._rust", reason="the reference's reader is in the PyPI package `kernels`")
     file = tmp_path / "build.toml"
     verdicts: Counter[str] = Counter()
     shown: set[str] = set()
-    for text in [*mutations.corpus(250, 60), *(rare.encode() for rare in RARE)]:
+    for text in [*mutations.corpus(2400, 500), *(rare.encode() for rare in RARE)]:
         file.write_bytes(text)
         said = ""
         try:
@@ -106,7 +107,7 @@ def test_seed_files_are_accepted() -> None:
 
 def test_explain_finds_a_problem_exactly_when_msgspec_refuses() -> None:
     refused = 0
-    for text in mutations.corpus(120, 10):
+    for text in mutations.corpus(1400, 120):
         try:
             document = parse_document(text, "build.toml")
         except FindingsError:

@@ -131,9 +131,9 @@ def test_configured_programs_are_not_run(repository: Path) -> None:
 
 def test_a_file_that_is_too_large_is_not_read(repository: Path) -> None:
     commit(repository, {"big/build.toml": "#" * (5 * 1024 * 1024)})
-    with pytest.raises(FindingsError, match="larger than"):
+    with pytest.raises(FindingsError, match="larger than 1 MiB"):
         read_blob(resolve_commit("main", repository), "big/build.toml", repository)
     with pytest.raises(FindingsError, match="no such file"):
         read_blob(resolve_commit("main", repository), "big/other.toml", repository)
-    with pytest.raises(FindingsError, match="larger than"):
+    with pytest.raises(FindingsError, match="larger than 1 MiB"):
         read_revision("main:big", repository)

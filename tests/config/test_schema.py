@@ -99,7 +99,7 @@ def beyond_a_schema(found: Diagnostic) -> bool:
 
 def test_schema_and_reader_have_the_same_verdict() -> None:
     verdicts = {True: 0, False: 0}
-    for raw in mutations.corpus(60, 10):
+    for raw in mutations.corpus(720, 120):
         found: tuple[Diagnostic, ...] = ()
         accepted = True
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kci.config.reader import Kernel, read_kernel
-from kci.config.sources import lint_sources
+from kci.config.sources import MAX_MISSING, lint_sources
 from kci.diagnostics import Diagnostic
 
 BUILD = """\
@@ -54,6 +54,13 @@ def test_a_missing_source_is_an_error_at_its_entry(tmp_path: Path) -> None:
 def test_patterns_and_impossible_names_do_not_exist(tmp_path: Path, name: str) -> None:
     _, found = make(tmp_path, {"csrc/a.cu": ""}, [name])
     assert [item.rule for item in found] == ["KCI136"]
+
+
+@pytest.mark.rule("KCI136", triggers=True)
+def test_thousands_of_missing_sources_are_counted_and_not_listed(tmp_path: Path) -> None:
+    _, found = make(tmp_path, {}, [f"csrc/{number}.cu" for number in range(3000)])
+    assert len(found) == MAX_MISSING + 1
+    assert found[-1].message == "2950 more sources do not exist"
 
 
 @pytest.mark.rule("KCI136", triggers=False)

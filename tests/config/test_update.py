@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_refused() -> None:
 def test_any_file_updates_to_one_that_reads_the_same_or_is_refused() -> None:
     """Nothing that is written fails to parse, a second update does nothing, and no line is lost that need not be."""
     made = 0
-    for raw in mutations.corpus(100, 25):
+    for raw in mutations.corpus(1200, 300):
         try:
             update = plan_update(raw)
         except FindingsError:

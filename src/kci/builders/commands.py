@@ -9,6 +9,7 @@ to a shell unquoted, and this way it sees nothing odd.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
@@ -17,6 +18,8 @@ import msgspec
 from kci.builders.cuda import Toolkit
 from kci.builders.depends import Headers
 from kci.builders.environment import Environment
+from kci.builders.hipify import FOLDER, TORCH_FOLDER
+from kci.builders.rocm import Rocm
 from kci.builders.sources import Language, Unit
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
@@ -24,17 +27,27 @@ from kci.errors import BuildFailedError
 from kci.matrix.names import Kind
 from kci.matrix.types import Variant
 
-KERNEL, TORCH, PYTHON, CUDA = "kernel", "torch", "python", "cuda"
-"""Links in the work directory: to the kernel, the torch package, Python's headers, the CUDA toolkit."""
+KERNEL, TORCH, PYTHON, CUDA, ROCM = "kernel", "torch", "python", "cuda", "rocm"
+"""Links in the work directory: to the kernel, the torch package, Python's headers, the CUDA toolkit, ROCm."""
 
 GENERATED = "generated"
 COMPAT = "compat"
 COMPAT_SOURCE = "compat.cpp"
 COMPAT_OBJECT = "obj/compat.o"
-STUB = "stub/libtorch_cuda.so"
+STUBS = {"cuda": "torch_cuda", "rocm": "torch_hip"}
+"""Torch's library for a GPU backend, for which an empty one stands in; see `link_command`."""
 
 PYTHON_ABI = "0x03090000"
 """The limited API of CPython 3.9, the oldest that kernels promise to work with (format section 6.1)."""
+
+
+_BACKEND_DEFINES = {
+    "cpu": ("-DCPU_KERNEL",),
+    "cuda": ("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
+    # Torch's `cpp_extension` gives the last two to the C++ sources of a ROCm extension as well.
+    "rocm": ("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
+}
+"""What a kernel's sources can ask for the backend with (format section 8.2)."""
 
 
 class Toolchain(msgspec.Struct, frozen=True):
@@ -47,6 +60,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     environment: Environment
     python_include: Path
     cuda: Toolkit | None = None
+    rocm: Rocm | None = None
     headers: tuple[Headers, ...] = ()
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
@@ -69,6 +83,8 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The command that compiles one source."""
     if unit.language is Language.CUDA:
         return _nvcc(chain, target, unit)
+    if unit.language is Language.HIP:
+        return _hipcc(chain, target, unit)
     return [
         *chain.cxx,
         *_standard(target),
@@ -76,12 +92,12 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-DNDEBUG",
         *_host_flags(chain, unit),
         *_defines(target),
-        *_includes(chain, unit),
-        *_cuda_includes(chain),
+        *_includes(chain, target, unit),
+        *_toolkit_includes(chain),
         *unit.flags,
         *_dependencies(unit),
         "-c",
-        in_kernel(unit.source),
+        seen(unit, unit.source),
         "-o",
         unit.object,
     ]
@@ -92,31 +108,44 @@ def compat_command(chain: Toolchain, target: Target) -> list[str]:
     return [*chain.cxx, *_standard(target), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
 
 
-def stub_command(chain: Toolchain) -> list[str]:
-    """The command that makes an empty libtorch_cuda.so; see `link_command`."""
-    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libtorch_cuda.so", "stub.cpp", "-o", STUB]
+def stub_command(chain: Toolchain, backend: str = "cuda") -> list[str]:
+    """The command that makes an empty libtorch_cuda.so or libtorch_hip.so; see `link_command`."""
+    soname = f"-Wl,-soname,lib{STUBS[backend]}.so"
+    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(backend)]
+
+
+def stub_path(backend: str) -> str:
+    """Where that library is, in the work directory."""
+    return f"stub/lib{STUBS[backend]}.so"
 
 
 def link_command(chain: Toolchain, target: Target, objects: Iterable[str]) -> list[str]:
     """The command that links the native module.
 
-    The libraries of torch and CUDA are linked dynamically and found by whoever imported torch first, so there is no
-    RPATH. A stable-ABI CUDA module imports its stream and device functions from libtorch_cuda.so and must name that
+    The libraries of torch, CUDA and ROCm are linked dynamically and found by whoever imported torch first, so there is
+    no RPATH. A stable-ABI CUDA module imports its stream and device functions from libtorch_cuda.so and must name that
     library, or its import fails; the CPU wheel it is compiled against has no such library, so an empty one of that
-    SONAME stands in. Undefined symbols are resolved when the module is loaded, in the real library.
+    SONAME stands in. Undefined symbols are resolved when the module is loaded, in the real library. For ROCm the same
+    holds of libtorch_hip.so.
+
+    Torch's wheels for ROCm can have a HIP runtime of their own, with the SONAME of AMD's. Their directory comes first,
+    so that a full build links the runtime that will be in the process.
 
     Local and debugging symbols are left out. The rest of .symtab stays: the reference's ABI check reads only that table
     and would find nothing to check in a stripped file.
     """
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
-    cuda = chain.cuda
+    backend, cuda, rocm = target.variant.backend, chain.cuda, chain.rocm
     stable = target.variant.kind is Kind.STABLE_ABI
-    if cuda is not None and stable:
-        command += ["-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda"]
+    if stable and backend in STUBS:
+        command += ["-Wl,--no-as-needed", "-Lstub", f"-l{STUBS[backend]}"]
     command += ["-Wl,--as-needed", f"-L{TORCH}/lib"]
     if cuda is not None:
         command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
+    if rocm is not None:
+        command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
+        command += [f"-L{rocm.library_dir}", "-lamdhip64"]
     return [*command, "-ltorch_cpu", *([] if stable else ["-ltorch", "-lc10"])]
 
 
@@ -162,11 +191,46 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *gencode(unit.archs),
         *host,
         *_defines(target),
-        *_includes(chain, unit),
+        *_includes(chain, target, unit),
         *unit.flags,
         *_dependencies(unit),
         "-c",
-        in_kernel(unit.source),
+        seen(unit, unit.source),
+        "-o",
+        unit.object,
+    ]
+
+
+def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    """The command for device code of ROCm.
+
+    The defines are those of torch's own `cpp_extension`, without the two that take the operators of half precision
+    away, and ENABLE_FP8: so does the reference. clang makes some names out of the source's real path unless it is given
+    a `-cuid`, which must differ between the sources of one module.
+    """
+    assert chain.rocm is not None  # noqa: S101  - a HIP unit exists only in a ROCm variant
+    cuid = hashlib.sha256(f"{target.kernel_id}\0{unit.object}".encode()).hexdigest()[:16]
+    return [
+        str(chain.rocm.hipcc),
+        f"--rocm-path={ROCM}",
+        *_standard(target),
+        "-O3",
+        "-DNDEBUG",
+        *(f"--offload-arch={arch}" for arch in unit.archs),
+        "-fno-gpu-rdc",
+        f"-cuid={cuid}",
+        "-fPIC",
+        "-DCUDA_HAS_FP16=1",
+        "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
+        "-DENABLE_FP8",
+        *_defines(target),
+        *_includes(chain, target, unit),
+        *unit.flags,
+        *_dependencies(unit),
+        "-x",
+        "hip",
+        "-c",
+        seen(unit, unit.source),
         "-o",
         unit.object,
     ]
@@ -196,23 +260,27 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
 def _defines(target: Target) -> list[str]:
     variant = target.variant
     defines = [f"-DTORCH_EXTENSION_NAME={target.kernel_id}", f"-DPy_LIMITED_API={PYTHON_ABI}"]
-    defines += ["-DCUDA_KERNEL", "-DUSE_CUDA=1"] if variant.backend == "cuda" else ["-DCPU_KERNEL"]
+    defines += _BACKEND_DEFINES[variant.backend]
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
         defines.append(stable_abi_define(variant.stable_abi))
     return defines
 
 
-def _includes(chain: Toolchain, unit: Unit) -> list[str]:
-    own = [GENERATED, f"{KERNEL}/csrc", *(in_kernel(path) for path in unit.include)]
+def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    own = [GENERATED, seen(unit, PurePosixPath("csrc")), *(seen(unit, path) for path in unit.include)]
     system = [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
     system += [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
+    if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
+        system.insert(0, TORCH_FOLDER)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
 
 
-def _cuda_includes(chain: Toolchain) -> list[str]:
-    """CUDA's headers for C++ sources. /usr/include must not be named: it would come before the C++ library's own."""
+def _toolkit_includes(chain: Toolchain) -> list[str]:
+    """The toolkit's headers for C++ sources. /usr/include must not be named: the C++ library's own come before it."""
+    if chain.rocm is not None and chain.rocm.root != Path("/usr"):
+        return ["-isystem", f"{ROCM}/include"]
     if chain.cuda is None or chain.cuda.root == Path("/usr"):
         return []
     return ["-isystem", f"{CUDA}/include", "-isystem", f"{CUDA}/include/cccl"]
@@ -223,12 +291,14 @@ def links(chain: Toolchain, kernel_dir: Path) -> dict[str, Path]:
     found = {KERNEL: kernel_dir.resolve(), TORCH: chain.environment.torch, PYTHON: chain.python_include}
     if chain.cuda is not None:
         found[CUDA] = chain.cuda.root
+    if chain.rocm is not None:
+        found[ROCM] = chain.rocm.root
     return {**found, **{headers.name: headers.folder for headers in chain.headers}}
 
 
-def in_kernel(path: PurePosixPath) -> str:
-    """A path inside the kernel, as seen from the work directory."""
-    return (KERNEL / path).as_posix()
+def seen(unit: Unit, path: PurePosixPath) -> str:
+    """A path of a unit as seen from the work directory: in the kernel, or in its translation."""
+    return ((FOLDER if unit.translated else KERNEL) / path).as_posix()
 
 
 def _dependencies(unit: Unit) -> list[str]:

@@ -79,6 +79,18 @@ class TorchVersion(msgspec.Struct, frozen=True):
         """Major and minor, such as `2.13`."""
         return ".".join(self.release.split(".")[:2])
 
+    @property
+    def rocm(self) -> str | None:
+        """The ROCm version that it is built for, `7.2`; `hip` has more to it, `7.2.26015-fc0010cf6a`."""
+        return ".".join(self.hip.split(".")[:2]) if self.hip else None
+
+    @property
+    def built_for(self) -> str:
+        """What it computes on, for a message."""
+        if self.rocm:
+            return f"ROCm {self.rocm}"
+        return f"CUDA {self.cuda}" if self.cuda else "the CPU"
+
 
 def isolated(cache: Path, torch: str, flavour: str) -> Environment:
     """An environment of kci's own for a torch minor version, which `ensure` makes if it is not there.
@@ -219,6 +231,9 @@ def pip_install(python: Path) -> list[str]:
 def _make(environment: Environment, log: Log) -> None:
     index = toolchains().index_url(environment.flavour)
     reachable = _reachable(index)
+    if not reachable and environment.flavour.startswith("rocm"):
+        hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
+        raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
     if not reachable:
         log(f"{index} cannot be reached: taking torch {environment.release} from pip's default index")
     venv, torch, ninja = environment.setup(from_index=reachable)
@@ -234,14 +249,14 @@ def _make(environment: Environment, log: Log) -> None:
 
 def _check_flavour(environment: Environment) -> None:
     """A GPU flavour from the default index may be for another toolkit; such a one must not be cached under the name."""
-    if not environment.flavour.startswith("cu"):
-        return
+    if environment.flavour == "cpu":
+        return  # PyPI's own build stands in for it
     found = read_torch_version(environment)
-    if toolchains().flavour("cuda", found.cuda) != environment.flavour:
-        built_for = f"CUDA {found.cuda}" if found.cuda else "the CPU"
+    known = {toolchains().flavour("cuda", found.cuda), toolchains().flavour("rocm", found.rocm)}
+    if environment.flavour not in known:
         hint = f"make {toolchains().index_url(environment.flavour)} reachable"
         raise MissingToolError(
-            f"the default index has torch {found.release} for {built_for}, not for {environment.flavour}", hint=hint
+            f"the index has torch {found.release} for {found.built_for}, not for {environment.flavour}", hint=hint
         )
 
 

@@ -6,8 +6,8 @@ import os
 
 from kci.errors import UsageError
 
-# What one compiler of torch sources was seen to need at its worst, in GiB; nvcc with several archs needs more.
-_MEMORY_PER_JOB = {"cuda": 4, "cpu": 2}
+# What one compiler of torch sources was seen to need at its worst, in GiB; a GPU compiler needs more.
+_MEMORY_PER_JOB = {"cuda": 4, "rocm": 4, "cpu": 2}
 
 
 def job_count(asked: int | None, backend: str) -> int:

@@ -1,4 +1,4 @@
-"""The native builder: compiles a CPU or CUDA variant on this machine with its own compilers, without CMake or Nix.
+"""The native builder: compiles a CPU, CUDA or ROCm variant with the compilers of this machine, without CMake or Nix.
 
 `plan` decides everything and runs nothing that changes the machine; `build` then carries it out. `--dry-run` prints
 what `plan` decided, so what is printed is what is run.
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders import generate
+from kci.builders import generate, hipify
 from kci.builders.cache import locked, work_dir
 from kci.builders.commands import (
     COMPAT,
@@ -23,15 +23,16 @@ from kci.builders.commands import (
     COMPAT_SOURCE,
     GENERATED,
     KERNEL,
-    STUB,
+    STUBS,
     Target,
     Toolchain,
     compat_command,
     compile_command,
-    in_kernel,
     link_command,
     links,
+    seen,
     stub_command,
+    stub_path,
 )
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
@@ -51,7 +52,8 @@ from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, shown, stream
 from kci.builders.publish import publish
-from kci.builders.sources import Language, Sources, collect
+from kci.builders.rocm import HOMES, find_rocm
+from kci.builders.sources import Language, Sources, Unit, collect
 from kci.builders.toolchains import toolchains
 from kci.builders.types import Built, Log, Request
 from kci.config.values import Version
@@ -59,7 +61,8 @@ from kci.errors import BuildFailedError, MissingToolError
 from kci.matrix.names import Kind
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
-BUILDABLE = ("cpu", "cuda")
+BUILDABLE = ("cpu", "cuda", "rocm")
+_TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 _SYSTEMS = {("Linux", "x86_64"): "x86_64-linux", ("Linux", "aarch64"): "aarch64-linux"}
 
 
@@ -71,6 +74,8 @@ class Recipe(msgspec.Struct, frozen=True):
     target: Target
     chain: Toolchain
     sources: Sources
+    translation: hipify.Translation | None
+    """For ROCm: what is turned from CUDA into HIP before anything is compiled."""
     steps: tuple[Step, ...]
     links: dict[str, Path]
     """Links in the work directory."""
@@ -122,19 +127,22 @@ def plan(request: Request, log: Log) -> Recipe:
         cuda=find_toolkit(variant.compute, request.cache, log)
         if variant.backend == "cuda" and variant.compute
         else None,
+        rocm=find_rocm(variant.compute, variant.system, log) if variant.backend == "rocm" and variant.compute else None,
         headers=headers,
         glibc_compat=glibc_is_newer(),
         nvcc_threads=nvcc_threads(),
     )
     target = Target(variant, request.kernel_id)
     generated = _generated(chain)
+    translation, units = _translation(request, work, chain, sources)
     return Recipe(
         work=work,
         target=target,
         chain=chain,
         links=links(chain, request.kernel_dir),
         sources=sources,
-        steps=tuple(_steps(chain, target, sources, tuple(sorted(generated)))),
+        translation=translation,
+        steps=tuple(_steps(chain, target, units, tuple(sorted(generated)))),
         files=generated,
         package=files,
         jobs=job_count(request.jobs, variant.backend),
@@ -147,6 +155,11 @@ def commands(recipe: Recipe) -> list[str]:
     lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
     lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
+    if recipe.translation is not None:
+        lines += [
+            f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
+            shown(recipe.translation.command()),
+        ]
     lines += [f"# {shown(recipe.ninja())} runs:"]
     lines += [shown(step.command) for step in recipe.steps]
     return lines
@@ -168,14 +181,16 @@ def build(request: Request, log: Log) -> Built:
     work = recipe.work
     with locked(work, log):
         _prepare(recipe)
-        done = stream(recipe.ninja(), log, env=_compile_environment())
+        if recipe.translation is not None:
+            hipify.translate(recipe.translation, log)
+        done = stream(recipe.ninja(), log, env=_compile_environment(recipe.chain))
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
         with publish(request.output) as staging:
             write_package(staging, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
             shutil.copyfile(work / recipe.target.module, staging / recipe.target.module)
             (staging / recipe.target.module).chmod(0o755)
-    archs = recipe.sources.archs if request.variant.backend == "cuda" else None
+    archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
     return Built(output=request.output, builder="native", archs=archs)
 
 
@@ -206,14 +221,15 @@ def _check_machine(request: Request) -> None:
 def _environment(request: Request) -> Environment:
     """The torch to compile against.
 
-    A stable-ABI build needs torch's headers only, and the CPU wheel carries CUDA's as well, so it takes the small wheel
-    whatever the backend. A full build links torch's own CUDA libraries and needs the wheel of the exact CUDA version.
+    A stable-ABI build needs torch's headers only, and the CPU wheel carries those for GPUs as well, so it takes the
+    small wheel whatever the backend. A full build links torch's own GPU libraries and needs the wheel of the exact
+    toolkit version.
     """
     if not request.isolation:
         return own()
     variant = request.variant
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    full_gpu = variant.kind is Kind.FULL and variant.backend == "cuda"
+    full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     return isolated(request.cache, variant.torch, flavour)
 
@@ -230,28 +246,45 @@ def _check_torch(request: Request, environment: Environment) -> None:
         return
     if not same_version(found.minor, variant.torch):
         raise MissingToolError(f"{variant.name} needs torch {variant.torch}, and this is {found.release}", hint=hint)
-    if variant.backend == "cuda" and not same_version(found.cuda, variant.compute):
-        built_for = f"CUDA {found.cuda}" if found.cuda else "no CUDA"
-        message = f"{variant.name} needs a torch for CUDA {variant.compute}, and {found.release} is for {built_for}"
-        raise MissingToolError(message, hint=hint)
+    toolkits = {"cuda": ("CUDA", found.cuda), "rocm": ("ROCm", found.rocm)}
+    toolkit, version = toolkits.get(variant.backend, ("", variant.compute))
+    if not same_version(version, variant.compute):
+        message = f"{variant.name} needs a torch for {toolkit} {variant.compute}, and {found.release}"
+        raise MissingToolError(f"{message} is for {found.built_for}", hint=hint)
 
 
-def _steps(chain: Toolchain, target: Target, sources: Sources, generated: tuple[str, ...]) -> Iterator[Step]:
+def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated: tuple[str, ...]) -> Iterator[Step]:
     """Every command. All of them depend on the generated files, which also name the versions of the tools."""
-    for unit in sources.units:
-        tool = "nvcc" if unit.language is Language.CUDA else "c++"
+    for unit in units:
+        tool = _TOOLS[unit.language]
         command = tuple(compile_command(chain, target, unit))
-        yield Step(unit.object, (in_kernel(unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
+        yield Step(unit.object, (seen(unit, unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
     libraries: tuple[str, ...] = ()
-    if target.variant.kind is Kind.STABLE_ABI and target.variant.backend == "cuda":
-        libraries = (STUB,)
-        yield Step(STUB, ("stub.cpp",), tuple(stub_command(chain)), f"link {STUB}", generated)
-    objects = tuple(unit.object for unit in sources.units)
+    backend = target.variant.backend
+    if target.variant.kind is Kind.STABLE_ABI and backend in STUBS:
+        stub = stub_path(backend)
+        libraries = (stub,)
+        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, backend)), f"link {stub}", generated)
+    objects = tuple(unit.object for unit in units)
     if chain.glibc_compat:
         objects = (*objects, COMPAT_OBJECT)
         yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
     link = tuple(link_command(chain, target, objects))
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
+
+
+def _translation(
+    request: Request, work: Path, chain: Toolchain, sources: Sources
+) -> tuple[hipify.Translation | None, tuple[Unit, ...]]:
+    """What hipify has to do, and the units after it. A kernel that is all HIP still needs torch's stable headers."""
+    if chain.rocm is None:
+        return None, sources.units
+    units, names = hipify.translated(sources.units)
+    include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])
+    stable = request.variant.kind is Kind.STABLE_ABI
+    if not names and not stable:
+        return None, units
+    return hipify.Translation(request.kernel_dir, work, chain.environment, names, tuple(include), stable), units
 
 
 def _generated(chain: Toolchain) -> dict[str, str]:
@@ -260,6 +293,7 @@ def _generated(chain: Toolchain) -> dict[str, str]:
         f"torch {chain.environment.release or read_torch_version(chain.environment).release}",
     ]
     tools += [f"nvcc {nvcc_version(chain.cuda.nvcc) or chain.cuda.version}"] if chain.cuda else []
+    tools += [version_line((str(chain.rocm.hipcc),)), f"ROCm {chain.rocm.release}"] if chain.rocm else []
     files = {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
@@ -288,9 +322,15 @@ def _prepare(recipe: Recipe) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def _compile_environment() -> dict[str, str]:
-    """The caller's environment, with compilers speaking English and ninja reporting plainly."""
-    return {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
+def _compile_environment(chain: Toolchain) -> dict[str, str]:
+    """The caller's environment, with compilers speaking English and ninja reporting plainly.
+
+    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version.
+    """
+    made = {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
+    if chain.rocm is not None:
+        made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
+    return made
 
 
 def _failure(request: Request, work: Path, done: Finished) -> str:

@@ -10,13 +10,14 @@ import msgspec
 
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.types import Log, Request
-from kci.config.model import Component, CudaComponent
+from kci.config.model import Component, CudaComponent, RocmComponent
 from kci.config.values import Depend, Version
 from kci.errors import BuildFailedError
 from kci.matrix.archs import component_archs
 
 CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
 CUDA_ENDINGS = (".cu",)
+HIP_ENDINGS = (".cu", ".hip")
 HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
 
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
@@ -28,6 +29,10 @@ class Language(enum.StrEnum):
 
     CXX = "cxx"
     CUDA = "cuda"
+    HIP = "hip"
+
+
+_DEVICE_ENDINGS: dict[Language | None, tuple[str, ...]] = {Language.CUDA: CUDA_ENDINGS, Language.HIP: HIP_ENDINGS}
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -44,6 +49,8 @@ class Unit(msgspec.Struct, frozen=True):
     flags: tuple[str, ...]
     """The author's flags, in the order of build.toml."""
     archs: tuple[str, ...] = ()
+    translated: bool = False
+    """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -62,9 +69,10 @@ class _Origin(msgspec.Struct, frozen=True):
     src: tuple[str, ...]
     include: tuple[str, ...]
     cxx_flags: tuple[str, ...]
-    cuda_flags: tuple[str, ...] = ()
+    device: Language | None = None
+    """The language of the sources that hold device code."""
+    device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
-    cuda: bool = False
 
 
 def collect(request: Request, log: Log) -> Sources:
@@ -106,25 +114,22 @@ def _active(request: Request, log: Log) -> Iterator[tuple[str, Component]]:
 
 
 def _origin(request: Request, label: str, component: Component) -> _Origin:
-    if not isinstance(component, CudaComponent):
-        return _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
-    assert request.variant.compute is not None  # noqa: S101  - every CUDA variant has a compute version
+    origin = _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
+    if not isinstance(component, CudaComponent | RocmComponent):
+        return origin
+    assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
     compute = Version.parse(request.variant.compute)
+    if isinstance(component, CudaComponent):
+        language, toolkit, asked = Language.CUDA, "CUDA", component.cuda_capabilities
+        flags = tuple(_known_to(compute, component.cuda_flags or ()))
+    else:
+        language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
+        flags = component.hip_flags or ()
     archs = component_archs(component, compute)
     if not archs:
-        wanted = ", ".join(component.cuda_capabilities or ())
-        raise refused(
-            "KCI508", f"kernel.{label} asks for {wanted or 'no archs'}, and CUDA {compute} can build none of it"
-        )
-    return _Origin(
-        label=f"kernel.{label}",
-        src=component.src,
-        include=component.include or (),
-        cxx_flags=component.cxx_flags or (),
-        cuda_flags=tuple(_known_to(compute, component.cuda_flags or ())),
-        archs=archs,
-        cuda=True,
-    )
+        wanted = ", ".join(asked or ()) or "no archs"
+        raise refused("KCI508", f"kernel.{label} asks for {wanted}, and {toolkit} {compute} can build none of it")
+    return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
 
 
 def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
@@ -133,7 +138,7 @@ def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
 
 
 def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
-    for flag in (*origin.cxx_flags, *origin.cuda_flags):
+    for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which a build file cannot carry")
     root = kernel_dir.resolve()
@@ -150,8 +155,8 @@ def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
             object=f"obj/{number:03d}-{_plain_name(entry)}.o",
             language=language,
             include=include,
-            flags=origin.cuda_flags if language is Language.CUDA else origin.cxx_flags,
-            archs=origin.archs if language is Language.CUDA else (),
+            flags=origin.cxx_flags if language is Language.CXX else origin.device_flags,
+            archs=() if language is Language.CXX else origin.archs,
         )
         number += 1
 
@@ -167,9 +172,9 @@ def _language(origin: _Origin, entry: str) -> Language | None:
         return None
     if ending in CXX_ENDINGS:
         return Language.CXX
-    if ending in CUDA_ENDINGS and origin.cuda:
-        return Language.CUDA
-    where = "for a component of another backend" if ending in CUDA_ENDINGS else "that kci has no compiler for"
+    if ending in _DEVICE_ENDINGS.get(origin.device, ()):
+        return origin.device
+    where = "for a component of another backend" if ending in HIP_ENDINGS else "that kci has no compiler for"
     raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -97,8 +98,7 @@ def load_catalog(name: str | None = None) -> Catalog:
         FindingsError: the file is no catalog.
     """
     if name is None or name in editions():
-        file = f"{name or DEFAULT_EDITION}.toml"
-        return interpret_edition(read_document(_EDITIONS / file, f"catalog/{file}"))
+        return _shipped(name or DEFAULT_EDITION)
     if not Path(name).is_file():
         known = ", ".join(editions())
         raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {known}")
@@ -109,6 +109,12 @@ def load_catalog(name: str | None = None) -> Catalog:
         overlay = read_overlay(document)
         return apply(load_catalog(overlay.edition), overlay)
     return interpret_edition(document)
+
+
+@cache
+def _shipped(edition: str) -> Catalog:
+    """An edition that comes with kci; read once, however many kernels ask for it."""
+    return interpret_edition(read_document(_EDITIONS / f"{edition}.toml", f"catalog/{edition}.toml"))
 
 
 class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
@@ -125,4 +126,24 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # `kci matrix | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:  # a full disk, a directory that cannot be written
+        where = f"{error.filename}: " if error.filename else ""
+        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        code = 1
     sys.exit(code)
+
+
+def run() -> NoReturn:
+    """The program `kci`: `main`, and then out at once.
+
+    Taking the interpreter down costs as much as a small command itself; the operating system does it better.
+    """
+    code: object = 1
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # whoever read it is gone; `main` has said so if it mattered
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 1)

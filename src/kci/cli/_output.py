@@ -49,7 +49,7 @@ def source_line(diagnostic: Diagnostic, cache: dict[str, list[str]]) -> str | No
         return None
     if diagnostic.path not in cache:
         try:
-            cache[diagnostic.path] = Path(diagnostic.path).read_text(encoding="utf-8", errors="replace").split("\n")
+            cache[diagnostic.path] = Path(diagnostic.path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
         except OSError:
             cache[diagnostic.path] = []
     lines = cache[diagnostic.path]

@@ -82,6 +82,7 @@ def _inputs(state: State, kernels: tuple[str, ...], root: Path, mode: Mode, bran
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels})),
         mode=mode,
         branch=branch,
+        affected=mode is Mode.RUNTIME and len(read) > 1,
         **legs,
     )
 

@@ -45,7 +45,7 @@ class Document:
         self.path = path
         self.text = text
         self.data = data
-        self._places: dict[KeyPath, tuple[Span, Span]] | None = None
+        self._places: _Places | None = None
 
     def key_span(self, key_path: KeyPath) -> Span | None:
         """Where the last key of a path stands, or of its nearest parent that stands anywhere."""
@@ -57,18 +57,13 @@ class Document:
 
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
         """Where exactly the key and the value of a path stand, or None if the syntax tree does not have it."""
-        return self.places.get(key_path)
-
-    @property
-    def places(self) -> dict[KeyPath, tuple[Span, Span]]:
-        """Key and value of every key path, made when first asked for; see `index_places`."""
         if self._places is None:
-            self._places = index_places(self.text)
-        return self._places
+            self._places = _index(self.text)
+        return self._places.get(key_path)
 
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
         for length in range(len(key_path), 0, -1):
-            if found := self.places.get(key_path[:length]):
+            if found := self.spans(key_path[:length]):
                 return found[which if length == len(key_path) else 0]
         return None
 
@@ -146,8 +141,11 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
         FindingsError: a key, or text that looks like one, is longer than that (KCI004).
     """
     total = 0
+    crowded = text.count(".") > MAX_DOTTED
     for number, line in enumerate(text.split("\n"), start=1):
-        if "." not in line:
+        if not crowded and line.count(".") < MAX_KEY_PARTS:
+            continue
+        if line.lstrip(" \t").startswith("#"):
             continue
         found = _DOTTED.match(line)
         total += found[0].count(".") if found else 0
@@ -195,6 +193,13 @@ def index_places(text: str) -> dict[KeyPath, tuple[Span, Span]]:
     A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
     header have the place where they are first written.
     """
+    places = _index(text)
+    while places.arrays:
+        places.expand(next(iter(places.arrays)))
+    return places.found
+
+
+def _index(text: str) -> _Places:
     import tree_sitter  # noqa: PLC0415  - see the module's docstring
     import tree_sitter_toml  # noqa: PLC0415
 
@@ -202,17 +207,34 @@ def index_places(text: str) -> dict[KeyPath, tuple[Span, Span]]:
     tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
     places = _Places(raw)
     places.document(tree.root_node)
-    return places.found
+    return places
 
 
 class _Places:
-    """Walks a syntax tree once and notes where each key path stands."""
+    """Walks a syntax tree once and notes where each key path stands; elements of an array when one is asked for."""
 
     def __init__(self, raw: bytes) -> None:
         self.lines = raw.split(b"\n")
         self.columns: dict[int, array[int] | None] = {}  # per line: columns by byte; None where they are the same
         self.found: dict[KeyPath, tuple[Span, Span]] = {}
         self.tables: dict[KeyPath, int] = {}  # arrays of tables: how many elements so far
+        self.arrays: dict[KeyPath, Node] = {}  # whose elements have no place yet; a list of sources has thousands
+
+    def get(self, path: KeyPath) -> tuple[Span, Span] | None:
+        """Where the key and the value of a path stand."""
+        for length in range(1, len(path)):
+            if path[:length] in self.arrays:
+                self.expand(path[:length])
+        return self.found.get(path)
+
+    def expand(self, path: KeyPath) -> None:
+        """Note the elements of an array."""
+        elements = (child for child in self.arrays.pop(path).named_children if child.type != "comment")
+        for index, element in enumerate(elements):
+            if len(self.found) >= MAX_PLACES:
+                return
+            self.note((*path, index), element, element)
+            self.value(element, (*path, index))
 
     def document(self, root: Node) -> None:
         for node in root.named_children:
@@ -260,12 +282,7 @@ class _Places:
                 if child.type == "pair":
                     self.pair(child, path)
         elif node.type == "array":
-            elements = (child for child in node.named_children if child.type != "comment")
-            for index, element in enumerate(elements):
-                if len(self.found) >= MAX_PLACES:
-                    return
-                self.note((*path, index), element, element)
-                self.value(element, (*path, index))
+            self.arrays.setdefault(path, node)
 
     def keys(self, node: Node) -> list[tuple[str, Node]]:
         """The single keys of a possibly dotted key, each with its node."""

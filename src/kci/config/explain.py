@@ -210,6 +210,7 @@ def suggestion(word: str, known: list[str]) -> str:
 
     respelled = word.replace("_", "-").lower()[:100]
     candidates = [name for name in known if name.replace("_", "-") == respelled]
+    candidates += [name for name in known if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
     near = candidates or difflib.get_close_matches(word[:100], known, n=1, cutoff=0.7)
     return f"did you mean `{near[0]}`?" if near else ""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-import stat
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -19,12 +18,16 @@ from kci.config.document import KeyPath
 from kci.config.lints import at_value
 from kci.config.model import DEFAULT_PYEXT
 from kci.config.reader import Kernel
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, finding
 
 GENERATED = frozenset({"torch-ext/registration.h"})
 """Headers that the generated project brings along (format section 8.1)."""
 
+MAX_MISSING = 50
+"""How many missing sources of a file are named one by one."""
+
 _READ_AT_MOST = 2 * 1024 * 1024
+_BLOCK = 16 * 1024
 _SCANNED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hip", ".hpp", ".hxx", ".inl", ".metal", ".mm")
 
 
@@ -66,14 +69,22 @@ def escapes(path: str) -> bool:
 
 def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     """KCI136: a file of a `src` list does not exist. One that `escapes` is not looked at."""
+    listing = _Listing(os.fspath(directory))
+    missing = 0
     for source in _sources(kernel):
         if escapes(source.text):
             continue
-        if not source.text.strip() or "\0" in source.text or not os.path.lexists(f"{directory}/{source.text}"):
+        if not source.text.strip() or "\0" in source.text or not listing.has(source.text):
+            missing += 1
+            if missing > MAX_MISSING:
+                continue
             hint = "paths are relative to the kernel's directory, not to the file's table"
             if any(char in source.text for char in "*?["):
                 hint = "patterns are not expanded: name every file"
             yield at_value(kernel, source.place, "KCI136", f"{source.text[:100]!r} does not exist", hint)
+    if missing > MAX_MISSING:
+        message = f"{missing - MAX_MISSING} more sources do not exist"
+        yield finding("KCI136", message, path=kernel.document.path, hint="are they generated, or is this a part only?")
 
 
 def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
@@ -89,6 +100,8 @@ def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     reported: set[str] = set()
     includes = _Includes(directory)
     for source, path in sources:
+        if not includes.names(path):
+            continue
         seen = {path}
         todo = [path]
         while todo:
@@ -122,20 +135,53 @@ _COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"'
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]{1,400})"', re.MULTILINE)
 
 
+class _Listing:
+    """Which files are in a directory; each folder is read once, for a kernel may name thousands of one."""
+
+    def __init__(self, top: str) -> None:
+        self.top = top
+        self.folders: dict[str, dict[str, bool]] = {}  # names by folder; whether it is a regular file, and no link
+
+    def folder(self, path: str) -> dict[str, bool]:
+        if path not in self.folders:
+            try:
+                with os.scandir(f"{self.top}/{path}") as entries:
+                    self.folders[path] = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+            except (OSError, ValueError):
+                self.folders[path] = {}
+        return self.folders[path]
+
+    def has(self, path: str) -> bool:
+        """Whether anything is there under a path."""
+        folder, _, name = path.rpartition("/")
+        return name in self.folder(folder) or os.path.lexists(f"{self.top}/{path}")
+
+    def is_plain(self, path: str) -> bool:
+        """Whether a regular file is there under a path, and not a link."""
+        folder, _, name = path.rpartition("/")
+        return self.folder(folder).get(name, False)
+
+
 class _Includes:
     """What the files of a kernel include in quotes; each file is read once."""
 
     def __init__(self, directory: Path) -> None:
         self.top = os.path.realpath(directory)
-        self.names: dict[str, list[str]] = {}
+        self.known: dict[str, list[str]] = {}
         self.inside: dict[str, bool] = {}
+        self.listing = _Listing(self.top)
+
+    def names(self, file: str) -> list[str]:
+        """What a file includes, as it is written there."""
+        names = self.known.get(file)
+        if names is None:
+            names = self.known[file] = self.read(file)
+        return names
 
     def of(self, file: str, include: tuple[str, ...]) -> list[str]:
         """The files of the kernel that a file includes, sorted."""
-        if file not in self.names:
-            self.names[file] = self.read(file)
         headers = set()
-        for name in self.names[file]:
+        for name in self.names(file):
             for base in (posixpath.dirname(file), *include):
                 header = _normal(posixpath.join(base, name))
                 if not escapes(header) and os.path.isfile(f"{self.top}/{header}"):  # noqa: PTH113
@@ -147,10 +193,16 @@ class _Includes:
         """The names that a source inside the kernel includes in quotes; none for any other file."""
         path = f"{self.top}/{file}"
         try:
-            if not file.endswith(_SCANNED) or not self.is_inside(path):
+            if not file.endswith(_SCANNED) or not self.is_inside(file, path):
                 return []
-            with open(path, "rb") as stream:  # noqa: PTH123  - there may be tens of thousands of them
-                raw = stream.read(_READ_AT_MOST)
+            # The plainest calls that there are: a kernel may have tens of thousands of sources.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                raw = os.read(descriptor, _BLOCK)
+                if len(raw) == _BLOCK:
+                    raw += os.read(descriptor, _READ_AT_MOST)
+            finally:
+                os.close(descriptor)
         except (OSError, ValueError):
             return []
         if b"include" not in raw or b'"' not in raw:
@@ -159,15 +211,14 @@ class _Includes:
         text = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][0] == '"' else " ", text)
         return _INCLUDE.findall(text)
 
-    def is_inside(self, path: str) -> bool:
+    def is_inside(self, file: str, path: str) -> bool:
         """Whether a path is a regular file that no link leads out of the kernel."""
-        parent = posixpath.dirname(path)
+        parent = path.rpartition("/")[0]
         if parent not in self.inside:
             self.inside[parent] = f"{os.path.realpath(parent)}/".startswith(f"{self.top}/")
-        status = os.lstat(path)
-        if stat.S_ISLNK(status.st_mode):
-            return os.path.realpath(path).startswith(f"{self.top}/") and os.path.isfile(path)  # noqa: PTH113
-        return self.inside[parent] and stat.S_ISREG(status.st_mode)
+        if self.listing.is_plain(file):
+            return self.inside[parent]
+        return os.path.isfile(path) and os.path.realpath(path).startswith(f"{self.top}/")  # noqa: PTH113
 
 
 @lru_cache(maxsize=65536)

@@ -122,8 +122,8 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
 
     Args:
         name: the name.
-        known: backends with compute versions that exist. Where the loader's reading of the digits is not among them
-            and exactly one of them is written with these digits, that one is meant. See the module's text.
+        known: backends with compute versions that exist. Where exactly one of them is written with the name's digits,
+            that one is meant, whatever a loader would read. See the module's text.
 
     Raises:
         ValueError: the text is no variant name.
@@ -161,11 +161,11 @@ def _split_compute(part: str) -> tuple[str, str | None]:
 
 
 def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[int]]]) -> str:
-    """The known version that is written like `compute`, unless that is known itself, or the choice is not clear."""
+    """The one known version that is written like `compute`; `compute` itself where there is none, or not only one."""
     versions = [(*version, 0, 0)[:2] for other, version in known if other == backend]
     short = tuple(int(part) for part in compute.split("."))
     candidates = {version for version in versions if digits(version) == digits(short)}
-    if short in candidates or len(candidates) != 1:
+    if len(candidates) != 1:
         return compute
     return ".".join(str(part) for part in candidates.pop())
 

@@ -49,7 +49,7 @@ class Inputs(msgspec.Struct, frozen=True):
     branch: str = "main"
     """A push to this branch builds a release."""
     affected: bool = False
-    """Whether a pull request builds only the kernels that it touches."""
+    """Whether a pull request builds only what it touches; for a single kernel that is hardly ever less than all."""
     release_legs: tuple[dict[str, Any], ...] = ()
     """Static mode: the legs of the release tier, as in the plan's GitHub form."""
     pr_legs: tuple[dict[str, Any], ...] = ()

@@ -1,0 +1,105 @@
+"""Runs torch's hipify over a copy of a kernel. It is a program of its own: `python hipify_script.py REQUEST`.
+
+The torch of the build's environment must not be imported (it was installed without its dependencies), and hipify needs
+nothing of it, so the hipify package is loaded by its path. Only the standard library is used here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# What a stable-ABI kernel may include of torch.
+_STABLE_HEADERS = ("torch/csrc/inductor/aoti_torch", "torch/csrc/stable", "torch/headeronly")
+_COUNT = re.compile(r"Total number of unsupported CUDA function calls: (\d+)\n(.*)")
+
+
+def main(request: Path) -> None:
+    """Do what a request says, and write the unsupported calls to its result file.
+
+    Args:
+        request: the JSON file that `kci.builders.hipify` wrote.
+    """
+    asked: dict[str, Any] = json.loads(request.read_text(encoding="utf-8"))
+    try:
+        module = load(Path(asked["hipify"]))
+        unsupported = translate_kernel(module, asked)
+        if asked["torch"]:
+            translate_torch(module, Path(asked["torch"]), Path(asked["torch_copy"]), asked["header_endings"])
+    except Exception as error:
+        sys.exit(f"{type(error).__name__}: {error}")
+    Path(asked["result"]).write_text(json.dumps(unsupported), encoding="utf-8")
+
+
+def load(package: Path) -> ModuleType:
+    """The module `hipify_python` of the package in a directory, without importing what the package lies in."""
+    spec = importlib.util.spec_from_file_location(
+        "hipify", package / "__init__.py", submodule_search_locations=[str(package)]
+    )
+    if spec is None or spec.loader is None:
+        sys.exit(f"there is no hipify in {package}")
+    sys.modules["hipify"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["hipify"])
+    return importlib.import_module("hipify.hipify_python")
+
+
+def translate_kernel(module: ModuleType, asked: dict[str, Any]) -> list[str]:
+    """Translate the sources of a kernel, in place, and put each where the request wants it.
+
+    Returns:
+        The calls that hipify reports as unsupported.
+    """
+    project = Path(asked["project"])
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        results = module.hipify(
+            project_directory=str(project),
+            output_directory=str(project),
+            extensions=tuple(asked["endings"]),
+            header_extensions=tuple(asked["header_endings"]),
+            header_include_dirs=asked["include"],
+            extra_files=[str(project / source) for source in asked["sources"]],
+            show_detailed=True,
+            is_pytorch_extension=True,
+            hipify_extra_files_only=True,
+        )
+    for source, wanted in asked["sources"].items():
+        original = str(project / source)
+        # None: the source is itself the output of hipify.
+        made = Path(results[original].hipified_path or original)
+        if made != project / wanted:
+            (project / wanted).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(made, project / wanted)
+    found = _COUNT.search(said.getvalue())
+    return [call.strip() for call in found[2].split(",")] if found and int(found[1]) else []
+
+
+def translate_torch(module: ModuleType, include: Path, copy: Path, endings: list[str]) -> None:
+    """Copy torch's headers for stable-ABI kernels, translate them as torch's own build does, and keep the changed ones.
+
+    Below `torch/` hipify works in place, which is how the headers of a ROCm wheel come to be.
+    """
+    for folder in _STABLE_HEADERS:
+        if (include / folder).is_dir():
+            shutil.copytree(include / folder, copy / folder)
+    with contextlib.redirect_stdout(io.StringIO()):
+        module.hipify(
+            project_directory=str(copy), output_directory=str(copy), extensions=tuple(endings), show_progress=False
+        )
+    for header in copy.rglob("*"):
+        original = include / header.relative_to(copy)
+        if header.is_file() and original.is_file() and header.read_bytes() == original.read_bytes():
+            header.unlink()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

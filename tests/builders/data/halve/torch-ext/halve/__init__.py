@@ -1,0 +1,3 @@
+from ._ops import ops
+
+halve, twice = ops.halve, ops.twice

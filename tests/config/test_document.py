@@ -1,0 +1,153 @@
+"""Reading TOML: what is refused, and where things stand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import mutations
+from kci.config import document as document_module
+from kci.config.document import Document, KeyPath, index_places, parse_document, read_document
+from kci.diagnostics import Diagnostic, Span
+from kci.errors import FindingsError
+
+
+def refused(raw: bytes) -> Diagnostic:
+    with pytest.raises(FindingsError) as caught:
+        parse_document(raw, "build.toml")
+    (found,) = caught.value.diagnostics
+    return found
+
+
+def parse(text: str) -> Document:
+    return parse_document(text.encode(), "build.toml")
+
+
+def text_at(document: Document, span: Span | None) -> str:
+    """What stands at a place, if it is on one line."""
+    assert span
+    assert span.line == span.end_line
+    return (document.line(span.line) or "")[span.column - 1 : span.end_column - 1]
+
+
+@pytest.mark.parametrize(
+    ("raw", "rule", "place"),
+    [
+        (b"a = 1\nb = \xff", "KCI003", (2, 5)),
+        (b"a = 1\nb = ", "KCI004", (2, 5)),
+        (b"a = 1\r\nb == 2", "KCI004", (2, 4)),
+        ("a = 'é' x".encode(), "KCI004", (1, 9)),
+        (b"\xef\xbb\xbfa", "KCI004", (1, 2)),
+        (b"\xef\xbb\xbf\xef\xbb\xbfa = 1", "KCI004", (1, 1)),
+        (b"a = 1\na = 2", "KCI004", (2, 6)),
+        (b"a = 1\x00", "KCI004", (1, 6)),
+        (b"a = 1\rb = 2", "KCI004", (1, 6)),
+        (b"x = 0\n" + b"a." * 32 + b"a = 1", "KCI004", (2, 1)),
+        (b"x = {" + b"a." * 32 + b"a = 1}", "KCI004", (1, 6)),
+        (b"a = " + b"[" * 5000, "KCI004", (0, 0)),
+        (b"a = " + b"1" * 5000, "KCI004", (0, 0)),
+        (b"#" * (document_module.MAX_BYTES + 1), "KCI002", (0, 0)),
+    ],
+    ids=range(14),
+)
+def test_what_is_no_toml_is_refused_at_its_place(raw: bytes, rule: str, place: tuple[int, int]) -> None:
+    found = refused(raw)
+    assert (found.rule, (found.line, found.column)) == (rule, place), found
+
+
+def test_dots_in_strings_and_comments_are_no_keys() -> None:
+    text = "# " + "a. " * 100 + '\nx = ["' + '", "'.join(f"csrc/a.b{number}.cu" for number in range(500)) + '"]\n'
+    assert len(parse(text).data["x"]) == 500
+
+
+def test_many_dotted_keys_are_refused() -> None:
+    found = refused(b"".join(b"a%d.b = 1\n" % number for number in range(20_001)))
+    assert found.message == "more than 20000 dotted keys"
+    assert found.line == 20_001
+
+
+TEXT = """\
+general.name = "ab"  # dotted
+[torch]  # c
+"stable-abi" = { cuda = "2.11", 'xpu' = "é", rocm = "2.9" }
+src = [
+  "a",  # first
+  ["b"],
+]
+[kernel."a.b"]
+backend = 1
+[[list]]
+x = 1
+[[list]]
+x = 2
+[list.below]
+y = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "key", "value"),
+    [
+        (("general",), 1, "general", '"ab"'),
+        (("general", "name"), 1, "name", '"ab"'),
+        (("torch",), 2, "torch", "torch"),
+        (("torch", "stable-abi", "cuda"), 3, "cuda", '"2.11"'),
+        (("torch", "stable-abi", "xpu"), 3, "'xpu'", '"é"'),
+        (("torch", "stable-abi", "rocm"), 3, "rocm", '"2.9"'),
+        (("torch", "src", 0), 5, '"a"', '"a"'),
+        (("torch", "src", 1, 0), 6, '"b"', '"b"'),
+        (("kernel", "a.b", "backend"), 9, "backend", "1"),
+        (("list", 1, "x"), 13, "x", "2"),
+        (("list", 1, "below", "y"), 15, "y", "3"),
+    ],
+)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_places(path: KeyPath, line: int, key: str, value: str, newline: str, start: str) -> None:
+    document = parse(start + TEXT.replace("\n", newline))
+    spans = document.spans(path)
+    assert spans
+    assert spans[0].line == line
+    assert (text_at(document, spans[0]), text_at(document, spans[1])) == (key, value)
+
+
+def test_what_stands_nowhere_is_placed_at_its_nearest_parent() -> None:
+    document = parse(TEXT)
+    assert document.key_span(("torch", "missing")) == document.key_span(("torch",))
+    assert document.value_span(("torch", "src", 9, "x")) == document.key_span(("torch", "src"))
+    assert document.value_span(("nowhere", "x")) is None
+    assert document.spans(("nowhere",)) is None
+    assert document.line(0) is None
+    assert document.line(99) is None
+
+
+def test_every_value_of_every_seed_file_has_a_place() -> None:
+    for raw in mutations.seeds().values():
+        document = parse_document(raw, "build.toml")
+        for path in mutations.key_paths(document.data):
+            assert document.spans(path), path
+
+
+def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_module, "MAX_PLACES", 10)
+    assert len(index_places("x = [" + "1, " * 1000 + "]\n" + "[a]\ny = 1\n" * 1)) == 10
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    fifo = tmp_path / "pipe"
+    os.mkfifo(fifo)
+    (tmp_path / "directory").mkdir()
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for name, rule in {
+        "missing": "KCI001",
+        "pipe": "KCI002",
+        "directory": "KCI002",
+        "loop": "KCI002",
+        "\0": "KCI002",
+    }.items():
+        with pytest.raises(FindingsError) as caught:
+            read_document(tmp_path / name, "build.toml")
+        assert [found.rule for found in caught.value.diagnostics] == [rule]

@@ -1,0 +1,142 @@
+"""Which edition a file is, and what is said about files of older ones: format sections 1.2 and 1.9, trap 2."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import kernel
+from kci.config.editions import older_version
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
+
+GENERAL = '[general]\nname = "ab"\nversion = 1\nlicense = "x"\nbackends = ["cuda", "xpu"]\n'
+
+
+def problems(text: str) -> list[Diagnostic]:
+    with pytest.raises(FindingsError) as caught:
+        kernel(text)
+    return list(caught.value.diagnostics)
+
+
+@pytest.mark.parametrize("edition", ["5", "0x5", "+5", "0b101"])
+def test_edition_5(edition: str) -> None:
+    read = kernel(f"{GENERAL}edition = {edition}\n[torch]\n")
+    assert read.edition == 5
+    assert read.diagnostics == ()
+
+
+@pytest.mark.parametrize(
+    ("edition", "message"),
+    [
+        ("4", "unsupported build edition 4"),
+        ("3", "unsupported build edition 3"),
+        ("0", "unsupported build edition 0"),
+        ("6", "unsupported build edition 6"),
+        ("4294967295", "unsupported build edition 4294967295"),
+        ("4294967296", "invalid `general.edition`"),
+        ("-1", "invalid `general.edition`"),
+        ("5.0", "invalid `general.edition`"),
+        ('"5"', "invalid `general.edition`"),
+        ("true", "invalid `general.edition`"),
+        ("1979-05-27", "invalid `general.edition`"),
+        ("[5]", "invalid `general.edition`"),
+    ],
+)
+def test_any_other_edition_is_refused_and_nothing_else_is_tried(edition: str, message: str) -> None:
+    (found,) = problems(f"{GENERAL}edition = {edition}\nnonsense = 1\n")
+    assert found.rule == "KCI105"
+    assert message in found.message
+    assert (found.line, found.column) == (6, 11)
+
+
+def test_without_an_edition_it_is_edition_4_with_one_warning() -> None:
+    read = kernel(GENERAL + '[torch]\nstable-abi = "2.9"\n')
+    assert read.edition == 4
+    assert [found.rule for found in read.diagnostics] == ["KCI107"]
+    assert "kci update ." in read.diagnostics[0].hint
+    assert str(read.build.stable_abi("cuda")) == str(read.build.stable_abi("xpu")) == "2.9"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "line"),
+    [
+        ("kernel-depends = []\n[torch]", "general.kernel-depends", 6),
+        ("[general.tpu]\n[torch]", "general.tpu", 6),
+        ("[general.cuda]\nkernel-depends = []\n[torch]", "general.cuda.kernel-depends", 7),
+        ("[general.xpu]\nkernel-depends = []\n[torch]", "general.xpu.kernel-depends", 7),
+        ("[general.neuron]\nkernel-depends = []\n[torch]", "general.neuron.kernel-depends", 7),
+        ('[torch]\nstable-abi = { cuda = "2.9" }', "torch.stable-abi", 7),
+        ("[torch.stable-abi]", "torch.stable-abi", 6),
+    ],
+)
+def test_edition_4_has_no_newer_keys(text: str, key: str, line: int) -> None:
+    (found,) = problems(f"{GENERAL}{text}\n")
+    assert (found.rule, found.line) == ("KCI105", line)
+    assert found.message.startswith(f"`{key}` exists from edition 5 on")
+    assert kernel(f"{GENERAL}edition = 5\n{text}\n")
+
+
+def test_edition_4_has_source_and_noarch() -> None:
+    assert kernel(GENERAL + 'source = "https://h/x"\n[torch-noarch]\n').edition == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (GENERAL.replace("version = 1\n", "") + "[torch]\n", "it lacks `version`"),
+        (GENERAL.replace('license = "x"\n', "") + "[torch]\n", "it lacks `license`"),
+        (GENERAL, "it lacks a framework table"),
+        (GENERAL.replace("version = 1\n", "") + "[tvm-ffi]\nsrc = []\n", "it lacks `version`"),
+        ('[general]\nname = "ab"\nbackends = []\n', "`version` and `license` and a framework table"),
+    ],
+)
+def test_version_3_is_refused_with_the_command_that_rewrites_it(text: str, why: str) -> None:
+    (found,) = problems(text)
+    assert found.rule == "KCI108"
+    assert why in found.message
+    assert found.hint == "run `kci update .`"
+    assert found.line == 1
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        'source = "https://h/x"',
+        "kernel-depends = []",
+        "unknown = 1",
+        "[torch-noarch]",
+        "[torch]\n[tvm-ffi]\nsrc = []",
+        "[torch]\ncxx-flags = []",
+        '[torch]\nstable-abi = "2.9"',
+        "[torch]\nsrcs = []",
+        "[general.tpu]",
+        '[kernel.a]\nbackend = "cuda"\nsrc = []',
+    ],
+)
+def test_what_version_3_does_not_have_makes_it_an_invalid_later_file(extra: str) -> None:
+    rules = {found.rule for found in problems(GENERAL.replace("version = 1\n", "") + extra)}
+    assert "KCI108" not in rules
+    assert "KCI102" in rules
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('[general]\nname = "ab"\n[torch]\nuniversal = true\n', 1),
+        ('[general]\nname = "ab"\n[torch]\n[kernel.a]\nlanguage = "cuda-hipify"\nsrc = []\ndepends = []\n', 1),
+        ('[general]\nname = "ab"\nuniversal = false\n[torch]\n[kernel.a]\nbackend = "cuda"\n', 2),
+        ('[general]\nname = "ab"\ncuda-minver = "12.4"\n[torch]\n', 2),
+        ('[general]\nname = "ab"\ncuda-maxver = "12.4"\n', 2),
+    ],
+)
+def test_versions_1_and_2_are_refused_by_name(text: str, version: int) -> None:
+    (found,) = problems(text)
+    assert found.rule == "KCI109"
+    assert f"version {version} file" in found.message
+
+
+def test_a_wrong_later_file_is_not_taken_for_an_old_one() -> None:
+    assert older_version({}) is None
+    assert older_version({"general": 1}) is None
+    assert {found.rule for found in problems(GENERAL + "universal = true\n[torch]\n")} == {"KCI101"}
+    assert {found.rule for found in problems('[general]\nname = "ab"\n[torch]\n')} == {"KCI102"}

@@ -1,0 +1,286 @@
+"""What a build.toml may say: format section 1, and what is said about one that says something else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import kernel
+from kci.config import update
+from kci.config.discover import find_kernels, read_kernels
+from kci.config.explain import MAX_PROBLEMS
+from kci.config.model import CudaComponent, to_data
+from kci.config.reader import parse_kernel, read_kernel
+from kci.diagnostics import Diagnostic, Severity, rules
+from kci.errors import FindingsError
+
+HEAD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
+GOOD = HEAD + "[torch]\n"
+COMPONENT = '[kernel.k]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'
+
+
+def found_in(text: str | bytes) -> list[Diagnostic]:
+    """Everything that reading says about a file, right or wrong."""
+    try:
+        return list(parse_kernel(text.encode() if isinstance(text, str) else text).diagnostics)
+    except FindingsError as error:
+        return list(error.diagnostics)
+
+
+# --- every rule of reading speaks where it should and is silent where it should ---------------------------------------
+
+CASES: list[tuple[str, str | bytes, tuple[int, int]]] = [
+    ("KCI002", b"#" * 2_000_000, (0, 0)),
+    ("KCI003", b"# \xff", (1, 3)),
+    ("KCI004", "x", (1, 2)),
+    ("KCI101", GOOD + "scr = []", (8, 1)),
+    ("KCI102", GOOD.replace('license = "x"\n', ""), (1, 2)),
+    ("KCI103", GOOD + "src = 1", (8, 7)),
+    ("KCI104", GOOD + 'minver = "2.x"', (8, 10)),
+    ("KCI105", GOOD.replace("edition = 5", "edition = 4"), (4, 11)),
+    ("KCI106", GOOD + "[torch-noarch]", (8, 2)),
+    ("KCI107", GOOD.replace("edition = 5\n", ""), (1, 2)),
+    ("KCI108", GOOD.replace('edition = 5\nlicense = "x"\n', ""), (1, 2)),
+    ("KCI109", '[general]\nname = "ab"\nuniversal = true\n', (1, 2)),
+    ("KCI110", HEAD + "[torch-noarch]\ncuda_capabilities = []\ncuda-capabilities = []", (9, 1)),
+    ("KCI111", HEAD + "[torch-noarch]\ncuda-capabilities = []", (8, 1)),
+    ("KCI112", GOOD + 'stable-abi = { xpu = "2.11" }', (8, 16)),
+    ("KCI116", GOOD + "src = [" + "1," * 500 + "]", (0, 0)),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "place"),
+    [pytest.param(*case, id=case[0], marks=pytest.mark.rule(case[0], triggers=True)) for case in CASES],
+)
+def test_a_rule_speaks_at_its_place(rule: str, text: str | bytes, place: tuple[int, int]) -> None:
+    (found, *_) = (one for one in found_in(text) if one.rule == rule)
+    assert (found.line, found.column) == place
+    assert found.severity is rules()[rule].severity
+    assert found.path == "build.toml"
+
+
+SILENT = ["KCI001", "KCI114", "KCI115", *(case[0] for case in CASES)]
+
+
+@pytest.mark.parametrize("rule", [pytest.param(rule, marks=pytest.mark.rule(rule, triggers=False)) for rule in SILENT])
+def test_a_rule_is_silent_about_a_right_file(rule: str, tmp_path: Path) -> None:
+    file = tmp_path / "build.toml"
+    file.write_text(GOOD + 'stable-abi = { cuda = "2.11" }\n' + COMPONENT)
+    assert rule not in [found.rule for found in read_kernel(tmp_path).diagnostics]
+    assert update.plan_update(file.read_bytes()).changes == ()
+
+
+@pytest.mark.rule("KCI001", triggers=True)
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match=r"there is no build\.toml here"):
+        read_kernel(tmp_path)
+
+
+@pytest.mark.rule("KCI113", triggers=True)
+def test_no_license_to_update_with() -> None:
+    with pytest.raises(FindingsError, match="without `license`"):
+        update.plan_update(b'[general]\nname = "ab"\nbackends = []\n')
+
+
+@pytest.mark.rule("KCI113", triggers=False)
+def test_a_license_to_update_with() -> None:
+    assert update.plan_update(b'[general]\nname = "ab"\nlicense = "x"\nbackends = []\n').changes
+
+
+@pytest.mark.rule("KCI114", triggers=True)
+def test_an_update_that_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update._Edits, "apply", lambda *_: GOOD.encode())
+    with pytest.raises(FindingsError, match="cannot update"):
+        update.plan_update(GOOD.replace("version = 1\nedition = 5", "version = 2").encode())
+
+
+@pytest.mark.rule("KCI115", triggers=True)
+def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    planned = update.plan_update(GOOD.replace("edition = 5\n", "").encode())
+    with pytest.raises(FindingsError, match="cannot be written: No such file"):
+        update.write_update(tmp_path / "build.toml", planned)
+
+
+# --- section 1 and the traps that touch reading -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD,
+        GOOD + "[kernel]\n",
+        GOOD + COMPONENT.replace('"cuda"', '"rocm"'),  # a backend that is not declared
+        GOOD + '[kernel.""]\nbackend = "cpu"\ndepends = []\nsrc = []\n',
+        GOOD.replace('["cuda"]', '["cuda", "cuda"]'),
+        GOOD.replace('["cuda"]', "[]"),
+        GOOD.replace("version = 1", "version = 0"),
+        GOOD.replace('license = "x"', 'license = ""'),
+        GOOD + "stable-abi = {}",
+        HEAD + 'python-depends = ["no-such-package"]\n[torch]\n',  # trap 11: names are looked up later
+        HEAD + "[general.cuda]\nminver = '13.2'\nmaxver = '12.6'\n[torch]\n",
+        HEAD + "[general.neuron]\n[general.xpu]\n[general.tpu]\n[torch-noarch]\n",
+        HEAD + "[tvm-ffi]\nsrc = []\n",
+        HEAD + "[torch-noarch]\n" + COMPONENT,
+    ],
+)
+def test_what_the_reference_accepts(text: str) -> None:
+    assert found_in(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "said"),
+    [
+        (HEAD, "KCI106", "no framework table"),
+        (GOOD + "[tvm-ffi]\nsrc = []", "KCI106", "`[tvm-ffi]` stands beside `[torch]`"),
+        (HEAD + "[tvm-ffi]", "KCI102", "`tvm-ffi` lacks the key `src`"),
+        (GOOD + "[kernel.a]\n", "KCI102", "`kernel.a` lacks the key `backend`"),
+        (GOOD + '[kernel.a]\nbackend = "cuda"\nsrc = []', "KCI102", "`kernel.a` lacks the key `depends`"),
+        (
+            GOOD + '[kernel.a]\nbackend = "tpu"\ndepends = []\nsrc = []',
+            "KCI104",
+            "'tpu' is not a backend for a component",
+        ),
+        (GOOD + COMPONENT + "rocm-archs = []", "KCI101", "`rocm-archs` is not a key of `[kernel.k]`"),
+        (GOOD + COMPONENT + "cuda_capabilities = []", "KCI101", "`cuda_capabilities` is not a key"),
+        (GOOD + COMPONENT.replace('["torch"]', '["cutlass_9"]'), "KCI104", "'cutlass_9' is not a C++ dependency"),
+        (GOOD + "minver = 2.12", "KCI103", "`torch.minver` must be a string, not a float"),
+        (GOOD + 'stable-abi = { npu = "2.11" }', "KCI101", "`npu` is not a key of `[torch.stable-abi]`"),
+        (GOOD + "stable-abi = 2.11", "KCI103", "must be a version or a table"),
+        (HEAD + "[general.rocm]\n[torch]", "KCI101", "`rocm` is not a key of `[general]`"),
+        (
+            HEAD + "[general.tpu]\nkernel-depends = []\n[torch]",
+            "KCI101",
+            "`kernel-depends` is not a key of `[general.tpu]`",
+        ),
+        (GOOD.replace('["cuda"]', '"cuda"'), "KCI103", "`general.backends` must be an array, not a string"),
+        (GOOD.replace('["cuda"]', '["npu"]'), "KCI104", "'npu' is not a backend"),
+        (GOOD.replace("version = 1", "version = -1"), "KCI104", "`general.version` must not be negative"),
+        (GOOD.replace("version = 1", "version = true"), "KCI103", "must be an integer, not a boolean"),
+        (GOOD.replace("version = 1", "version = 1979-05-27"), "KCI103", "must be an integer, not a date or time"),
+        (HEAD + "hub = 1979-05-27\n[torch]", "KCI103", "`general.hub` must be a table, not a date or time"),
+        (HEAD + 'upstream = "ftp://x/y"\n[torch]', "KCI104", "has the scheme 'ftp'"),
+        (HEAD + 'kernel-depends = [{ repo-id = "a/b" }]\n[torch]', "KCI104", "exactly one of `version` and `revision`"),
+        (GOOD + "other = 1\n[other]", "KCI101", "`other` is not a key of a build.toml"),
+        ("general = 1\n[torch]", "KCI103", "`general` must be a table, not an integer"),
+        ("[torch]", "KCI102", "the file lacks the key `general`"),
+    ],
+)
+def test_what_the_reference_refuses(text: str, rule: str, said: str) -> None:
+    assert any(found.rule == rule and said in found.message for found in found_in(text)), found_in(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        (GOOD + "scr = []", "did you mean `src`?"),
+        (GOOD + "stable_abi = '2.11'", "did you mean `stable-abi`?"),
+        (GOOD.replace('["cuda"]', '["cudaa"]'), "did you mean `cuda`?"),
+        (GOOD.replace('["cuda"]', '["CUDA"]'), "did you mean `cuda`?"),
+        (GOOD + COMPONENT.replace('["torch"]', '["cutlass-3-9"]'), "did you mean `cutlass_3_9`?"),
+        (GOOD.replace("[torch]", "[troch]"), "did you mean `torch`?"),
+        (GOOD + "minver = 2.12", 'write it as "2.12"'),
+        (GOOD + "src = 'a.cpp'", 'write it as ["a.cpp"]'),
+    ],
+)
+def test_hints_name_what_was_probably_meant(text: str, hint: str) -> None:
+    assert hint in [found.hint for found in found_in(text)]
+
+
+def test_all_errors_are_found_at_once_in_file_order() -> None:
+    text = GOOD.replace('"ab"', '"A"').replace('["cuda"]', '["npu"]') + "scr = []\nminver = 2\n" + COMPONENT + "x = 1\n"
+    assert [(found.rule, found.line) for found in found_in(text)] == [
+        ("KCI104", 2), ("KCI104", 6), ("KCI101", 8), ("KCI103", 9), ("KCI101", 14),
+    ]  # fmt: skip
+
+
+def test_a_long_list_of_problems_is_cut() -> None:
+    found = found_in(GOOD + "src = [" + "1," * 10_000 + "]")
+    assert len(found) == MAX_PROBLEMS + 1
+    assert found[0].rule == "KCI116"
+
+
+def test_trap_1_noarch_takes_both_spellings_but_not_at_once() -> None:
+    for keys, expected in {
+        "cuda_capabilities = ['9.0']\nrocm_archs = ['gfx942']": [],
+        "cuda-capabilities = ['9.0']\nrocm-archs = ['gfx942']": ["KCI111", "KCI111"],
+        "cuda-capabilities = []\ncuda_capabilities = []": ["KCI110"],
+    }.items():
+        found = found_in(HEAD + "[torch-noarch]\n" + keys)
+        assert [one.rule for one in found] == expected
+    read = kernel(HEAD + "[torch-noarch]\ncuda-capabilities = ['9.0']")
+    assert read.build.torch_noarch
+    assert read.build.torch_noarch.cuda_capabilities == ("9.0",)
+
+
+def test_trap_3_an_undeclared_backend_of_the_stable_abi_is_ignored() -> None:
+    read = kernel(GOOD + 'stable-abi = { cuda = "2.11", xpu = "2.11" }')
+    assert [(one.rule, one.severity) for one in read.diagnostics] == [("KCI112", Severity.INFO)]
+    assert str(read.build.stable_abi("cuda")) == "2.11"
+
+
+def test_trap_3_a_string_means_every_backend_in_edition_5_too() -> None:
+    read = kernel(GOOD + 'stable-abi = "2.11"')
+    assert str(read.build.stable_abi("cuda")) == str(read.build.stable_abi("xpu")) == "2.11"
+
+
+def test_trap_5_bounds_are_normalised_when_compared_and_kept_as_spelt() -> None:
+    read = kernel(HEAD + '[general.cuda]\nmaxver = "13"\n[torch]\nminver = "2.12.0"\n')
+    assert read.build.general.cuda
+    assert read.build.general.cuda.maxver == (13,)
+    assert read.build.torch
+    assert str(read.build.torch.minver) == "2.12.0"
+
+
+def test_a_build_knows_its_parts() -> None:
+    read = kernel(GOOD + 'pyext = ["py", "json", "pyi", "txt"]\n' + COMPONENT).build
+    assert (read.name, read.framework_name, read.data_extensions) == ("ab", "torch", ("json", "txt"))
+    assert list(read.components("cuda")) == ["k"]
+    assert isinstance(read.kernel["k"], CudaComponent)
+    assert read.components("rocm") == {}
+    assert kernel(HEAD + "[torch-noarch]").build.framework_name == "torch-noarch"
+    assert kernel(HEAD + "[tvm-ffi]\nsrc = []").build.framework_name == "tvm-ffi"
+
+
+def test_plain_data_has_everything_as_it_was_spelt() -> None:
+    text = HEAD + "[torch]\nminver = ' 2.10 '\nstable-abi = { cuda = '2.11' }\n" + COMPONENT + "cuda-minver = '12.8'\n"
+    data: dict[str, Any] = to_data(kernel(text).build)
+    assert data["torch"] == {"src": [], "minver": "2.10", "stable-abi": {"cuda": "2.11"}}
+    assert data["kernel"]["k"] == {"backend": "cuda", "depends": ["torch"], "src": [], "cuda-minver": "12.8"}
+    assert to_data(kernel(text.replace("2.10", "2.10.0")).build) != data
+
+
+def test_a_place_is_a_line_of_the_file() -> None:
+    read = kernel(GOOD + COMPONENT)
+    assert read.place(("kernel", "k", "src")) == ("build.toml", 11)
+    assert read.place(()) == ("build.toml", 0)
+
+
+# --- finding kernels --------------------------------------------------------------------------------------------------
+
+
+def make(directory: Path, text: str = GOOD) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "build.toml").write_text(text)
+
+
+def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("b", "a", "group/c", ".hidden/d", "a/inner"):
+        make(Path(name))
+    assert find_kernels([]) == ["a", "b", "group/c"]
+    assert find_kernels(["b/", "a/build.toml", "b"]) == ["a", "b"]
+    assert [read.directory for read in read_kernels(["a", "b"])] == ["a", "b"]
+
+
+def test_every_invalid_kernel_is_reported_by_its_own_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        make(Path(name), GOOD + "scr = []")
+    make(Path("c"))
+    with pytest.raises(FindingsError, match=r"2 of 3 build\.toml are invalid") as caught:
+        read_kernels([os.curdir])
+    assert [found.path for found in caught.value.diagnostics] == ["a/build.toml", "b/build.toml"]
