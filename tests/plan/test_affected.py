@@ -11,6 +11,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kci.catalog.rows import Catalog
@@ -106,6 +107,12 @@ def test_a_kernel_at_the_root_owns_every_file(catalog: Catalog) -> None:
     kernel = read_kernel(REPO / "norm")
     here = View("norm", "", kernel.build, select(kernel, catalog).variants, scan(REPO / "norm", kernel.build))
     assert [item.kernel for item in affected(["csrc/cuda/norm.cu"], [here])] == ["norm"]
+
+
+def test_a_kernel_inside_of_another_owns_its_files_alone(catalog: Catalog) -> None:
+    outer, inner = views({}, catalog)
+    outer, inner = (msgspec.structs.replace(item, directory=path) for item, path in ((outer, ""), (inner, "deep/k")))
+    assert [item.kernel for item in affected(["deep/k/x", "deep/x"], [outer, inner])] == ["pyonly", "norm"]
 
 
 def test_a_catalog_file_decides_every_kernel(catalog: Catalog) -> None:

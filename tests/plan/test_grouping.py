@@ -77,10 +77,16 @@ def test_a_timeout_that_no_job_may_have_is_cut(matrix: Matrix) -> None:
     assert {leg.timeout for leg in elsewhere.legs if leg.system == "x86_64-linux"} == {7200}
 
 
-def test_two_images_for_one_toolkit_are_told_apart(catalog: Catalog) -> None:
-    made = compute_matrix([torch_kernel(["cuda"])], catalog)
-    legs = grouped(made, "image").legs
-    assert len({leg.name for leg in legs}) == len(legs)
+def test_backends_of_one_image_share_a_leg_if_their_limits_are_the_same(matrix: Matrix) -> None:
+    one = {"x86_64-linux": "docker.io/some/image:1"}
+    build = {name: msgspec.structs.replace(item, image=one) for name, item in default_runners().build.items()}
+    together = [leg.name for leg in grouped(matrix, "image", build=build).legs]
+    assert sorted(together) == ["cpu-cuda-rocm-x86_64-linux", "cpu-cuda-rocm-x86_64-linux-2"], "and it is split by time"
+    limits = (LegLimit(backend="rocm", max_jobs=1),)
+    apart = grouped(matrix, "image", build=build, limits=limits).legs
+    assert {leg.max_jobs for leg in apart if "rocm" in leg.name} == {1}
+    assert {leg.max_jobs for leg in apart if "rocm" not in leg.name} == {None}
+    assert {leg.name for leg in apart if len(leg.variants) > 1} == {"cpu-cuda-x86_64-linux", "rocm-x86_64-linux"}
 
 
 def test_longest_legs_come_first(matrix: Matrix) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -66,10 +65,11 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
             last.append(item)
     legs = []
     for parts in groups.values():
+        label = _label([item for part in parts for item in part], grouping)
         for number, part in enumerate(parts, start=1):
-            label = part[0].variant.name if len(part) == 1 else _label(part, grouping)
-            legs.append(_leg(kernel, part, label if number == 1 or len(part) == 1 else f"{label}-{number}"))
-    return _told_apart(legs)
+            own = part[0].variant.name if len(part) == 1 else label if number == 1 else f"{label}-{number}"
+            legs.append(_leg(kernel, part, own))
+    return legs
 
 
 def _key(item: Placed, grouping: Grouping) -> tuple[object, ...]:
@@ -95,21 +95,6 @@ def _label(part: Sequence[Placed], grouping: Grouping) -> str:
         return f"{COMPUTE_PREFIX[first.backend]}{major}{minor}-{first.system}"
     backends = {item.variant.backend for item in part}
     return f"{'-'.join(sorted(backends))}-{first.system}"
-
-
-def _told_apart(legs: list[Leg]) -> list[Leg]:
-    """Legs of one label (two images for one toolkit, say) get a part of the hash of what they build."""
-    seen = [leg.name for leg in legs]
-    return [
-        leg
-        if seen.count(leg.name) == 1
-        else _renamed(leg, f"{leg.name}-{hashlib.sha256(leg.variant.encode()).hexdigest()[:8]}")
-        for leg in legs
-    ]
-
-
-def _renamed(leg: Leg, name: str) -> Leg:
-    return msgspec.structs.replace(leg, name=name, artifact=artifact_name(leg.kernel, name))
 
 
 def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:

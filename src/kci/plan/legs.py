@@ -141,7 +141,7 @@ def place(
     return Place(
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
         image=image,
-        timeout=min(limit.timeout or build.timeout, most_minutes(runner)),
+        timeout=limit.timeout or build.timeout,
         minutes=minutes,
         setup=build.setup,
         measured=measured,
