@@ -45,6 +45,7 @@ def main() -> None:
     artifact.parent.mkdir(parents=True, exist_ok=True)
     options = [f"--variant={variant}", f"--builder={builder}", f"--container={container}"]
     options += [f"--tier={tier}"] if (tier := text_input("tier")) else []
+    options += [f"--jobs={jobs}"] if (jobs := text_input("jobs")) else []
     command = kci_command("build", *options, f"--output={output}", f"--pack={artifact}", "--", kernel)
     with group(f"Build {variant}"):
         code = subprocess.run(command, check=False).returncode

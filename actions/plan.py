@@ -30,11 +30,13 @@ def main() -> None:
     arguments += [f"--only={glob}" for glob in words_input("only")]
     if base := text_input("affected-base"):
         arguments.append(f"--affected={base}")
+    arguments += [f"--published={manifest}" for manifest in lines_input("published")]
     arguments += ["--", *(lines_input("kernels") or ["."])]
     with group("Plan"):
         legs: list[dict[str, Any]] = json.loads(answer("plan", "--format=github", *arguments))["include"]
-        plan: dict[str, Any] = json.loads(answer("plan", "--format=json", *arguments))
-    left_out = [(item["kernel"], item["variant"], item.get("reason", "")) for item in plan.get("left_out", [])]
+        plan: dict[str, Any] = json.loads(answer("plan", "--format=json", "--fingerprints", *arguments))
+    unbuilt = [*plan.get("left_out", []), *plan.get("skipped", [])]
+    left_out = [(item["kernel"], item["variant"], item.get("reason", "")) for item in unbuilt]
     if is_fork():
         legs, refused = split_for_fork(legs)
         left_out += refused
@@ -61,14 +63,23 @@ def split_for_fork(legs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
 
 
 def compact_plan(plan: dict[str, Any], legs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The plan without its legs: what the merged tree must have. Kernels of which nothing is built are left out."""
+    """The plan without its legs: what the merged tree must have. Kernels of which nothing is built are left out.
+
+    What is published already is still planned: merging carries it over. The fingerprints let merging record what each
+    variant was made from, for the next run to compare with.
+    """
     built = {(leg["kernel"], leg["variant"]) for leg in legs}
+    there = {(item["kernel"], item["variant"]) for item in plan.get("skipped", [])}
     kernels = []
     for kernel in plan["kernels"]:
-        planned = [variant for variant in kernel["planned"] if (kernel["name"], variant) in built]
-        if planned:
-            kernels.append({**{key: kernel[key] for key in ("name", "path", "version")}, "planned": planned})
-    return {"schema": plan["schema"], "tier": plan["tier"], "kernels": kernels}
+        name, prints = kernel["name"], kernel.get("fingerprints") or {}
+        planned = [variant for variant in kernel["planned"] if (name, variant) in built | there]
+        if any((name, variant) in built for variant in planned):
+            entry = {key: kernel[key] for key in ("name", "path", "version")} | {"planned": planned}
+            wanted = {variant: prints[variant] for variant in planned if variant in prints}
+            kernels.append(entry | ({"fingerprints": wanted} if wanted else {}))
+    compact = {"schema": plan["schema"], "tier": plan["tier"], "kernels": kernels}
+    return compact | ({"commit": plan["commit"]} if plan.get("commit") else {})
 
 
 def compact_json(value: object) -> str:

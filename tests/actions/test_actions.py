@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from act.harness import copy_checkout
+from act.harness import commit_all, copy_checkout
 
 pytestmark = pytest.mark.network
 
@@ -90,7 +90,10 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
     assert plan.outputs["has-work"] == "true"
     include = json.loads(plan.outputs["matrix"])["include"]
     assert [leg["variant"] for leg in include] == ["torch-cpu", "torch-cuda"]
-    assert json.loads(plan.outputs["plan"]) == {
+    compact = json.loads(plan.outputs["plan"])
+    prints = compact["kernels"][0].pop("fingerprints")
+    assert set(prints) == {"torch-cpu", "torch-cuda"}
+    assert compact == {
         "schema": 1,
         "tier": "release",
         "kernels": [{"name": "some-kernel", "path": "some", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}],
@@ -102,7 +105,7 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
     for leg in include:
         built = runner.run(
             "build", repository, kernel=leg["path"], variant=leg["variant"], container="none", upload="true",
-            extra={"GITHUB_RUN_ATTEMPT": "3"},
+            jobs="1", extra={"GITHUB_RUN_ATTEMPT": "3"},
         )  # fmt: skip
         assert built.code == 0, built.log
         assert "::group::Install" not in built.log
@@ -128,6 +131,42 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
         assert {"kci-manifest.json", "torch-cpu/__init__.py", "torch-cuda/metadata.json"} <= set(names)
         assert names == sorted(names)
         assert {member.mtime for member in archive} == {0}
+
+
+def test_what_is_published_is_not_built_again_and_still_planned(
+    runner: Runner, repository: Path, tmp_path: Path
+) -> None:
+    """A second run against the tree of the first: one variant's sources changed, so one variant is built."""
+    commit_all(repository)
+    into = tmp_path / "tree"
+
+    def run_all(published: str) -> list[str]:
+        plan = runner.run("plan", repository, kernels="some", only="torch-c*", published=published)
+        assert plan.code == 0, plan.log
+        legs = [leg["variant"] for leg in json.loads(plan.outputs["matrix"])["include"]]
+        downloads = tmp_path / f"downloads-{bool(published)}"
+        for variant in legs:
+            built = runner.run("build", repository, kernel="some", variant=variant, container="none", upload="true")
+            assert built.code == 0, built.log
+            (downloads / variant).mkdir(parents=True)
+            shutil.copy(built.outputs["artifact"], downloads / variant)
+        if legs:
+            merged = runner.run(
+                "merge", repository, artifacts=str(downloads), into=str(into), plan=plan.outputs["plan"],
+                allow_partial="false",
+            )  # fmt: skip
+            assert merged.code == 0, merged.log
+            assert merged.outputs["complete"] == "true"
+        return legs
+
+    assert run_all("") == ["torch-cpu", "torch-cuda"]
+    assert run_all(str(into / "kci-manifest.json")) == []
+    text = (repository / "some" / "build.toml").read_text()
+    (repository / "some" / "build.toml").write_text(
+        text.replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
+    )
+    commit_all(repository)
+    assert run_all(str(into / "kci-manifest.json")) == ["torch-cuda"]
 
 
 def test_nothing_to_do(runner: Runner, repository: Path) -> None:

@@ -92,6 +92,12 @@ def test_the_compact_plan_asks_only_for_what_is_built() -> None:
             {"name": "l", "path": "q", "version": 1, "planned": ["a"]},
         ],
     }  # fmt: skip
+    published = {**full, "skipped": [{"kernel": "k", "variant": "b"}, {"kernel": "l", "variant": "a"}], "commit": "c"}
+    published["kernels"] = [{**published["kernels"][0], "fingerprints": {"a": "1", "b": "2", "x": "3"}}]  # type: ignore[index]
+    carried = plan.compact_plan(published, [{"kernel": "k", "variant": "a"}])
+    assert carried["commit"] == "c"
+    assert carried["kernels"][0]["planned"] == ["a", "b"], "what is published is in the tree too"
+    assert carried["kernels"][0]["fingerprints"] == {"a": "1", "b": "2"}
     compact = plan.compact_plan(full, [{"kernel": "k", "variant": "a"}])
     assert compact == {
         "schema": 1, "tier": "pr", "kernels": [{"name": "k", "path": "p", "version": 2, "planned": ["a"]}],

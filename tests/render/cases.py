@@ -30,7 +30,7 @@ def leg(variant: str, runner: Any = ("ubuntu-24.04",), **more: Any) -> dict[str,
 
 
 CPU = leg("torch213-cxx11-cpu-x86_64-linux", image="docker.io/example/builder:cpu")
-GPU = leg("torch213-cxx11-cu130-x86_64-linux", ("self-hosted", "gpu"), timeout=350)
+GPU = leg("torch213-cxx11-cu130-x86_64-linux", ("self-hosted", "gpu"), timeout=350, max_jobs=4)
 NOARCH = leg("torch-cpu", timeout=15)
 
 
