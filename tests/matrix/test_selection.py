@@ -86,13 +86,17 @@ def test_every_conformance_case_agrees_with_the_reference(catalog: Catalog) -> N
             assert found == {system: of for system, of in expected.items() if of}, f"{case['name']} {tier}"
 
 
+@pytest.mark.rule("KCI208", triggers=False)
 @pytest.mark.parametrize(
     ("general", "torch", "gone", "rule", "line"),
     [
-        ('[general.cuda]\nminver = "13.0"', "", "cu126", "KCI202", 'minver = "13.0"'),
-        ('[general.cuda]\nmaxver = "13"', "", "cu132", "KCI203", 'maxver = "13"'),
-        ("", 'minver = "2.13.0"', "torch212", "KCI204", 'minver = "2.13.0"'),
-        ("", 'maxver = "2.12"', "torch213", "KCI205", 'maxver = "2.12"'),
+        pytest.param(*case, marks=pytest.mark.rule(case[3], triggers=True))
+        for case in (
+            ('[general.cuda]\nminver = "13.0"', "", "cu126", "KCI202", 'minver = "13.0"'),
+            ('[general.cuda]\nmaxver = "13"', "", "cu132", "KCI203", 'maxver = "13"'),
+            ("", 'minver = "2.13.0"', "torch212", "KCI204", 'minver = "2.13.0"'),
+            ("", 'maxver = "2.12"', "torch213", "KCI205", 'maxver = "2.12"'),
+        )
     ],
 )
 def test_bounds_compare_as_versions_and_name_their_line(
@@ -118,6 +122,7 @@ def test_the_stable_abi_version_does_not_filter_rows(catalog: Catalog) -> None:
     assert names(made, catalog, system="x86_64-linux") == ["torch-stable-abi299-cpu-x86_64-linux"]
 
 
+@pytest.mark.rule("KCI205", "KCI208", triggers=True)
 def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
     """With torch capped at 2.11 the only cpu row is not bundled: nothing is released, nothing is in a pull request."""
     made = torch_kernel(["cpu"], torch='maxver = "2.11"\nstable-abi = "2.9"')
@@ -133,6 +138,7 @@ def test_a_backend_without_a_component_turns_noarch(catalog: Catalog) -> None:
     assert "torch-cpu" in names(made, catalog, system="x86_64-linux")
 
 
+@pytest.mark.rule("KCI209", triggers=True)
 def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
     made = kernel("""
         [general]
@@ -152,6 +158,7 @@ def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
     assert [variant.torch for variant in select(made, catalog, Tier.PR).variants] == ["2.13", "2.13"]
 
 
+@pytest.mark.rule("KCI208", "KCI212", triggers=True)
 def test_tpu_is_noarch_and_never_bundled(catalog: Catalog) -> None:
     made = kernel("""
         [general]
@@ -188,6 +195,7 @@ def test_compat_lies_beside_the_window(catalog: Catalog) -> None:
     assert everything == released | {(variant.system, variant.name) for variant in compat}
 
 
+@pytest.mark.rule("KCI202", triggers=True)
 def test_a_bound_that_nobody_wrote_is_called_a_default(catalog: Catalog) -> None:
     from msgspec.structs import replace
 
@@ -199,6 +207,7 @@ def test_a_bound_that_nobody_wrote_is_called_a_default(catalog: Catalog) -> None
     )
 
 
+@pytest.mark.rule("KCI207", triggers=True)
 @pytest.mark.parametrize("spelling", ['stable-abi = "2.11"', '[torch.stable-abi]\ncpu = "2.11"'])
 def test_the_place_of_a_collapse_is_the_line_of_the_version(catalog: Catalog, spelling: str) -> None:
     made = torch_kernel(["cpu"], torch=spelling)

@@ -65,6 +65,7 @@ def test_a_bad_expression_is_told_with_its_place() -> None:
     assert (problem.rule, problem.line, problem.column) == ("KCI128", 6, 32)
 
 
+@pytest.mark.rule("KCI214", "KCI215", triggers=True)
 def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
     tier = tier_of("nightly", found())
     assert isinstance(tier, TierDefinition)

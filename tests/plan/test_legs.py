@@ -36,6 +36,7 @@ def test_every_variant_is_a_leg_or_left_out_with_a_reason(catalog: Catalog) -> N
     assert all(item.rule.startswith("KCI30") and item.reason for item in plan.left_out)
 
 
+@pytest.mark.rule("KCI301", "KCI303", triggers=False)
 def test_runner_and_image_follow_system_and_compute(catalog: Catalog) -> None:
     plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog))
     by_name = {leg.variant: leg for leg in plan.legs}
@@ -57,6 +58,7 @@ def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> No
     assert {leg.image for leg in plan.legs} == {""}
 
 
+@pytest.mark.rule("KCI303", triggers=True)
 def test_tvm_ffi_is_left_out(catalog: Catalog) -> None:
     made = kernel("""
         [general]
@@ -77,6 +79,7 @@ def test_tvm_ffi_is_left_out(catalog: Catalog) -> None:
     assert {item.rule for item in plan.left_out} == {"KCI303"}
 
 
+@pytest.mark.rule("KCI304", triggers=True)
 def test_two_kernels_of_one_name_are_refused(catalog: Catalog) -> None:
     with pytest.raises(FindingsError) as caught:
         make_plan(compute_matrix([kernel(NOARCH), kernel(NOARCH)], catalog))
@@ -93,6 +96,8 @@ def test_the_github_form_is_the_legs(catalog: Catalog) -> None:
     assert as_json(plan)["schema"] == 1
 
 
+@pytest.mark.rule("KCI304", triggers=False)
+@pytest.mark.rule("KCI305", triggers=True)
 def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
     many = [
         kernel(NOARCH.replace("py-only", f"py-{number}").replace('"cpu", "cuda", "metal"', '"cpu"'))
@@ -104,6 +109,7 @@ def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
     assert len(json.loads(github_matrix(make_plan(compute_matrix(many[:256], catalog))))["include"]) == 256
 
 
+@pytest.mark.rule("KCI306", triggers=True)
 def test_an_output_that_github_would_drop_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
     exactly = len(github_matrix(plan))
