@@ -134,6 +134,13 @@ def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog:
     assert len([item for item in dropped if item.compute == "7.1"]) == 2
 
 
+@pytest.mark.rule("KCI213", triggers=False)
+def test_an_overlay_that_removes_no_row_drops_nothing(catalog: Catalog) -> None:
+    same = apply(catalog, overlay('keep = ["torch >= 2.0"]\ndrop = ["torch == 2.1"]'))
+    made = torch_kernel(["cuda", "rocm"])
+    assert select(made, same, explain=True) == select(made, catalog, explain=True)
+
+
 def test_an_overlay_without_content_changes_nothing(catalog: Catalog) -> None:
     same = apply(catalog, overlay('edition = "2026-08-20"'))
     assert (same.rows, same.removed) == (catalog.rows, ())

@@ -45,6 +45,12 @@ def test_a_choice_says_which_option_left_a_variant_out(catalog: Catalog) -> None
     )
 
 
+@pytest.mark.rule("KCI211", triggers=False)
+def test_a_choice_that_every_variant_fits_drops_nothing(catalog: Catalog) -> None:
+    narrow = by_choice(backends=["cpu", "cuda", "rocm"], only=["torch*"])
+    assert select(MADE, catalog, narrow=[narrow], explain=True) == select(MADE, catalog, explain=True)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -175,6 +175,54 @@ def test_tpu_is_noarch_and_never_bundled(catalog: Catalog) -> None:
     assert rules == {"KCI208", "KCI212"}
 
 
+@pytest.mark.rule("KCI206", triggers=True)
+def test_a_tvm_ffi_kernel_needs_rows_with_tvm_ffi(catalog: Catalog) -> None:
+    made = kernel("""
+        [general]
+        name = "some-kernel"
+        version = 1
+        edition = 5
+        license = "MIT"
+        backends = ["cpu", "cuda"]
+        [tvm-ffi]
+        src = []
+        [kernel.one]
+        backend = "cuda"
+        depends = []
+        src = ["a.cu"]
+    """)
+    found = select(made, catalog, explain=True)
+    assert found.variants
+    without = {
+        (row.system, row.backend, row.torch.text, row.compute and row.compute.text)
+        for row in catalog.rows
+        if row.backend in ("cpu", "cuda") and row.tvm_ffi is None
+    }
+    dropped = [item for item in found.dropped if item.rule == "KCI206"]
+    assert {(item.system, item.backend, item.torch, item.compute) for item in dropped} == without
+    assert all(made.document.line(item.line) == "[tvm-ffi]" for item in dropped)
+
+
+@pytest.mark.rule("KCI210", triggers=True)
+def test_the_pr_tier_says_what_it_builds_instead(catalog: Catalog) -> None:
+    found = select(torch_kernel(["cuda"]), catalog, Tier.PR, explain=True)
+    dropped = [item for item in found.dropped if item.rule == "KCI210"]
+    assert {(item.torch, item.compute) for item in dropped} == {
+        (torch, compute) for torch in ("2.12", "2.13") for compute in ("12.6", "13.0", "13.2")
+    } - {("2.13", "12.6")}
+    assert all("the pr tier builds torch213-cxx11-cu126-" in item.reason for item in dropped)
+
+
+@pytest.mark.rule("KCI201", "KCI202", "KCI203", "KCI204", "KCI205", "KCI206", "KCI207", "KCI209", triggers=False)
+@pytest.mark.rule("KCI210", "KCI212", triggers=False)
+def test_a_kernel_for_every_backend_loses_only_what_is_not_bundled(catalog: Catalog) -> None:
+    compiled = ["cpu", "cuda", "metal", "rocm", "xpu"]  # a tpu component cannot be compiled
+    parts = "".join(f'[kernel.{name}_part]\nbackend = "{name}"\ndepends = []\nsrc = ["a.cu"]\n' for name in compiled)
+    found = select(torch_kernel([*compiled, "tpu"], components=parts), catalog, explain=True)
+    assert {item.rule for item in found.dropped} == {"KCI208"}
+    assert len(found.variants) == len([row for row in catalog.rows if row.bundled])
+
+
 def test_every_candidate_is_either_kept_or_dropped_with_a_place(catalog: Catalog) -> None:
     made = kernel(GATED_NORM)
     for tier in (Tier.PR, Tier.RELEASE):

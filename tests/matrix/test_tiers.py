@@ -83,6 +83,15 @@ def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
     assert [item.rule for item in thinned.dropped].count("KCI215") == len(whole.variants) - len(thinned.variants)
 
 
+@pytest.mark.rule("KCI214", "KCI215", triggers=False)
+def test_a_tier_that_asks_for_nothing_drops_nothing(catalog: Catalog) -> None:
+    tier = tier_of("plain", found())
+    assert isinstance(tier, TierDefinition)
+    made = torch_kernel(["cpu", "cuda", "rocm"])
+    whole = select(made, catalog, tier.base, explain=True)
+    assert select(made, catalog, tier.base, narrow=narrowing(tier), explain=True) == whole
+
+
 def test_pairwise_needs_fewer_variants_and_covers_all_pairs(catalog: Catalog) -> None:
     made = torch_kernel(["cpu", "cuda", "rocm", "xpu", "metal"])
     full = select(made, catalog).variants

@@ -175,6 +175,7 @@ def test_a_recorded_duration_is_taken_over() -> None:
     assert Durations([Duration("k", "torch-cpu", 0)]).minutes("k", "torch-cpu", "cpu") == (1, True)
 
 
+@pytest.mark.rule("KCI303", triggers=False)
 def test_durations_change_the_estimate(catalog: Catalog) -> None:
     matrix = compute_matrix([torch_kernel(["cuda"])], catalog)
     usual, slow = make_plan(matrix), make_plan(matrix, durations=Durations([Duration("some-kernel", CU130, 6000)]))

@@ -55,7 +55,9 @@ def ids(found: list[Diagnostic]) -> list[str]:
     return [item.rule for item in found]
 
 
-@pytest.mark.rule("KCI740", "KCI741", "KCI742", "KCI743", "KCI744", "KCI745", "KCI746", "KCI749", "KCI750", triggers=False)
+@pytest.mark.rule(
+    "KCI740", "KCI741", "KCI742", "KCI743", "KCI744", "KCI745", "KCI746", "KCI749", "KCI750", triggers=False
+)
 def test_a_clean_library_passes(tmp_path: Path, compile: Compile) -> None:
     source = INIT + 'extern "C" int strcmp(const char*, const char*); int f(const char* a) { return strcmp(a, a); }'
     assert native(tmp_path, compile(source, "-lc")) == []
@@ -205,6 +207,16 @@ def test_a_stable_variant_uses_no_cpp_interface_and_nothing_newer(tmp_path: Path
     later = STABLE.replace("abi211", "abi212")
     assert ids(native(tmp_path, compile(STABLE_SOURCE), later)) == ["KCI747"]
     assert native(tmp_path, compile(STABLE_SOURCE), CPU) == []
+
+
+@pytest.mark.rule("KCI747", "KCI748", triggers=False)
+def test_a_stable_variant_may_use_what_its_version_has(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + (
+        'extern "C" { void torch_call_dispatcher(); void aoti_torch_get_dim(); }\n'
+        "namespace torch { namespace stable { void fine(); } }\n"
+        "void f() { torch_call_dispatcher(); aoti_torch_get_dim(); torch::stable::fine(); }"
+    )
+    assert native(tmp_path, compile(source), STABLE) == []
 
 
 @pytest.mark.rule("KCI749", triggers=True)

@@ -40,7 +40,26 @@ def rewritten(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path
     return directory
 
 
-@pytest.mark.rule("KCI700", "KCI701", "KCI702", "KCI703", "KCI704", "KCI705", "KCI706", "KCI707", "KCI708", "KCI710", "KCI711", "KCI712", "KCI717", "KCI719", "KCI720", "KCI730", "KCI731", triggers=False)
+@pytest.mark.rule(
+    "KCI700",
+    "KCI701",
+    "KCI702",
+    "KCI703",
+    "KCI704",
+    "KCI705",
+    "KCI706",
+    "KCI707",
+    "KCI708",
+    "KCI710",
+    "KCI711",
+    "KCI712",
+    "KCI717",
+    "KCI719",
+    "KCI720",
+    "KCI730",
+    "KCI731",
+    triggers=False,
+)
 def test_good_variants_and_trees_pass(tmp_path: Path) -> None:
     tree = tmp_path / "build"
     for variant in (CPU, STABLE, "torch-cpu", "torch-cuda"):
