@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from kci import diagnostics
 from kci.catalog.rows import Catalog, load_catalog
 from kci.config.reader import Kernel, parse_kernel
+from kci.matrix import selection
+from kci.matrix.types import Dropped
+from kci.plan import legs
+from kci.plan.types import LeftOut
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,11 +75,15 @@ def torch_python(torch_cache: Path) -> Path:
 # --- rules and the tests that they have -------------------------------------------------------------------------------
 #
 # A test marked `@pytest.mark.rule("KCI131", triggers=True)` shows that the rule speaks, one with `triggers=False` that
-# it stays silent. The fixture below holds a test to its marks; tests/test_rules.py asks that every rule has both kinds.
+# it stays silent; a mark may name several rules. The fixture below holds a test to its marks, and tests/test_rules.py
+# asks that every rule has both kinds.
+
+
+Noted = TypeVar("Noted", Dropped, LeftOut)
 
 
 class _Recorded(dict[str, diagnostics.Rule]):
-    """The rules, and which of them were looked up."""
+    """The rules, and which of them spoke: as a diagnostic, or as the reason why a candidate or a leg was left out."""
 
     def __init__(self, rules: dict[str, diagnostics.Rule]) -> None:
         super().__init__(rules)
@@ -84,6 +92,16 @@ class _Recorded(dict[str, diagnostics.Rule]):
     def __getitem__(self, rule: str) -> diagnostics.Rule:
         self.asked.add(rule)
         return super().__getitem__(rule)
+
+    def noting(self, make: Callable[..., Noted]) -> Callable[..., Noted]:
+        """`make`, and the rule of what it makes is recorded."""
+
+        def made(*arguments: Any, **keys: Any) -> Noted:
+            item = make(*arguments, **keys)
+            self.asked.add(item.rule)
+            return item
+
+        return made
 
 
 @pytest.fixture(autouse=True)
@@ -95,16 +113,16 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
         return
     recorded = _Recorded(diagnostics.rules())
     monkeypatch.setattr(diagnostics, "rules", lambda: recorded)  # `finding` looks rules up there
+    monkeypatch.setattr(selection, "Dropped", recorded.noting(Dropped))
+    monkeypatch.setattr(legs, "LeftOut", recorded.noting(LeftOut))
     yield
     for mark in marks:
-        assert (mark.args[0] in recorded.asked) is mark.kwargs["triggers"], f"{mark.args[0]}: {mark.kwargs}"
+        for rule in mark.args:
+            assert (rule in recorded.asked) is mark.kwargs["triggers"], f"{rule}: {mark.kwargs}"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--list-rule-marks"):
-        for line in sorted({_mark_line(mark) for item in items for mark in item.iter_markers("rule")}):
+        marks = [mark for item in items for mark in item.iter_markers("rule")]
+        for line in sorted({f"rule {rule} {mark.kwargs['triggers']}" for mark in marks for rule in mark.args}):
             print(line)
-
-
-def _mark_line(mark: Any) -> str:
-    return f"rule {mark.args[0]} {mark.kwargs['triggers']}"

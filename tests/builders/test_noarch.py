@@ -38,6 +38,7 @@ def names(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
 
 
+@pytest.mark.rule("KCI504", "KCI505", "KCI507", triggers=False)
 def test_everything_but_bytecode_is_copied(tmp_path: Path) -> None:
     package = "torch-ext/just_python"
     kernel = write_tree(
@@ -65,6 +66,7 @@ def test_modes_do_not_depend_on_the_checkout(tmp_path: Path) -> None:
     assert output.stat().st_mode & 0o777 == 0o755
 
 
+@pytest.mark.rule("KCI501", "KCI503", triggers=False)
 def test_a_link_inside_the_kernel_is_followed(tmp_path: Path) -> None:
     kernel = write_tree(noarch_kernel(tmp_path / "k"), {"common/shared.py": "VALUE = 1\n"})
     (kernel / "torch-ext/just_python/shared.py").symlink_to("../../common/shared.py")
@@ -73,6 +75,7 @@ def test_a_link_inside_the_kernel_is_followed(tmp_path: Path) -> None:
     assert not copied.is_symlink()
 
 
+@pytest.mark.rule("KCI503", triggers=True)
 @pytest.mark.parametrize("target", ["../../../outside.py", "/etc/hostname", "../../.."])
 def test_a_link_out_of_the_kernel_is_refused(tmp_path: Path, target: str) -> None:
     kernel = noarch_kernel(tmp_path / "k")
@@ -106,6 +109,7 @@ def test_a_pipe_is_refused_and_not_read(tmp_path: Path) -> None:
         built(kernel, tmp_path)
 
 
+@pytest.mark.rule("KCI501", triggers=True)
 @pytest.mark.parametrize("target", ["nothing.py", "dangling.py"])
 def test_a_link_to_nothing_is_named(tmp_path: Path, target: str) -> None:
     kernel = noarch_kernel(tmp_path / "k")
@@ -115,6 +119,7 @@ def test_a_link_to_nothing_is_named(tmp_path: Path, target: str) -> None:
     assert caught.value.diagnostics[0].rule == "KCI501"
 
 
+@pytest.mark.rule("KCI504", triggers=True)
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     (kernel / "torch-ext/just_python/__init__.py").unlink()
@@ -126,6 +131,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         built(kernel, tmp_path)
 
 
+@pytest.mark.rule("KCI505", triggers=True)
 @pytest.mark.parametrize("entry", ["just_python/__init__.py", "just_python"])
 def test_a_package_with_an_entry_of_its_own_name_is_refused(tmp_path: Path, entry: str) -> None:
     kernel = write_tree(noarch_kernel(tmp_path / "k"), {f"torch-ext/just_python/{entry}": ""})
@@ -134,6 +140,7 @@ def test_a_package_with_an_entry_of_its_own_name_is_refused(tmp_path: Path, entr
     assert caught.value.diagnostics[0].rule == "KCI505"
 
 
+@pytest.mark.rule("KCI507", triggers=True)
 def test_a_compiled_framework_without_a_component_is_explained(tmp_path: Path) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
     for builder in ("noarch", "native"):

@@ -313,6 +313,7 @@ def test_a_source_whose_folder_changes_its_name_still_sees_the_old_folder() -> N
     assert stayed.include == (PurePosixPath("inc"),)
 
 
+@pytest.mark.rule("KCI509", triggers=True)
 @pytest.mark.parametrize("other", ["csrc/hip/a.cu", "csrc/hip/a.hip"])
 @pytest.mark.parametrize("first", [True, False])
 def test_two_sources_with_one_translation_are_refused(other: str, first: bool) -> None:
@@ -322,6 +323,7 @@ def test_two_sources_with_one_translation_are_refused(other: str, first: bool) -
     assert caught.value.diagnostics[0].rule == "KCI509"
 
 
+@pytest.mark.rule("KCI509", triggers=False)
 def test_one_source_in_two_components_is_translated_once() -> None:
     units, names = translated([unit("a.cu", "gfx90a"), unit("a.cu", "gfx942")])
     assert names == {"a.cu": "a.hip"}

@@ -27,6 +27,7 @@ def kernel(tmp_path: Path, text: str, *files: str) -> Path:
     return write_tree(tmp_path / "many", {"build.toml": HEAD + text, **sources})
 
 
+@pytest.mark.rule("KCI503", triggers=True)
 @pytest.mark.parametrize(
     "entry",
     ["/etc/passwd", "../outside.cpp", "csrc/../../outside.cpp", "C:\\x.cpp", "\\\\host\\x.cpp", "\\x.cpp", "out/x.cpp"],
@@ -41,6 +42,7 @@ def test_a_path_that_leads_out_of_the_kernel_is_refused(tmp_path: Path, entry: s
     assert (caught.value.diagnostics[0].rule, caught.value.diagnostics[0].path) == ("KCI503", "build.toml")
 
 
+@pytest.mark.rule("KCI501", "KCI503", "KCI506", triggers=False)
 def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
     (root / "link.cpp").symlink_to("csrc/a.cpp")
@@ -48,6 +50,7 @@ def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
         assert source_file(root, entry, "torch.src") == root / "csrc/a.cpp"
 
 
+@pytest.mark.rule("KCI506", triggers=True)
 @pytest.mark.parametrize(
     "entry", ["a\nb.cpp", "a\x00.cpp", "a|b.cpp", "", "a\x7f.cpp", "$(id).cpp", "`id`.cpp", 'a".cpp', "a\\b.cpp"]
 )
@@ -57,6 +60,7 @@ def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry:
     assert caught.value.diagnostics[0].rule == "KCI506"
 
 
+@pytest.mark.rule("KCI501", triggers=True)
 @pytest.mark.parametrize(("entry", "says"), [("csrc/none.cpp", "does not exist"), ("csrc", "not a regular file")])
 def test_a_missing_source_is_named(tmp_path: Path, entry: str, says: str) -> None:
     root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
@@ -102,6 +106,7 @@ FILES = ("bind.cpp", "bind.h", "csrc/a.cu", "csrc/b.cc", "csrc/a.cuh", "csrc/hos
 PACKAGE = "torch-ext/many/__init__.py"
 
 
+@pytest.mark.rule("KCI502", "KCI506", "KCI508", triggers=False)
 def test_flags_includes_and_archs_are_per_component(tmp_path: Path) -> None:
     root = kernel(tmp_path, PARTS, *FILES)
     said: list[str] = []
@@ -150,12 +155,15 @@ def one_component(backend: str, src: str, more: str = "") -> str:
 @pytest.mark.parametrize(
     ("backend", "src", "rule"),
     [
-        ("cpu", "a.cu", "KCI502"),
-        ("cpu", "a.rs", "KCI502"),
-        ("cpu", "a.c", "KCI502"),
-        ("cuda", "a.metal", "KCI502"),
-        ("cpu", "Makefile", "KCI502"),
-        ("cpu", "none.cpp", "KCI501"),
+        pytest.param(*case, marks=pytest.mark.rule(case[2], triggers=True))
+        for case in (
+            ("cpu", "a.cu", "KCI502"),
+            ("cpu", "a.rs", "KCI502"),
+            ("cpu", "a.c", "KCI502"),
+            ("cuda", "a.metal", "KCI502"),
+            ("cpu", "Makefile", "KCI502"),
+            ("cpu", "none.cpp", "KCI501"),
+        )
     ],
 )
 def test_a_source_that_nothing_compiles_is_named(tmp_path: Path, backend: str, src: str, rule: str) -> None:
@@ -166,6 +174,7 @@ def test_a_source_that_nothing_compiles_is_named(tmp_path: Path, backend: str, s
     assert caught.value.diagnostics[0].rule == rule
 
 
+@pytest.mark.rule("KCI506", triggers=True)
 @pytest.mark.parametrize("key", ["cxx-flags", "cuda-flags"])
 def test_a_flag_with_a_line_break_is_refused(tmp_path: Path, key: str) -> None:
     root = kernel(tmp_path, one_component("cuda", "a.cu", f'{key} = ["-DX\\nrule evil"]'), "a.cu")
@@ -174,12 +183,14 @@ def test_a_flag_with_a_line_break_is_refused(tmp_path: Path, key: str) -> None:
     assert caught.value.diagnostics[0].rule == "KCI506"
 
 
+@pytest.mark.rule("KCI503", triggers=True)
 def test_an_include_directory_outside_of_the_kernel_is_refused(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cpu", "a.cpp", 'include = ["../.."]'), "a.cpp")
     with pytest.raises(UnsafeError, match=r"kernel\.one\.include"):
         collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
 
 
+@pytest.mark.rule("KCI508", triggers=True)
 def test_archs_that_the_toolkit_cannot_build_are_named(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-capabilities = ["10.0a"]'), "a.cu")
     with pytest.raises(FindingsError, match=r"kernel\.one asks for 10\.0a") as caught:

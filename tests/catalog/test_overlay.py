@@ -114,6 +114,7 @@ def test_replace_leaves_only_what_is_given(catalog: Catalog) -> None:
     assert {row.torch.text for row in beside(replaced)[0]} == {"2.11", "2.14"}, "nor do the others come back"
 
 
+@pytest.mark.rule("KCI213", triggers=True)
 def test_what_is_removed_does_not_come_back_beside_the_window(catalog: Catalog) -> None:
     narrowed = apply(catalog, overlay('drop = ["cuda == 13.2", "rocm == 7.14"]'))
     rows, removed = beside(narrowed)
@@ -125,11 +126,19 @@ def test_what_is_removed_does_not_come_back_beside_the_window(catalog: Catalog) 
     assert {item.path for item in found.dropped if item.rule == "KCI213"} == {"mine.toml"}
 
 
+@pytest.mark.rule("KCI201", triggers=True)
 def test_a_backend_that_is_not_declared_is_the_reason_before_an_overlay(catalog: Catalog) -> None:
     narrowed = apply(catalog, overlay('drop = ["rocm == 7.1"]'))
     dropped = select(torch_kernel(["cuda"]), narrowed, explain=True).dropped
     assert {item.rule for item in dropped if item.backend == "rocm"} == {"KCI201"}
     assert len([item for item in dropped if item.compute == "7.1"]) == 2
+
+
+@pytest.mark.rule("KCI213", triggers=False)
+def test_an_overlay_that_removes_no_row_drops_nothing(catalog: Catalog) -> None:
+    same = apply(catalog, overlay('keep = ["torch >= 2.0"]\ndrop = ["torch == 2.1"]'))
+    made = torch_kernel(["cuda", "rocm"])
+    assert select(made, same, explain=True) == select(made, catalog, explain=True)
 
 
 def test_an_overlay_without_content_changes_nothing(catalog: Catalog) -> None:
@@ -151,6 +160,7 @@ def test_narrowing_loses_no_row_unsaid(texts: list[str]) -> None:
         assert len(catalog.rows) + len(catalog.removed) == before
 
 
+@pytest.mark.rule("KCI120", triggers=False)
 def test_a_file_is_loaded_over_the_edition_that_it_names(tmp_path: Path) -> None:
     file = tmp_path / "older.toml"
     file.write_text('edition = "2026-03-25"\ndrop = ["torch == 2.10"]\n')
@@ -215,6 +225,7 @@ replace = true
 """
 
 
+@pytest.mark.rule("KCI213", triggers=True)
 def test_kci_toml_overlays_every_kernel_or_one(catalog: Catalog) -> None:
     document = parse_document(KCI_TOML.encode(), "kci.toml")
     overlays = overlays_of(FoundSettings(interpret_settings(document), Path(), document))

@@ -23,6 +23,7 @@ def test_the_default_edition_is_the_references_table(catalog: Catalog) -> None:
     assert tvm == {("2.12", "12.6"), ("2.12", "13.0"), ("2.12", "13.2"), ("2.12", "2025.3.2"), ("2.13", "13.2")}
 
 
+@pytest.mark.rule("KCI120", triggers=False)
 @pytest.mark.parametrize("name", editions())
 def test_every_edition_is_sound(name: str) -> None:
     loaded = load_catalog(name)
@@ -51,6 +52,7 @@ def test_every_row_that_kci_compiles_for_has_a_runner() -> None:
         assert set(build.image) <= set(runners.runner), backend
 
 
+@pytest.mark.rule("KCI120", triggers=True)
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -32,6 +32,7 @@ BOUNDED = """
 """
 
 
+@pytest.mark.rule("KCI201", "KCI212", triggers=True)
 def test_a_rule_that_drops_a_whole_backend_is_one_entry(catalog: Catalog) -> None:
     found = select(kernel(BOUNDED), catalog, explain=True)
     reasons = {item.backend: item for item in by_backend(found)}
@@ -44,6 +45,7 @@ def test_a_rule_that_drops_a_whole_backend_is_one_entry(catalog: Catalog) -> Non
     assert reasons["rocm"].title == "rocm: 0 kept, 4 dropped"
 
 
+@pytest.mark.rule("KCI202", "KCI204", triggers=True)
 def test_candidates_of_one_reason_are_told_together(catalog: Catalog) -> None:
     found = select(kernel(BOUNDED), catalog, explain=True)
     (cuda,) = [item for item in by_backend(found) if item.backend == "cuda"]

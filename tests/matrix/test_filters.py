@@ -30,6 +30,7 @@ def test_several_of_one_choice_widen_and_different_ones_narrow(catalog: Catalog)
     assert left(catalog, by_choice()) == everything
 
 
+@pytest.mark.rule("KCI211", triggers=True)
 def test_a_choice_says_which_option_left_a_variant_out(catalog: Catalog) -> None:
     narrow = by_choice(systems=["x86_64-linux"], backends=["cpu", "cuda"], only=["*cu126*"])
     dropped = select(MADE, catalog, narrow=[narrow], explain=True).dropped
@@ -42,6 +43,12 @@ def test_a_choice_says_which_option_left_a_variant_out(catalog: Catalog) -> None
     assert {(item.path, item.line) for item in dropped if item.rule == "KCI211"} == {("", 0)}, (
         "the command line decided"
     )
+
+
+@pytest.mark.rule("KCI211", triggers=False)
+def test_a_choice_that_every_variant_fits_drops_nothing(catalog: Catalog) -> None:
+    narrow = by_choice(backends=["cpu", "cuda", "rocm"], only=["torch*"])
+    assert select(MADE, catalog, narrow=[narrow], explain=True) == select(MADE, catalog, explain=True)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +82,7 @@ def test_a_subject_has_the_documented_fields_and_no_others(catalog: Catalog) -> 
         assert ("cuda" in subject(variant)) == (variant.backend == "cuda")
 
 
+@pytest.mark.rule("KCI211", triggers=True)
 def test_a_scope_holds_for_its_kernel_only(catalog: Catalog) -> None:
     assert left(catalog, by_scope({"elsewhere": ["cpu"]})) == left(catalog)
     scoped = select(MADE, catalog, narrow=[by_scope({".": ["rocm"]})], explain=True)

@@ -86,13 +86,17 @@ def test_every_conformance_case_agrees_with_the_reference(catalog: Catalog) -> N
             assert found == {system: of for system, of in expected.items() if of}, f"{case['name']} {tier}"
 
 
+@pytest.mark.rule("KCI208", triggers=False)
 @pytest.mark.parametrize(
     ("general", "torch", "gone", "rule", "line"),
     [
-        ('[general.cuda]\nminver = "13.0"', "", "cu126", "KCI202", 'minver = "13.0"'),
-        ('[general.cuda]\nmaxver = "13"', "", "cu132", "KCI203", 'maxver = "13"'),
-        ("", 'minver = "2.13.0"', "torch212", "KCI204", 'minver = "2.13.0"'),
-        ("", 'maxver = "2.12"', "torch213", "KCI205", 'maxver = "2.12"'),
+        pytest.param(*case, marks=pytest.mark.rule(case[3], triggers=True))
+        for case in (
+            ('[general.cuda]\nminver = "13.0"', "", "cu126", "KCI202", 'minver = "13.0"'),
+            ('[general.cuda]\nmaxver = "13"', "", "cu132", "KCI203", 'maxver = "13"'),
+            ("", 'minver = "2.13.0"', "torch212", "KCI204", 'minver = "2.13.0"'),
+            ("", 'maxver = "2.12"', "torch213", "KCI205", 'maxver = "2.12"'),
+        )
     ],
 )
 def test_bounds_compare_as_versions_and_name_their_line(
@@ -118,6 +122,7 @@ def test_the_stable_abi_version_does_not_filter_rows(catalog: Catalog) -> None:
     assert names(made, catalog, system="x86_64-linux") == ["torch-stable-abi299-cpu-x86_64-linux"]
 
 
+@pytest.mark.rule("KCI205", "KCI208", triggers=True)
 def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
     """With torch capped at 2.11 the only cpu row is not bundled: nothing is released, nothing is in a pull request."""
     made = torch_kernel(["cpu"], torch='maxver = "2.11"\nstable-abi = "2.9"')
@@ -133,6 +138,7 @@ def test_a_backend_without_a_component_turns_noarch(catalog: Catalog) -> None:
     assert "torch-cpu" in names(made, catalog, system="x86_64-linux")
 
 
+@pytest.mark.rule("KCI209", triggers=True)
 def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
     made = kernel("""
         [general]
@@ -152,6 +158,7 @@ def test_noarch_duplicates_keep_the_first_row(catalog: Catalog) -> None:
     assert [variant.torch for variant in select(made, catalog, Tier.PR).variants] == ["2.13", "2.13"]
 
 
+@pytest.mark.rule("KCI208", "KCI212", triggers=True)
 def test_tpu_is_noarch_and_never_bundled(catalog: Catalog) -> None:
     made = kernel("""
         [general]
@@ -166,6 +173,54 @@ def test_tpu_is_noarch_and_never_bundled(catalog: Catalog) -> None:
     assert names(made, catalog, Tier.ALL) == ["torch-tpu"]
     rules = {item.rule for item in select(made, catalog, explain=True).dropped if item.backend in ("tpu", "neuron")}
     assert rules == {"KCI208", "KCI212"}
+
+
+@pytest.mark.rule("KCI206", triggers=True)
+def test_a_tvm_ffi_kernel_needs_rows_with_tvm_ffi(catalog: Catalog) -> None:
+    made = kernel("""
+        [general]
+        name = "some-kernel"
+        version = 1
+        edition = 5
+        license = "MIT"
+        backends = ["cpu", "cuda"]
+        [tvm-ffi]
+        src = []
+        [kernel.one]
+        backend = "cuda"
+        depends = []
+        src = ["a.cu"]
+    """)
+    found = select(made, catalog, explain=True)
+    assert found.variants
+    without = {
+        (row.system, row.backend, row.torch.text, row.compute and row.compute.text)
+        for row in catalog.rows
+        if row.backend in ("cpu", "cuda") and row.tvm_ffi is None
+    }
+    dropped = [item for item in found.dropped if item.rule == "KCI206"]
+    assert {(item.system, item.backend, item.torch, item.compute) for item in dropped} == without
+    assert all(made.document.line(item.line) == "[tvm-ffi]" for item in dropped)
+
+
+@pytest.mark.rule("KCI210", triggers=True)
+def test_the_pr_tier_says_what_it_builds_instead(catalog: Catalog) -> None:
+    found = select(torch_kernel(["cuda"]), catalog, Tier.PR, explain=True)
+    dropped = [item for item in found.dropped if item.rule == "KCI210"]
+    assert {(item.torch, item.compute) for item in dropped} == {
+        (torch, compute) for torch in ("2.12", "2.13") for compute in ("12.6", "13.0", "13.2")
+    } - {("2.13", "12.6")}
+    assert all("the pr tier builds torch213-cxx11-cu126-" in item.reason for item in dropped)
+
+
+@pytest.mark.rule("KCI201", "KCI202", "KCI203", "KCI204", "KCI205", "KCI206", "KCI207", "KCI209", triggers=False)
+@pytest.mark.rule("KCI210", "KCI212", triggers=False)
+def test_a_kernel_for_every_backend_loses_only_what_is_not_bundled(catalog: Catalog) -> None:
+    compiled = ["cpu", "cuda", "metal", "rocm", "xpu"]  # a tpu component cannot be compiled
+    parts = "".join(f'[kernel.{name}_part]\nbackend = "{name}"\ndepends = []\nsrc = ["a.cu"]\n' for name in compiled)
+    found = select(torch_kernel([*compiled, "tpu"], components=parts), catalog, explain=True)
+    assert {item.rule for item in found.dropped} == {"KCI208"}
+    assert len(found.variants) == len([row for row in catalog.rows if row.bundled])
 
 
 def test_every_candidate_is_either_kept_or_dropped_with_a_place(catalog: Catalog) -> None:
@@ -188,6 +243,7 @@ def test_compat_lies_beside_the_window(catalog: Catalog) -> None:
     assert everything == released | {(variant.system, variant.name) for variant in compat}
 
 
+@pytest.mark.rule("KCI202", triggers=True)
 def test_a_bound_that_nobody_wrote_is_called_a_default(catalog: Catalog) -> None:
     from msgspec.structs import replace
 
@@ -199,6 +255,7 @@ def test_a_bound_that_nobody_wrote_is_called_a_default(catalog: Catalog) -> None
     )
 
 
+@pytest.mark.rule("KCI207", triggers=True)
 @pytest.mark.parametrize("spelling", ['stable-abi = "2.11"', '[torch.stable-abi]\ncpu = "2.11"'])
 def test_the_place_of_a_collapse_is_the_line_of_the_version(catalog: Catalog, spelling: str) -> None:
     made = torch_kernel(["cpu"], torch=spelling)

@@ -65,6 +65,7 @@ def test_a_bad_expression_is_told_with_its_place() -> None:
     assert (problem.rule, problem.line, problem.column) == ("KCI128", 6, 32)
 
 
+@pytest.mark.rule("KCI214", "KCI215", triggers=True)
 def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
     tier = tier_of("nightly", found())
     assert isinstance(tier, TierDefinition)
@@ -80,6 +81,15 @@ def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
     thinned = select(made, catalog, tier.base, narrow=narrowing(tier), explain=True)
     assert set(thinned.variants) < set(whole.variants)
     assert [item.rule for item in thinned.dropped].count("KCI215") == len(whole.variants) - len(thinned.variants)
+
+
+@pytest.mark.rule("KCI214", "KCI215", triggers=False)
+def test_a_tier_that_asks_for_nothing_drops_nothing(catalog: Catalog) -> None:
+    tier = tier_of("plain", found())
+    assert isinstance(tier, TierDefinition)
+    made = torch_kernel(["cpu", "cuda", "rocm"])
+    whole = select(made, catalog, tier.base, explain=True)
+    assert select(made, catalog, tier.base, narrow=narrowing(tier), explain=True) == whole
 
 
 def test_pairwise_needs_fewer_variants_and_covers_all_pairs(catalog: Catalog) -> None:

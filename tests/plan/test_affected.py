@@ -188,6 +188,7 @@ def test_names_that_git_would_quote(repository: Path) -> None:
     assert changes_since(repository / "norm", "main").files == (name,)
 
 
+@pytest.mark.rule("KCI312", triggers=False)
 def test_build_toml_is_compared_with_the_base(repository: Path, catalog: Catalog) -> None:
     path = repository / "norm/build.toml"
     path.write_text(path.read_text().replace('license = "MIT"', 'license  =  "MIT" # the same'))
@@ -201,6 +202,7 @@ def test_nothing_changed(repository: Path, catalog: Catalog) -> None:
     assert planned(repository, catalog, "HEAD") == []
 
 
+@pytest.mark.rule("KCI312", triggers=True)
 @pytest.mark.parametrize("base", ["--output=/tmp/x", "-p", "nowhere", "main..topic", "", "main:norm", "HEAD^{tree}"])
 def test_a_base_that_is_no_commit_is_refused(repository: Path, base: str) -> None:
     with pytest.raises(FindingsError) as caught:
@@ -209,6 +211,7 @@ def test_a_base_that_is_no_commit_is_refused(repository: Path, base: str) -> Non
     assert caught.value.hint
 
 
+@pytest.mark.rule("KCI312", triggers=True)
 def test_a_base_without_a_common_commit_is_refused(repository: Path) -> None:
     git(repository, "checkout", "-q", "--orphan", "other")
     git(repository, "commit", "-qm", "alone")
@@ -217,6 +220,7 @@ def test_a_base_without_a_common_commit_is_refused(repository: Path) -> None:
     assert "fetch-depth" in caught.value.hint
 
 
+@pytest.mark.rule("KCI312", triggers=True)
 def test_outside_of_a_repository(tmp_path: Path, no_git_environment: None) -> None:
     with pytest.raises(FindingsError, match="no git repository"):
         changes_since(tmp_path, "main")

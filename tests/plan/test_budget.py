@@ -79,6 +79,7 @@ def test_within_the_budget_nothing_is_said() -> None:
     assert check_budget(made, estimate(made.legs)) == []
 
 
+@pytest.mark.rule("KCI309", triggers=True)
 def test_too_many_jobs_fail_with_what_would_fit() -> None:
     legs = [leg(f"c{n}", backend="cuda") for n in range(6)] + [leg(f"r{n}", backend="rocm") for n in range(3)]
     made = plan(legs)
@@ -99,6 +100,7 @@ def test_too_many_jobs_fail_with_what_would_fit() -> None:
     assert looked
 
 
+@pytest.mark.rule("KCI309", triggers=False)
 def test_other_plans_are_not_made_without_need() -> None:
     def others() -> object:
         raise AssertionError
@@ -108,18 +110,22 @@ def test_other_plans_are_not_made_without_need() -> None:
     assert check_budget(made, estimate(made.legs), max_jobs=5, others=others()) == []  # type: ignore[arg-type]
 
 
+@pytest.mark.rule("KCI310", triggers=False)
+@pytest.mark.rule("KCI309", triggers=True)
 def test_too_much_money_fails() -> None:
     made = plan([leg("a", minutes=100, rate=0.05)])
     with pytest.raises(FindingsError, match=r"about 5\.00 USD, and 4\.99 are allowed"):
         check_budget(made, estimate(made.legs), max_cost=4.99)
 
 
+@pytest.mark.rule("KCI310", triggers=True)
 def test_legs_without_a_price_are_said() -> None:
     made = plan([leg("a", rate=None), leg("b")])
     assert [item.rule for item in check_budget(made, estimate(made.legs), max_cost=1)] == ["KCI310"]
     assert check_budget(made, estimate(made.legs), max_jobs=9) == []
 
 
+@pytest.mark.rule("KCI309", "KCI310", triggers=False)
 def test_a_budget_of_nothing_takes_an_empty_plan() -> None:
     assert check_budget(plan([]), estimate([]), max_jobs=0, max_cost=0) == []
 
@@ -169,6 +175,7 @@ def test_a_recorded_duration_is_taken_over() -> None:
     assert Durations([Duration("k", "torch-cpu", 0)]).minutes("k", "torch-cpu", "cpu") == (1, True)
 
 
+@pytest.mark.rule("KCI303", triggers=False)
 def test_durations_change_the_estimate(catalog: Catalog) -> None:
     matrix = compute_matrix([torch_kernel(["cuda"])], catalog)
     usual, slow = make_plan(matrix), make_plan(matrix, durations=Durations([Duration("some-kernel", CU130, 6000)]))
@@ -179,6 +186,7 @@ def test_durations_change_the_estimate(catalog: Catalog) -> None:
     assert estimate(slow.legs).minutes > estimate(usual.legs).minutes
 
 
+@pytest.mark.rule("KCI311", triggers=False)
 def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     path.write_bytes(encode([Duration("k", "b", 1.0), Duration("k", "a", 2.0)], [Duration("k", "b", 3.5)]))
@@ -186,6 +194,7 @@ def test_a_file_of_durations_is_kept_up(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["schema"] == 1
 
 
+@pytest.mark.rule("KCI311", triggers=True)
 @pytest.mark.parametrize(
     "text",
     ["", "{}", "[]", '{"schema": 2, "durations": []}', '{"schema": 1}', "[" * 100_000,

@@ -32,6 +32,7 @@ def many(count: int, **keys: object) -> list[Leg]:
     return [leg(f"v{number}", f"k{number % 75}", **keys) for number in range(count)]
 
 
+@pytest.mark.rule("KCI305", triggers=True)
 def test_256_jobs_are_one_matrix_and_257_are_not() -> None:
     assert len(json.loads(github_matrix(sharded(many(256))))["include"]) == 256
     with pytest.raises(FindingsError) as caught:
@@ -40,6 +41,7 @@ def test_256_jobs_are_one_matrix_and_257_are_not() -> None:
     assert "--shard 0 to 1" in caught.value.hint
 
 
+@pytest.mark.rule("KCI305", triggers=False)
 def test_all_matrices_together_have_every_leg_once() -> None:
     made = sharded(many(700))
     legs = [entry for shard in made.shards for entry in json.loads(github_matrix(made, shard.index))["include"]]
@@ -57,6 +59,7 @@ def test_a_matrix_that_does_not_exist_is_refused() -> None:
             github_matrix(made, index)
 
 
+@pytest.mark.rule("KCI305", triggers=True)
 def test_a_matrix_that_somebody_filled_too_far_is_refused() -> None:
     made = plan([leg(f"v{n}") for n in range(257)], shards=(Shard(0, 257, None), Shard(1, 0, None)))
     with pytest.raises(FindingsError) as caught:
@@ -74,6 +77,8 @@ def test_an_empty_plan_is_an_empty_matrix_and_no_work() -> None:
     assert {github_matrix(fixed, index) for index in range(3)} >= {'{"include":[]}'}
 
 
+@pytest.mark.rule("KCI307", "KCI308", triggers=False)
+@pytest.mark.rule("KCI306", triggers=True)
 def test_the_size_of_outputs_is_counted_in_utf16_over_all_matrices() -> None:
     wide = "\N{MATHEMATICAL SCRIPT CAPITAL A}"  # one character, two units
     image = "x" * 1000
@@ -89,6 +94,7 @@ def test_the_size_of_outputs_is_counted_in_utf16_over_all_matrices() -> None:
         refuse_over_limit(more)
 
 
+@pytest.mark.rule("KCI307", triggers=True)
 def test_artifacts_of_one_name_are_refused() -> None:
     same = [leg("v0", artifact="kci-a-b"), leg("v1", artifact="kci-A-b")]
     assert {item.rule for item in check_limits(plan(same, shards=(Shard(0, 2, None),)))} == {"KCI307"}
@@ -105,6 +111,8 @@ def test_names_of_a_real_plan_are_ones_that_github_takes(catalog: Catalog) -> No
             assert not set(item.artifact) & set('":<>|*?\r\n\\/')
 
 
+@pytest.mark.rule("KCI306", "KCI307", triggers=False)
+@pytest.mark.rule("KCI308", triggers=True)
 def test_more_jobs_than_a_page_shows_are_a_warning() -> None:
     assert check_limits(sharded(many(500))) == []
     assert [item.rule for item in check_limits(sharded(many(501)))] == ["KCI308"]

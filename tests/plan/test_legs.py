@@ -7,7 +7,9 @@ import json
 import pytest
 
 from conftest import kernel, torch_kernel
+from kci.catalog.overlay import apply, read_overlay
 from kci.catalog.rows import Catalog
+from kci.config.document import parse_document
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.matrix.types import Tier
@@ -36,6 +38,7 @@ def test_every_variant_is_a_leg_or_left_out_with_a_reason(catalog: Catalog) -> N
     assert all(item.rule.startswith("KCI30") and item.reason for item in plan.left_out)
 
 
+@pytest.mark.rule("KCI301", triggers=False)
 def test_runner_and_image_follow_system_and_compute(catalog: Catalog) -> None:
     plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog))
     by_name = {leg.variant: leg for leg in plan.legs}
@@ -50,6 +53,7 @@ def test_runner_and_image_follow_system_and_compute(catalog: Catalog) -> None:
     assert {leg.image for leg in bare.legs} == {""}
 
 
+@pytest.mark.rule("KCI301", "KCI303", triggers=False)
 def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> None:
     plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
     assert [leg.variant for leg in plan.legs] == ["torch-cpu", "torch-cuda", "torch-metal"]
@@ -57,6 +61,7 @@ def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> No
     assert {leg.image for leg in plan.legs} == {""}
 
 
+@pytest.mark.rule("KCI303", triggers=True)
 def test_tvm_ffi_is_left_out(catalog: Catalog) -> None:
     made = kernel("""
         [general]
@@ -77,6 +82,19 @@ def test_tvm_ffi_is_left_out(catalog: Catalog) -> None:
     assert {item.rule for item in plan.left_out} == {"KCI303"}
 
 
+@pytest.mark.rule("KCI301", triggers=True)
+def test_a_system_on_which_nobody_builds_is_left_out(catalog: Catalog) -> None:
+    text = b'[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["aarch64-windows"]\n'
+    wider = apply(catalog, read_overlay(parse_document(text, "mine.toml")))
+    (left,) = [
+        item
+        for item in make_plan(compute_matrix([torch_kernel(["cpu"])], wider)).left_out
+        if item.system == "aarch64-windows"
+    ]
+    assert (left.rule, left.reason) == ("KCI301", "no runner is known for aarch64-windows")
+
+
+@pytest.mark.rule("KCI304", triggers=True)
 def test_two_kernels_of_one_name_are_refused(catalog: Catalog) -> None:
     with pytest.raises(FindingsError) as caught:
         make_plan(compute_matrix([kernel(NOARCH), kernel(NOARCH)], catalog))
@@ -93,6 +111,8 @@ def test_the_github_form_is_the_legs(catalog: Catalog) -> None:
     assert as_json(plan)["schema"] == 1
 
 
+@pytest.mark.rule("KCI304", triggers=False)
+@pytest.mark.rule("KCI305", triggers=True)
 def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
     many = [
         kernel(NOARCH.replace("py-only", f"py-{number}").replace('"cpu", "cuda", "metal"', '"cpu"'))
@@ -104,6 +124,7 @@ def test_more_legs_than_a_matrix_may_have_are_refused(catalog: Catalog) -> None:
     assert len(json.loads(github_matrix(make_plan(compute_matrix(many[:256], catalog))))["include"]) == 256
 
 
+@pytest.mark.rule("KCI306", triggers=True)
 def test_an_output_that_github_would_drop_is_refused(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(compute_matrix([kernel(NOARCH)], catalog))
     exactly = len(github_matrix(plan))

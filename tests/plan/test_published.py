@@ -22,6 +22,7 @@ def test_only_equal_fingerprints_are_skipped() -> None:
     assert list(already(now, known)) == [("k", "a")]
 
 
+@pytest.mark.rule("KCI313", triggers=False)
 def test_a_manifest_is_read_from_a_tree_or_a_file(tmp_path: Path) -> None:
     present = [{"variant": "a", "fingerprint": "f", "more": 1}, {"variant": "b"}, {"variant": "c", "fingerprint": None}]
     file = tmp_path / "kci-manifest.json"
@@ -29,6 +30,7 @@ def test_a_manifest_is_read_from_a_tree_or_a_file(tmp_path: Path) -> None:
     assert published([tmp_path]) == published([file]) == {("k", "a"): "f"}
 
 
+@pytest.mark.rule("KCI313", triggers=True)
 @pytest.mark.parametrize("text", ["", "{}", '{"schema": 2, "kernel": "k", "present": []}', "[" * 100_000])
 def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "kci-manifest.json"

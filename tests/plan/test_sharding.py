@@ -71,6 +71,7 @@ def test_where_a_kernel_lies_and_what_it_takes_do_not_matter() -> None:
     assert assign([one], 7)[0][0].shard == assign([other], 7)[0][0].shard
 
 
+@pytest.mark.rule("KCI305", triggers=True)
 def test_too_few_shards_are_refused_and_the_right_number_named() -> None:
     with pytest.raises(FindingsError) as caught:
         assign(legs(700), 2)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from kci.render.drift import Comparison, State, compare, drift_diagnostics, written_by
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, render
@@ -15,11 +17,13 @@ def rules(committed: dict[str, str], version: str = "1.2.0") -> list[str]:
     return [item.rule for item in drift_diagnostics(compare(FILES, committed), committed, version)]
 
 
+@pytest.mark.rule("KCI401", "KCI402", "KCI405", triggers=False)
 def test_same() -> None:
     assert set(states(FILES).values()) == {State.SAME}
     assert rules(FILES) == []
 
 
+@pytest.mark.rule("KCI401", triggers=True)
 def test_missing_file_has_a_whole_diff() -> None:
     missing = next(item for item in compare(FILES, {COMPAT_FILE: FILES[COMPAT_FILE]}) if item.path == RELEASE_FILE)
     assert missing.state is State.MISSING
@@ -44,6 +48,7 @@ def test_the_recorded_command_counts() -> None:
     assert set(states(other).values()) == {State.CHANGED}
 
 
+@pytest.mark.rule("KCI401", triggers=True)
 def test_an_edit_is_drift_with_a_diff() -> None:
     edited = {**FILES, RELEASE_FILE: FILES[RELEASE_FILE].replace("timeout-minutes: 15", "timeout-minutes: 99")}
     found = next(item for item in compare(FILES, edited) if item.path == RELEASE_FILE)
@@ -52,12 +57,14 @@ def test_an_edit_is_drift_with_a_diff() -> None:
     assert rules(edited) == ["KCI401"]
 
 
+@pytest.mark.rule("KCI402", triggers=True)
 def test_a_file_by_somebody_else() -> None:
     foreign = {**FILES, RELEASE_FILE: "name: mine\n"}
     assert states(foreign)[RELEASE_FILE] is State.FOREIGN
     assert rules(foreign) == ["KCI402"]
 
 
+@pytest.mark.rule("KCI405", triggers=True)
 def test_a_file_by_a_newer_kci() -> None:
     assert rules(FILES, version="1.1.9") == ["KCI405", "KCI405"]
     assert rules(FILES, version="1.10.0") == []

@@ -25,10 +25,12 @@ def message(text: str) -> str:
     return diagnostic.message
 
 
+@pytest.mark.rule("KCI410", "KCI412", "KCI418", triggers=False)
 def test_a_plain_workflow_is_fine() -> None:
     assert rules(HEAD + job()) == []
 
 
+@pytest.mark.rule("KCI410", triggers=True)
 def test_file_size() -> None:
     text = HEAD + job()
     fits = text + "#" * (limits().max_file_bytes - len(text))
@@ -37,6 +39,7 @@ def test_file_size() -> None:
     assert rules(text + "é" * (limits().max_file_bytes // 2)) == ["KCI410"]
 
 
+@pytest.mark.rule("KCI418", triggers=True)
 @pytest.mark.parametrize(
     "text", ["a: [", "on: push\n", "- a\n", "", "jobs: []\n", "jobs: {a: 3}\n", "jobs: {a: {steps: 3}}\n"]
 )
@@ -44,6 +47,7 @@ def test_not_a_workflow(text: str) -> None:
     assert rules(text) == ["KCI418"]
 
 
+@pytest.mark.rule("KCI411", triggers=True)
 def test_expression_length() -> None:
     def workflow(length: int) -> str:
         value = "${{ github.sha }}".ljust(length, "x")
@@ -55,16 +59,19 @@ def test_expression_length() -> None:
     assert rules(HEAD + job(steps="[{run: '" + long_text + "'}]")) == []
 
 
+@pytest.mark.rule("KCI412", triggers=True)
 @pytest.mark.parametrize("name", ["1a", "a b", "a.b", "é", "x" * 101])
 def test_job_ids(name: str) -> None:
     assert rules(HEAD + job(f'"{name}"')) == ["KCI412"]
 
 
+@pytest.mark.rule("KCI412", triggers=True)
 def test_job_names_must_differ() -> None:
     assert rules(HEAD + job("a", "name: Same") + job("b", "name: same")) == ["KCI412"]
     assert rules(HEAD + job("a", "name: kci") + job("b", "name: other")) == []
 
 
+@pytest.mark.rule("KCI412", triggers=True)
 def test_jobs_need_a_time_limit_and_permissions() -> None:
     text = HEAD + job()
     assert rules(text.replace("    timeout-minutes: 5\n", "")) == ["KCI412"]
@@ -73,6 +80,7 @@ def test_jobs_need_a_time_limit_and_permissions() -> None:
     assert rules(text.replace("\npermissions: {}\n", "\npermissions: write-all\n", 1)) == ["KCI412"]
 
 
+@pytest.mark.rule("KCI413", triggers=True)
 def test_needs() -> None:
     assert rules(HEAD + job("a", "needs: b")) == ["KCI413"]
     assert rules(HEAD + job("a") + job("b", "needs: [a]")) == []
@@ -80,6 +88,7 @@ def test_needs() -> None:
     assert message(circle) == "jobs need each other: a, b, c"
 
 
+@pytest.mark.rule("KCI416", triggers=True)
 def test_matrix_size() -> None:
     def include(count: int) -> str:
         return HEAD + job("a", "strategy: {matrix: {include: [" + ", ".join(["{x: 1}"] * count) + "]}}")
@@ -91,6 +100,7 @@ def test_matrix_size() -> None:
     assert rules(HEAD + job("a", f"strategy: {{matrix: {{x: [{square}], y: [{square}]}}}}")) == ["KCI416"]
 
 
+@pytest.mark.rule("KCI413", "KCI414", "KCI416", triggers=False)
 def test_runtime_matrix_is_not_counted() -> None:
     text = (
         HEAD
@@ -100,6 +110,7 @@ def test_runtime_matrix_is_not_counted() -> None:
     assert rules(text) == []
 
 
+@pytest.mark.rule("KCI414", triggers=True)
 @pytest.mark.parametrize(
     "expression",
     [
@@ -118,6 +129,7 @@ def test_step_outputs_that_nothing_sets(expression: str) -> None:
     assert rules(HEAD + job(steps=steps)) == ["KCI414"]
 
 
+@pytest.mark.rule("KCI411", "KCI414", "KCI417", triggers=False)
 @pytest.mark.parametrize(
     "expression",
     ["steps.x.outputs.has-work", "steps.x.outcome", "steps.run.outputs.value", "'steps.zzz.outputs.a'"],
@@ -130,6 +142,7 @@ def test_step_outputs_that_exist(expression: str) -> None:
     assert rules(HEAD + job(steps=steps)) == []
 
 
+@pytest.mark.rule("KCI414", triggers=True)
 @pytest.mark.parametrize(
     "expression", ["needs.p.outputs.nope", "needs.q.result", "needs.p.output.m", "needs.zzz.result"]
 )
@@ -138,6 +151,7 @@ def test_job_outputs_that_nothing_sets(expression: str) -> None:
     assert rules(HEAD + jobs) == ["KCI414"]
 
 
+@pytest.mark.rule("KCI413", "KCI414", triggers=False)
 def test_job_outputs_that_exist() -> None:
     jobs = job("p", "outputs: {m: x}") + job(
         "a", "needs: p\nif: needs.p.outputs.m == 'true' && needs.p.result == 'success'"
@@ -145,6 +159,7 @@ def test_job_outputs_that_exist() -> None:
     assert rules(HEAD + jobs) == []
 
 
+@pytest.mark.rule("KCI415", triggers=True)
 @pytest.mark.parametrize(
     "body",
     [
@@ -168,6 +183,7 @@ def test_contexts_that_do_not_exist_there(body: str) -> None:
     assert "KCI415" in rules(f"{HEAD}{job('a')}    {body}\n")  # of two equal keys, the later one counts
 
 
+@pytest.mark.rule("KCI415", triggers=True)
 @pytest.mark.parametrize(
     "place", ["concurrency: {group: '${{ env.X }}'}", "concurrency: '${{ matrix.x }}'", "run-name: '${{ secrets.X }}'"]
 )
@@ -175,6 +191,7 @@ def test_contexts_of_the_workflow(place: str) -> None:
     assert rules(f"{place}\n{HEAD}{job()}") == ["KCI415"]
 
 
+@pytest.mark.rule("KCI415", triggers=False)
 @pytest.mark.parametrize(
     "body",
     [
@@ -188,11 +205,13 @@ def test_contexts_that_exist_there(body: str) -> None:
     assert rules(HEAD + job("a", body)) == []
 
 
+@pytest.mark.rule("KCI415", triggers=True)
 def test_secrets_cannot_decide_about_a_step() -> None:
     assert rules(HEAD + job(steps="[{run: x, if: \"secrets.X != ''\"}]")) == ["KCI415"]
     assert rules(HEAD + job(steps="[{run: x, if: 'failure() && env.X'}]")) == []
 
 
+@pytest.mark.rule("KCI417", triggers=True)
 def test_expression_in_a_script() -> None:
     assert rules(HEAD + job(steps="[{run: 'echo ${{ github.ref }}'}]")) == ["KCI417"]
     assert rules(HEAD + job(steps="[{run: 'echo \"$REF\"', env: {REF: '${{ github.ref }}'}}]")) == []

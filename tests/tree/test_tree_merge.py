@@ -37,6 +37,7 @@ def artifact(root: Path, variant: str = CPU, folder: str = "", **changes: object
     return make_artifact(where, make_variant(where / "src", variant, **made), **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.rule("KCI606", "KCI607", "KCI609", "KCI610", "KCI611", triggers=False)
 def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
     (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
@@ -142,6 +143,7 @@ def test_the_newest_attempt_wins_even_over_a_broken_one(tmp_path: Path) -> None:
     assert manifest.present[0].origin.attempt == 10
 
 
+@pytest.mark.rule("KCI608", triggers=False)
 def test_equal_noarch_variants_of_two_systems_are_one(tmp_path: Path) -> None:
     files = {"__init__.py": "x"}
     one = artifact(tmp_path, "torch-cuda", folder="a", files=files)
@@ -150,6 +152,7 @@ def test_equal_noarch_variants_of_two_systems_are_one(tmp_path: Path) -> None:
     assert len(manifest.present) == 1
 
 
+@pytest.mark.rule("KCI608", triggers=True)
 def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> None:
     one = artifact(tmp_path, "torch-cuda", folder="a", files={"__init__.py": "x"})
     two = artifact(tmp_path, "torch-cuda", folder="b", files={"__init__.py": "y"}, system="aarch64-linux")
@@ -161,6 +164,7 @@ def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> No
     assert not (tmp_path / "build").exists()
 
 
+@pytest.mark.rule("KCI606", triggers=True)
 def test_a_missing_variant_fails_unless_it_may(tmp_path: Path) -> None:
     one = artifact(tmp_path, CPU)
     with pytest.raises(FindingsError) as caught:
@@ -186,6 +190,7 @@ def test_no_artifact_at_all(tmp_path: Path) -> None:
         merge([tmp_path / "none"], tmp_path / "build")
 
 
+@pytest.mark.rule("KCI607", triggers=True)
 def test_what_is_not_planned_is_refused(tmp_path: Path) -> None:
     files = [artifact(tmp_path, CPU), artifact(tmp_path, CUDA), artifact(tmp_path, CPU, name="relu")]
     with pytest.raises(FindingsError) as caught:
@@ -224,6 +229,7 @@ def test_the_plan_decides_how_many_trees_there_are(tmp_path: Path) -> None:
     assert merge([], tmp_path / "nothing", Planned({}), allow_partial=True) == []
 
 
+@pytest.mark.rule("KCI606", "KCI607", "KCI609", "KCI610", triggers=False)
 def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole(tmp_path: Path) -> None:
     first = [artifact(tmp_path, CPU, files={"__init__.py": "", "stale.py": ""}), artifact(tmp_path, STABLE)]
     tree = tmp_path / "build"
@@ -250,6 +256,7 @@ def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> N
     assert [entry.variant for entry in manifest.present] == [STABLE, CPU]
 
 
+@pytest.mark.rule("KCI609", triggers=True)
 def test_a_tree_of_another_kernel_or_version_is_not_added_to(tmp_path: Path) -> None:
     merge([artifact(tmp_path, STABLE)], tmp_path / "build")
     for changes in ({"version": 2}, {"name": "relu"}):
@@ -258,6 +265,7 @@ def test_a_tree_of_another_kernel_or_version_is_not_added_to(tmp_path: Path) -> 
         assert caught.value.diagnostics[0].rule == "KCI609"
 
 
+@pytest.mark.rule("KCI610", triggers=True)
 @pytest.mark.parametrize("stranger", ["src/main.py", ".git/config", "notes.txt", "torch-cpu/readme"])
 def test_a_directory_of_other_things_is_not_replaced(tmp_path: Path, stranger: str) -> None:
     path = tmp_path / "project" / stranger
@@ -328,11 +336,13 @@ PLAN = {
 }
 
 
+@pytest.mark.rule("KCI611", triggers=False)
 def test_a_plan_is_read_from_its_json(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps(PLAN))
     assert read_plan(tmp_path / "plan.json") == Planned({"relu": PlannedKernel("relu", (CPU,), 1)})
 
 
+@pytest.mark.rule("KCI611", triggers=True)
 @pytest.mark.parametrize(
     "change",
     [
@@ -352,6 +362,7 @@ def test_a_plan_that_is_none_is_an_error(change: dict[str, object]) -> None:
     assert caught.value.diagnostics[0].rule == "KCI611"
 
 
+@pytest.mark.rule("KCI611", triggers=True)
 def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
     with pytest.raises(FindingsError, match="cannot read the plan"):
         read_plan(tmp_path / "none.json")

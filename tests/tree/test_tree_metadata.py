@@ -63,6 +63,7 @@ def test_noarch_lists_keep_the_order_of_the_file() -> None:
     assert metadata_for(build, "cpu", "1a2b3c4").backend.archs is None
 
 
+@pytest.mark.rule("KCI601", triggers=False)
 def test_dependencies_are_the_general_ones_and_then_the_backend_s() -> None:
     build = build_of(
         general='python-depends = ["einops"]\nkernel-depends = [{ repo-id = "a/b", version = 1 }]\n'
@@ -79,6 +80,7 @@ def test_dependencies_are_the_general_ones_and_then_the_backend_s() -> None:
     ]
 
 
+@pytest.mark.rule("KCI601", triggers=True)
 @pytest.mark.parametrize(
     ("general", "says"),
     [
@@ -160,6 +162,7 @@ def test_an_older_sha_is_read_as_commit_in_lower_case() -> None:
     assert provenance.kernel_builder.commit == "a" * 40
 
 
+@pytest.mark.rule("KCI602", triggers=True)
 @pytest.mark.parametrize(
     "raw", [b"", b"[]", b"{", b"\xff{}", b'{"name": "a", "name": "b"}', b"[" * 100_000, b'{"a": 1} x', b"null"]
 )
@@ -176,6 +179,7 @@ def test_a_missing_metadata_file_is_an_error(tmp_path: Path) -> None:
         read_metadata(tmp_path / "metadata.json")
 
 
+@pytest.mark.rule("KCI602", triggers=False)
 def test_sealing_removes_bytecode_and_an_old_signature_and_hashes_last(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     before = (variant / "metadata.json").read_bytes()

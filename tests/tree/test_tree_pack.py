@@ -22,6 +22,7 @@ from kci.tree.unpack import read_leg, unpack
 from variants import COMMIT, CPU, leg_of, make_artifact, make_variant
 
 
+@pytest.mark.rule("KCI602", "KCI603", "KCI604", "KCI605", triggers=False)
 @pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
 def test_a_round_trip_gives_the_same_files_and_leg(tmp_path: Path, suffix: str) -> None:
     variant = make_variant(tmp_path / "a")
@@ -85,6 +86,7 @@ def test_other_tools_can_read_the_archive(tmp_path: Path) -> None:
     assert listed[:2] == ["leg.json", f"{CPU}/__init__.py"]
 
 
+@pytest.mark.rule("KCI603", triggers=True)
 def test_a_directory_that_was_not_sealed_or_was_changed_later_is_refused(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     leg = leg_of(variant)

@@ -56,6 +56,7 @@ def refused(artifact: Path, into: Path, says: str) -> None:
     assert list(into.iterdir()) == []
 
 
+@pytest.mark.rule("KCI605", triggers=True)
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -83,6 +84,7 @@ def test_names_that_reach_out_are_refused(tmp_path: Path, leg: Leg, name: str, s
     assert not (tmp_path / "escape").exists()
 
 
+@pytest.mark.rule("KCI605", triggers=True)
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
@@ -100,6 +102,7 @@ def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: Leg,
     refused(archive(tmp_path / "x.tar", leg, member), tmp_path / "into", says)
 
 
+@pytest.mark.rule("KCI605", triggers=True)
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -124,6 +127,7 @@ def test_directories_may_be_members_even_twice(tmp_path: Path) -> None:
     assert (unpacked / "sub" / "a.py").is_file()
 
 
+@pytest.mark.rule("KCI604", "KCI605", triggers=False)
 def test_gnu_tar_s_own_format_is_read(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     (tmp_path / "leg.json").write_bytes(msgspec.json.encode(leg_of(variant)))
@@ -202,6 +206,7 @@ def test_a_bomb_is_refused_by_what_its_header_claims(tmp_path: Path, leg: Leg) -
     refused(artifact, tmp_path / "into", "larger than")
 
 
+@pytest.mark.rule("KCI604", triggers=True)
 @pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
 def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(tmp_path: Path, suffix: str) -> None:
     whole = make_artifact(tmp_path, make_variant(tmp_path), suffix=suffix).read_bytes()

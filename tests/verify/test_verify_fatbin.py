@@ -167,10 +167,12 @@ def checked(root: Path, section: str, data: bytes | None, archs: tuple[str, ...]
 CODE = container(entry(2, 80), entry(2, 120), entry(1, 120))
 
 
+@pytest.mark.rule("KCI760", "KCI761", "KCI762", "KCI763", triggers=False)
 def test_archs_that_agree(tmp_path: Path) -> None:
     assert checked(tmp_path, ".nv_fatbin", CODE, ("8.0", "12.0+PTX"), CUDA) == []
 
 
+@pytest.mark.rule("KCI760", triggers=True)
 @pytest.mark.parametrize(
     ("archs", "says"),
     [
@@ -195,16 +197,19 @@ def test_archs_that_disagree(tmp_path: Path, archs: tuple[str, ...], says: list[
     assert {item.rule for item in found} == {"KCI760"}
 
 
+@pytest.mark.rule("KCI761", triggers=True)
 def test_a_gpu_variant_without_device_code(tmp_path: Path) -> None:
     (found,) = checked(tmp_path, "", None, ("8.0",), CUDA)
     assert found.rule == "KCI761"
 
 
+@pytest.mark.rule("KCI762", triggers=True)
 def test_device_code_that_cannot_be_read(tmp_path: Path) -> None:
     (found,) = checked(tmp_path, ".nv_fatbin", CODE[:-4], ("8.0",), CUDA)
     assert found.rule == "KCI762"
 
 
+@pytest.mark.rule("KCI760", "KCI763", triggers=True)
 def test_rocm_archs(tmp_path: Path) -> None:
     data = bundle(HOST, ("hipv4-amdgcn-amd-amdhsa--gfx942", 8), ("hipv4-amdgcn-amd-amdhsa--gfx90a", 8))
     (tmp_path / "good").mkdir()

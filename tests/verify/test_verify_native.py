@@ -55,11 +55,15 @@ def ids(found: list[Diagnostic]) -> list[str]:
     return [item.rule for item in found]
 
 
+@pytest.mark.rule(
+    "KCI740", "KCI741", "KCI742", "KCI743", "KCI744", "KCI745", "KCI746", "KCI749", "KCI750", triggers=False
+)
 def test_a_clean_library_passes(tmp_path: Path, compile: Compile) -> None:
     source = INIT + 'extern "C" int strcmp(const char*, const char*); int f(const char* a) { return strcmp(a, a); }'
     assert native(tmp_path, compile(source, "-lc")) == []
 
 
+@pytest.mark.rule("KCI742", triggers=True)
 def test_versions_beyond_manylinux_are_named_with_their_symbols(tmp_path: Path, compile: Compile) -> None:
     source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
     (found,) = native(tmp_path, compile(source, "-lc"))
@@ -69,6 +73,7 @@ def test_versions_beyond_manylinux_are_named_with_their_symbols(tmp_path: Path, 
     assert found.path.endswith(f"{CPU}/{ID}.abi3.so")
 
 
+@pytest.mark.rule("KCI742", triggers=True)
 def test_a_stripped_library_is_judged_the_same(tmp_path: Path, compile: Compile) -> None:
     source = INIT + 'extern "C" char __libc_single_threaded; char f() { return __libc_single_threaded; }'
     assert ids(native(tmp_path, compile(source, "-lc", "-s"))) == ["KCI742"]
@@ -104,6 +109,7 @@ def test_a_named_version_of_one_machine_is_not_there_on_another() -> None:
     assert above_cap("CXXABI_FLOAT128", "aarch64") == "CXXABI_1.3.11"
 
 
+@pytest.mark.rule("KCI741", triggers=True)
 def test_another_machine_than_the_name_says(tmp_path: Path, compile: Compile) -> None:
     (found,) = native(tmp_path, compile(INIT), "torch213-cxx11-cpu-aarch64-linux")
     assert found.rule == "KCI741"
@@ -112,6 +118,7 @@ def test_another_machine_than_the_name_says(tmp_path: Path, compile: Compile) ->
     assert found.rule == "KCI741"
 
 
+@pytest.mark.rule("KCI743", triggers=True)
 def test_python_beyond_the_limited_api(tmp_path: Path, compile: Compile) -> None:
     source = INIT + (
         'extern "C" { void PyErr_SetString(); void PyErr_GetRaisedException(); void _PyObject_Secret(); '
@@ -126,6 +133,7 @@ def test_python_beyond_the_limited_api(tmp_path: Path, compile: Compile) -> None
     )
 
 
+@pytest.mark.rule("KCI744", triggers=True)
 @pytest.mark.parametrize("flags", [(), ("-Wl,--disable-new-dtags",)])
 def test_a_search_path(tmp_path: Path, compile: Compile, flags: tuple[str, ...]) -> None:
     (found,) = native(tmp_path, compile(INIT, "-Wl,-rpath,/build/machine", *flags))
@@ -133,6 +141,7 @@ def test_a_search_path(tmp_path: Path, compile: Compile, flags: tuple[str, ...])
     assert "/build/machine" in found.message
 
 
+@pytest.mark.rule("KCI745", "KCI746", triggers=True)
 def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> None:
     other = compile('extern "C" void other() {}', "-Wl,-soname,libother.so.1")
     source = INIT + 'extern "C" void other(); void f() { other(); }'
@@ -159,6 +168,7 @@ def test_needed_libraries_by_backend(library: str, backend: str, major: str, all
     assert library_allowed(library, ("system", "torch", backend), major) is allowed
 
 
+@pytest.mark.rule("KCI746", triggers=True)
 def test_open_symbols_that_nothing_explains(tmp_path: Path, compile: Compile) -> None:
     source = INIT + (
         'extern "C" { void arc4random_like(); void aoti_torch_ok(); void weak() __attribute__((weak)); '
@@ -188,6 +198,7 @@ STABLE_SOURCE = INIT + (
 )
 
 
+@pytest.mark.rule("KCI747", "KCI748", triggers=True)
 def test_a_stable_variant_uses_no_cpp_interface_and_nothing_newer(tmp_path: Path, compile: Compile) -> None:
     found = native(tmp_path, compile(STABLE_SOURCE), STABLE)
     assert ids(found) == ["KCI747", "KCI748"]
@@ -198,12 +209,24 @@ def test_a_stable_variant_uses_no_cpp_interface_and_nothing_newer(tmp_path: Path
     assert native(tmp_path, compile(STABLE_SOURCE), CPU) == []
 
 
+@pytest.mark.rule("KCI747", "KCI748", triggers=False)
+def test_a_stable_variant_may_use_what_its_version_has(tmp_path: Path, compile: Compile) -> None:
+    source = INIT + (
+        'extern "C" { void torch_call_dispatcher(); void aoti_torch_get_dim(); }\n'
+        "namespace torch { namespace stable { void fine(); } }\n"
+        "void f() { torch_call_dispatcher(); aoti_torch_get_dim(); torch::stable::fine(); }"
+    )
+    assert native(tmp_path, compile(source), STABLE) == []
+
+
+@pytest.mark.rule("KCI749", triggers=True)
 def test_the_module_must_define_its_init_function(tmp_path: Path, compile: Compile) -> None:
     (found,) = native(tmp_path, compile('extern "C" void* PyInit_other() { return 0; }'))
     assert found.rule == "KCI749"
     assert f"PyInit_{ID}" in found.message
 
 
+@pytest.mark.rule("KCI744", triggers=True)
 def test_every_library_of_a_variant_is_looked_at(tmp_path: Path, compile: Compile) -> None:
     bad = compile(INIT, "-Wl,-rpath,/x").read_bytes()
     files = {"__init__.py": "", f"{ID}.abi3.so": compile(INIT).read_bytes(), "lib/libx.so.1": bad}
@@ -211,6 +234,7 @@ def test_every_library_of_a_variant_is_looked_at(tmp_path: Path, compile: Compil
     assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI744", "libx.so.1")]
 
 
+@pytest.mark.rule("KCI750", triggers=True)
 @pytest.mark.parametrize(
     ("variant", "name"),
     [("torch213-cpu-aarch64-darwin", "x.abi3.so"), ("torch213-cu130-x86_64-windows", "x.pyd")],
@@ -221,6 +245,7 @@ def test_libraries_of_other_systems_are_said_to_be_unchecked(tmp_path: Path, var
     assert not [item for item in found if item.rule.startswith("KCI74")]
 
 
+@pytest.mark.rule("KCI740", triggers=True)
 @pytest.mark.parametrize("content", [b"", b"\x7fELF", b"not a library", b"\x7fELF" + b"\xff" * 200])
 def test_what_is_no_library_is_a_finding(tmp_path: Path, content: bytes) -> None:
     assert ids(native(tmp_path, content)) == ["KCI740"]

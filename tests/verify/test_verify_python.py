@@ -51,22 +51,26 @@ GOOD = '''\
 '''
 
 
+@pytest.mark.rule("KCI770", "KCI771", "KCI772", "KCI773", triggers=False)
 def test_what_kernels_do_is_fine(tmp_path: Path) -> None:
     assert variant(tmp_path, GOOD) == []
 
 
+@pytest.mark.rule("KCI770", triggers=True)
 def test_a_file_that_does_not_parse_is_a_finding_with_its_line(tmp_path: Path) -> None:
     (found,) = variant(tmp_path, "x = 1\ndef f(:\n", file="sub/a.py")
     assert (found.rule, found.line) == ("KCI770", 2)
     assert found.path.endswith("torch-cpu/sub/a.py")
 
 
+@pytest.mark.rule("KCI770", triggers=True)
 @pytest.mark.parametrize("text", ["x = 1\0", "(" * 500, "try: ...\nexcept* ValueError: ..."])
 def test_other_text_that_is_no_python_of_3_10(tmp_path: Path, text: str) -> None:
     (found,) = variant(tmp_path, text)
     assert found.rule == "KCI770"
 
 
+@pytest.mark.rule("KCI771", triggers=True)
 @pytest.mark.parametrize(
     ("text", "module"),
     [
@@ -84,6 +88,7 @@ def test_a_foreign_import(tmp_path: Path, text: str, module: str) -> None:
     assert found.line > 0
 
 
+@pytest.mark.rule("KCI771", triggers=True)
 @pytest.mark.parametrize("text", ["import gated_norm", "from gated_norm.layers import X", "import gated_norm._ops"])
 def test_a_kernel_cannot_import_itself_by_name(tmp_path: Path, text: str) -> None:
     (found,) = variant(tmp_path, text)
@@ -91,6 +96,7 @@ def test_a_kernel_cannot_import_itself_by_name(tmp_path: Path, text: str) -> Non
     assert "import relatively" in found.hint
 
 
+@pytest.mark.rule("KCI773", triggers=True)
 @pytest.mark.parametrize(
     "text",
     [
@@ -107,6 +113,7 @@ def test_a_foreign_import_that_does_not_run_at_loading_is_a_warning(tmp_path: Pa
 DECORATORS = ["custom_op", "triton_op", "register_kernel", "register_fake", "register_vmap", "register_torch_dispatch"]
 
 
+@pytest.mark.rule("KCI772", triggers=True)
 @pytest.mark.parametrize("name", DECORATORS)
 @pytest.mark.parametrize("head", ["def f(x):", "async def f(x):", "class F:"])
 def test_ops_need_the_prefix(tmp_path: Path, name: str, head: str) -> None:
@@ -115,6 +122,7 @@ def test_ops_need_the_prefix(tmp_path: Path, name: str, head: str) -> None:
     assert "add_op_namespace_prefix" in found.hint
 
 
+@pytest.mark.rule("KCI772", triggers=True)
 @pytest.mark.parametrize(
     "argument", ['f"{add_op_namespace_prefix}::x"', 'wrap("x")', "add_op_namespace_prefix", "name"]
 )
@@ -122,6 +130,7 @@ def test_only_a_call_of_the_prefix_function_counts(tmp_path: Path, argument: str
     assert [item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")] == ["KCI772"]
 
 
+@pytest.mark.rule("KCI772", triggers=False)
 def test_like_the_reference_only_top_level_decorators_with_arguments_are_seen(tmp_path: Path) -> None:
     text = 'if True:\n    @register_fake("a::b")\n    def f(x): ...\nregister_fake("a::b")(f)\n'
     assert variant(tmp_path, text + "@register_fake(name='a::b')\ndef g(x): ...\n") == []
@@ -139,6 +148,7 @@ def kernel(root: Path, text: str = "", *, general: str = "", framework: str = "t
     return root
 
 
+@pytest.mark.rule("KCI771", "KCI772", triggers=True)
 def test_sources_are_checked_before_anything_is_built(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert verify(kernel(tmp_path / "a", GOOD)) == []
@@ -148,6 +158,7 @@ def test_sources_are_checked_before_anything_is_built(tmp_path: Path) -> None:
     assert found[0].path == f"{tmp_path}/b/torch-ext/gated_norm/__init__.py"
 
 
+@pytest.mark.rule("KCI703", "KCI771", "KCI774", triggers=False)
 def test_declared_dependencies_of_any_backend_may_be_imported(tmp_path: Path) -> None:
     general = 'python-depends = ["einops"]\n[general.cuda]\npython-depends = ["nvidia-cutlass-dsl"]'
     assert verify(kernel(tmp_path, "import einops\nimport cutlass\n", general=general)) == []
@@ -160,6 +171,7 @@ def test_tvm_ffi_kernels_may_import_it(tmp_path: Path) -> None:
         assert [item.rule for item in found] == rule
 
 
+@pytest.mark.rule("KCI703", "KCI774", triggers=True)
 def test_a_package_that_is_missing_or_holds_its_own_name(tmp_path: Path) -> None:
     package = kernel(tmp_path) / "torch-ext" / "gated_norm"
     (package / "gated_norm.py").write_text("")

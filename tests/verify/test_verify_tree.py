@@ -40,6 +40,26 @@ def rewritten(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path
     return directory
 
 
+@pytest.mark.rule(
+    "KCI700",
+    "KCI701",
+    "KCI702",
+    "KCI703",
+    "KCI704",
+    "KCI705",
+    "KCI706",
+    "KCI707",
+    "KCI708",
+    "KCI710",
+    "KCI711",
+    "KCI712",
+    "KCI717",
+    "KCI719",
+    "KCI720",
+    "KCI730",
+    "KCI731",
+    triggers=False,
+)
 def test_good_variants_and_trees_pass(tmp_path: Path) -> None:
     tree = tmp_path / "build"
     for variant in (CPU, STABLE, "torch-cpu", "torch-cuda"):
@@ -69,6 +89,7 @@ def test_select_and_ignore_take_rules_and_beginnings(tmp_path: Path) -> None:
     assert ids(verify(directory, select=["KCI70"], ignore=["KCI706"])) == ["KCI705"]
 
 
+@pytest.mark.rule("KCI701", triggers=True)
 def test_a_directory_that_is_not_called_like_a_variant(tmp_path: Path) -> None:
     renamed = make_variant(tmp_path).rename(tmp_path / "torch213-cpu")
     found = check(renamed)
@@ -76,17 +97,20 @@ def test_a_directory_that_is_not_called_like_a_variant(tmp_path: Path) -> None:
     assert check(tmp_path)[0].rule == "KCI701"
 
 
+@pytest.mark.rule("KCI702", triggers=True)
 def test_a_missing_init(tmp_path: Path) -> None:
     directory = make_variant(tmp_path, "torch-cpu", files={"a.py": ""})
     assert ids(check(directory)) == ["KCI702"]
 
 
+@pytest.mark.rule("KCI703", triggers=True)
 @pytest.mark.parametrize("entry", ["gated_norm/__init__.py", "gated_norm/x.txt", "gated_norm.py"])
 def test_a_nested_package_of_the_same_name(tmp_path: Path, entry: str) -> None:
     directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", entry: ""})
     assert ids(check(directory)) == ["KCI703"]
 
 
+@pytest.mark.rule("KCI704", triggers=True)
 def test_an_extra_level(tmp_path: Path) -> None:
     make_variant(tmp_path / "build" / "build")
     found = check(tmp_path / "build")
@@ -95,6 +119,7 @@ def test_an_extra_level(tmp_path: Path) -> None:
     assert ids(check(tmp_path / "build")) == ["KCI704"]
 
 
+@pytest.mark.rule("KCI700", "KCI705", "KCI706", triggers=True)
 def test_bytecode_links_and_odd_things(tmp_path: Path) -> None:
     directory = make_variant(tmp_path, "torch-cpu")
     (directory / "__pycache__").mkdir()
@@ -108,6 +133,7 @@ def test_bytecode_links_and_odd_things(tmp_path: Path) -> None:
     assert set(ids(check(directory))) == {"KCI700", "KCI706"}
 
 
+@pytest.mark.rule("KCI706", "KCI707", triggers=True)
 def test_the_tree_s_top(tmp_path: Path) -> None:
     make_variant(tmp_path / "build", "torch-cpu")
     (tmp_path / "build" / ".hidden").write_text("")
@@ -121,17 +147,20 @@ def test_the_tree_s_top(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.rule("KCI708", triggers=True)
 def test_file_names_that_mislead(tmp_path: Path) -> None:
     directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "A.py": "", "a.py": "", "x\u202eyp.": ""})
     assert ids(check(directory)) == ["KCI708", "KCI708"]
 
 
+@pytest.mark.rule("KCI700", triggers=True)
 def test_a_name_that_is_not_text(tmp_path: Path) -> None:
     directory = make_variant(tmp_path, "torch-cpu")
     Path(os.fsdecode(os.fsencode(directory) + b"/\xff")).write_text("")
     assert "KCI700" in ids(check(directory))
 
 
+@pytest.mark.rule("KCI710", triggers=True)
 def test_metadata_that_is_missing_or_broken(tmp_path: Path) -> None:
     directory = make_variant(tmp_path, "torch-cpu")
     (directory / "metadata.json").write_text("{")
@@ -142,6 +171,7 @@ def test_metadata_that_is_missing_or_broken(tmp_path: Path) -> None:
     assert ids(check(directory)) == ["KCI710"]
 
 
+@pytest.mark.rule("KCI711", triggers=True)
 def test_name_type_and_id_must_agree_on_the_backend(tmp_path: Path) -> None:
     renamed = make_variant(tmp_path, "torch-cpu").rename(tmp_path / "torch-cuda")
     assert ids(check(renamed)) == ["KCI711"]
@@ -154,11 +184,13 @@ def test_name_type_and_id_must_agree_on_the_backend(tmp_path: Path) -> None:
         assert "_gated_norm_cpu_" in found.hint
 
 
+@pytest.mark.rule("KCI712", triggers=True)
 def test_archs_of_compiled_gpu_variants(tmp_path: Path) -> None:
     assert ids(check(make_variant(tmp_path, CUDA))) == ["KCI712"]
     assert check(make_variant(tmp_path, "torch-cuda")) == []
 
 
+@pytest.mark.rule("KCI713", "KCI714", "KCI715", triggers=True)
 def test_mixed_versions_names_ids_and_commits(tmp_path: Path) -> None:
     make_variant(tmp_path / "a", "torch-cpu")
     make_variant(tmp_path / "a", "torch-cuda", version=2)
@@ -173,12 +205,14 @@ def test_mixed_versions_names_ids_and_commits(tmp_path: Path) -> None:
     assert ids(check(tmp_path / "c")) == ["KCI715"]
 
 
+@pytest.mark.rule("KCI713", "KCI714", "KCI715", "KCI716", triggers=False)
 def test_one_id_for_all_variants_of_a_backend_is_right(tmp_path: Path) -> None:
     for variant in (CPU, STABLE, "torch-cuda"):
         make_variant(tmp_path / "build", variant)
     assert check(tmp_path / "build") == []
 
 
+@pytest.mark.rule("KCI716", triggers=True)
 @pytest.mark.parametrize(
     ("variant", "module"),
     [
@@ -199,10 +233,12 @@ def test_the_native_module_is_called_like_the_id(tmp_path: Path, variant: str, m
     assert module in found.message
 
 
+@pytest.mark.rule("KCI717", triggers=True)
 def test_native_code_in_a_noarch_variant(tmp_path: Path) -> None:
     assert ids(check(make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "a/x.so.2": ""}))) == ["KCI717"]
 
 
+@pytest.mark.rule("KCI719", "KCI720", triggers=True)
 def test_a_dirty_source_and_an_unknown_dependency(tmp_path: Path) -> None:
     (found,) = check(make_variant(tmp_path / "a", "torch-cpu", source=GitState(COMMIT, dirty=True)))
     assert (found.rule, found.severity) == ("KCI719", "warning")
@@ -221,10 +257,12 @@ def merged(tmp_path: Path) -> Path:
     return tmp_path / "build"
 
 
+@pytest.mark.rule("KCI718", "KCI721", triggers=False)
 def test_a_merged_tree_agrees_with_its_manifest(tmp_path: Path) -> None:
     assert check(merged(tmp_path)) == []
 
 
+@pytest.mark.rule("KCI718", triggers=True)
 def test_a_tree_that_changed_after_the_merge(tmp_path: Path) -> None:
     tree = merged(tmp_path)
     shutil.rmtree(tree / STABLE)
@@ -239,6 +277,7 @@ def test_a_tree_that_changed_after_the_merge(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.rule("KCI718", "KCI721", triggers=True)
 def test_a_manifest_of_another_kernel_or_none_at_all(tmp_path: Path) -> None:
     tree = merged(tmp_path)
     path = tree / "kci-manifest.json"
@@ -249,6 +288,7 @@ def test_a_manifest_of_another_kernel_or_none_at_all(tmp_path: Path) -> None:
     assert ids(check(tree)) == ["KCI718"]
 
 
+@pytest.mark.rule("KCI718", "KCI731", triggers=True)
 def test_a_folder_of_trees(tmp_path: Path) -> None:
     first = merged(tmp_path / "one")
     shutil.copytree(first, tmp_path / "trees" / "a")
@@ -259,6 +299,7 @@ def test_a_folder_of_trees(tmp_path: Path) -> None:
     assert all("/b/" in item.path for item in found)
 
 
+@pytest.mark.rule("KCI730", "KCI731", triggers=True)
 def test_digests(tmp_path: Path) -> None:
     directory = make_variant(tmp_path, "torch-cpu")
     (directory / "_ops.py").write_text("x = 1\n")
