@@ -198,7 +198,8 @@ def _check_kind(request: Request) -> None:
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
-        raise BuildFailedError(message, hint=refused("KCI507", message).hint)
+        error = refused("KCI507", message)
+        raise BuildFailedError(error.message, hint=error.hint, diagnostics=error.diagnostics)
     if variant.kind is Kind.TVM_FFI:
         hint = "build it with --builder nix, or with the reference builder"
         raise MissingToolError("the native builder cannot build tvm-ffi kernels yet", hint=hint)
