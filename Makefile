@@ -46,7 +46,7 @@ format: $(VENV)/.dev  ## mend what can be mended by machine
 	$(BIN)/ruff format .
 
 docs: $(VENV)/.dev  ## write the generated pages of docs/
-	$(BIN)/python tools/gen_docs.py
+	$(BIN)/python bin/gen_docs.py
 
 bench: $(VENV)/.dev  ## figures, as ratios against something measured in the same run
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

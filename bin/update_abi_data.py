@@ -32,7 +32,7 @@ def write(name: str, about: str, source: str, by_version: dict[tuple[int, int], 
 
 def python_symbols() -> None:
     """CPython's stable ABI: functions and data that a limited-API extension may import."""
-    import abi3info  # noqa: PLC0415  - only this table needs it
+    import abi3info
 
     found: dict[tuple[int, int], set[str]] = defaultdict(set)
     for table in (abi3info.FUNCTIONS, abi3info.DATAS):

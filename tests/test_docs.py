@@ -13,9 +13,9 @@ from kci.diagnostics import rules
 
 
 def test_generated_pages_are_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "tools" / "gen_docs.py"), "--check"]
+    command = [sys.executable, str(ROOT / "bin" / "gen_docs.py"), "--check"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"run `python tools/gen_docs.py`\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"run `python bin/gen_docs.py`\n{done.stdout}{done.stderr}"
 
 
 def test_every_rule_is_on_the_page() -> None:
