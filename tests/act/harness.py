@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,7 +112,9 @@ def run_workflow(
     command += ["--platform", "ubuntu-24.04=-self-hosted", "--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
     command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
-    for pin in sorted({(pin.action, pin.sha) for pin in find_pins(text, workflow)}):
+    pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}
+    tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))
+    for pin in sorted(pinned | tagged):
         name = pin[0].removeprefix("actions/")
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
     for key, value in {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), **(env or {})}.items():

@@ -6,6 +6,7 @@ The kernels are Python only, so that every leg is built in seconds; runs of comp
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -16,6 +17,7 @@ import pytest
 
 from act.harness import Run, act_path, commit_all, copy_checkout, offline_pip, run_workflow
 from cli.runner import kci
+from conftest import ROOT
 
 pytestmark = [
     pytest.mark.network,
@@ -98,6 +100,14 @@ def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch
         "merged-tree-1",
     ]
     assert tree_names(run.artifacts) == {"kci-manifest.json", "torch-cpu", "torch-cuda"}
+
+
+def test_the_workflow_of_the_readme_does_what_it_says(repository: Path, runner: Runner, scratch: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    (repository / ".github" / "workflows" / "kernel.yml").write_text(text)
+    commit_all(repository)
+    run = runner.run(repository, ".github/workflows/kernel.yml", "push", scratch)
+    assert run.jobs == dict.fromkeys([*LEGS, "merge", "plan"], "success"), run.log
 
 
 @pytest.mark.parametrize("mode", ["runtime", "static"])
