@@ -13,6 +13,7 @@ import yaml
 
 from cli.runner import kci_process
 from conftest import ROOT
+from test_examples import accepted_by_the_reference
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -84,5 +85,7 @@ def test_make_demo_does_the_main_job(torch_cache: Path) -> None:
     ]:
         assert table[kernel, variant][1:] == ["yes", "yes"]
     for kernel in ("relu", "rms-norm", "swiglu"):
+        merged = [name for (of, name), _ in table.items() if of == kernel]
+        assert accepted_by_the_reference(ROOT / "build" / "demo" / kernel) == sorted(merged)
         assert re.search(rf"^{kernel}  .* ok$", done.stdout, flags=re.MULTILINE), done.stdout
     assert "examples/demo.py" in (ROOT / "Makefile").read_text()
