@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kci.config.reader import BUILD_TOML, Kernel, read_kernel
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError, MissingToolError, UsageError
 
 
 def find_kernels(arguments: Sequence[str]) -> list[str]:
@@ -71,13 +71,14 @@ def _search(top: Path) -> Iterator[str]:
 
 def _git_listed(top: Path) -> list[str] | None:
     """The build.toml files below a directory that git does not ignore; None outside of a repository."""
-    import subprocess  # noqa: PLC0415  - slow to import, and not needed for a kernel's own directory
+    from kci.config.git import GitRefusedError, run_git  # noqa: PLC0415  - slow to import, and not needed for a kernel's own directory
 
-    command = ["git", "-c", "core.fsmonitor=false", "-C", str(top), "ls-files", "-z", "--cached", "--others"]
-    command += ["--exclude-standard", "--", f":(glob)**/{BUILD_TOML}"]
+    arguments = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f":(glob)**/{BUILD_TOML}")
     try:
-        listed = subprocess.run(command, capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
+        listed = run_git(top, *arguments)
+    except (GitRefusedError, MissingToolError):
+        listed = None
+    if listed is None:
         return None
     return [name for name in os.fsdecode(listed).split("\0") if name and (top / name).is_file()]
 

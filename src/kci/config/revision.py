@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shutil
-import subprocess
 from pathlib import Path
 
 from kci.config.document import MAX_BYTES
+from kci.config.git import run_git
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError, MissingToolError, UsageError
-
-_SECONDS = 120
-_OTHER_REPOSITORY = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_COMMON_DIR",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-)
-# A repository's own configuration may name programs to run; none of them is needed to read an object.
-_HARMLESS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "protocol.allow=never")
+from kci.errors import FindingsError, UsageError
 
 
 def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
@@ -122,24 +109,3 @@ def _build_files(commit: str, path: str, directory: Path) -> list[str]:
         if not any(not outer or posixpath.dirname(name).startswith(f"{outer}/") for outer in below):
             found.append(name)
     return [posixpath.join(path, name) for name in found]
-
-
-def run_git(directory: Path, *arguments: str) -> bytes | None:
-    """What a git command prints, or None where it fails. It reads only, runs no configured program, asks nothing.
-
-    Raises:
-        MissingToolError: there is no git.
-        UsageError: it does not come to an end.
-    """
-    git = shutil.which("git")
-    if git is None:
-        raise MissingToolError("git is not on this machine", hint="install git, or name directories")
-    environment = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
-    options = [part for setting in _HARMLESS for part in ("-c", setting)]
-    command = [git, *options, "-C", str(directory), *arguments]
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"git cannot be run in {directory}: {error}") from error
-    return done.stdout if done.returncode == 0 else None

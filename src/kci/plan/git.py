@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import msgspec
 
 from kci.config.document import MAX_BYTES
+from kci.config.git import GitRefusedError, run_git
 from kci.diagnostics import finding
-from kci.errors import FindingsError, MissingToolError
-
-_SECONDS = 300
-
-_LOCATION_VARIABLES = (
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_DIR",
-    "GIT_INDEX_FILE",
-    "GIT_NAMESPACE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_WORK_TREE",
-)
-"""Variables that would make git answer for another repository, as they do inside a hook."""
-
-# A repository's own configuration may name programs to run; none of them is needed to compare files.
-_HARMLESS = ("core.fsmonitor=false", "core.hooksPath=/dev/null", "diff.external=", "core.pager=cat")
+from kci.errors import FindingsError
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -99,27 +82,11 @@ def read_blob(root: Path, commit: str, path: str) -> bytes | None:
 
 
 def _git(directory: Path, *arguments: str) -> bytes | None:
-    """What git prints, or None if it fails.
-
-    Raises:
-        MissingToolError: there is no git.
-        FindingsError: it does not end, or refuses the repository because it belongs to somebody else.
-    """
-    git = shutil.which("git")
-    if git is None:
-        raise MissingToolError("git is not on this machine", hint="install git, or plan without --affected")
-    environment = {key: value for key, value in os.environ.items() if key not in _LOCATION_VARIABLES}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    options = [part for setting in _HARMLESS for part in ("-c", setting)]
-    command = [git, *options, "-C", str(directory), *arguments]
+    """What git prints, or None if it fails; see `run_git`."""
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _no_base(f"git cannot be run in {directory}: {error}", "see what `git status` says there") from error
-    if b"dubious ownership" in done.stderr:
-        hint = f"git config --global --add safe.directory '{directory.resolve()}'"
-        raise _no_base(f"git refuses to read {directory}: it belongs to another user", hint)
-    return done.stdout if done.returncode == 0 else None
+        return run_git(directory, *arguments)
+    except GitRefusedError as error:
+        raise _no_base(error.message, error.hint) from error
 
 
 def _text(raw: bytes | None) -> str | None:

@@ -8,28 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import msgspec
 
+from kci.config.git import run_git
 from kci.config.values import python_name
-from kci.errors import FindingsError
+from kci.errors import FindingsError, MissingToolError
 from kci.tree.files import is_bytecode, walk
-
-_LOCATION_VARIABLES = (
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_COMMON_DIR",
-    "GIT_DIR",
-    "GIT_INDEX_FILE",
-    "GIT_NAMESPACE",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_WORK_TREE",
-)
-"""Variables that would make git answer for another repository, as they do inside a hook."""
 
 _OUTPUT_DIRECTORIES = ("build", "result", "dist")
 """Folders of a kernel that hold what was built from it; they must not change the id of the next build."""
@@ -87,25 +73,10 @@ def _git(directory: Path, *arguments: str) -> str:
     Raises:
         FindingsError: git found a repository and refuses to read it. Going on would silently give another id.
     """
-    git = shutil.which("git")
-    if git is None:
-        return ""
-    environment = {key: value for key, value in os.environ.items() if key not in _LOCATION_VARIABLES}
-    environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
-    # A repository's own configuration may name programs to run; none of them is needed to read a commit.
-    command = [git, "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-C", str(directory), *arguments]
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, errors="replace", check=False, timeout=120
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise FindingsError(f"git cannot be run in {directory}: {error}") from error
-    if "dubious ownership" in done.stderr:
-        raise FindingsError(
-            f"git refuses to read the repository of {directory}: it belongs to another user",
-            hint=f"git config --global --add safe.directory '{directory.resolve()}' (or its repository's root)",
-        )
-    return done.stdout.strip() if done.returncode == 0 else ""
+        return (run_git(directory, *arguments) or b"").decode("utf-8", "replace").strip()
+    except MissingToolError:
+        return ""
 
 
 def content_hash(kernel_dir: Path) -> bytes:
