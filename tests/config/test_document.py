@@ -9,7 +9,7 @@ import pytest
 
 import mutations
 from kci.config import document as document_module
-from kci.config.document import Document, KeyPath, index_places, parse_document, read_document
+from kci.config.document import Document, KeyPath, parse_document, read_document
 from kci.diagnostics import Diagnostic, Span
 from kci.errors import FindingsError
 
@@ -132,7 +132,11 @@ def test_every_value_of_every_seed_file_has_a_place() -> None:
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document_module, "MAX_PLACES", 10)
-    assert len(index_places("x = [" + "1, " * 1000 + "]\n" + "[a]\ny = 1\n" * 1)) == 10
+    made = Document("build.toml", "x = [" + "1, " * 1000 + "]\n[a]\ny = 1\n", {})
+    assert made.spans(("a", "y"))
+    placed = [index for index in range(1000) if made.spans(("x", index))]
+    assert placed == list(range(7)), "three of the ten places are those of the keys"
+    assert made.value_span(("x", 999)) == made.key_span(("x",)), "what comes after is placed at its array"
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_what_the_reference_refuses_is_refused(changes: dict[str, Any]) -> None:
 
 @pytest.mark.torch
 def test_the_reference_s_own_reader_agrees() -> None:
-    reference = pytest.importorskip("kernels._rust").Metadata
+    reference = pytest.importorskip("kernels._rust", reason="the reference is in the PyPI package `kernels`").Metadata
     for changes in ACCEPTED + REFUSED_HERE:
         reference.from_bytes(with_changes(**changes))
     for changes in REFUSED:
@@ -199,7 +199,7 @@ def test_sealing_removes_bytecode_and_an_old_signature_and_hashes_last(tmp_path:
 
 @pytest.mark.torch
 def test_the_reference_s_validators_accept_a_sealed_variant(tmp_path: Path) -> None:
-    reference = pytest.importorskip("kernels._rust")
+    reference = pytest.importorskip("kernels._rust", reason="the reference is in the PyPI package `kernels`")
     variant = make_variant(tmp_path, files={"__init__.py": "", "a.b": "1", "a/b.py": "2", "sub/metadata.json": "3"})
     read = reference.Metadata.read_from_file(str(variant / "metadata.json"))
     actual = reference.Digest.hash_variant(reference.DigestAlgorithm.SHA256, str(variant))

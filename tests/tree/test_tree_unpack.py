@@ -195,7 +195,7 @@ def test_limits_hold(tmp_path: Path, leg: Leg, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_bomb_is_refused_by_what_its_header_claims(tmp_path: Path, leg: Leg) -> None:
-    zstandard = pytest.importorskip("zstandard")
+    zstandard = pytest.importorskip("zstandard", reason="zstandard is an optional dependency")
     info, _ = file(f"{CPU}/x")
     info.size = 2**33 - 1
     head = archive(tmp_path / "x.tar", leg).read_bytes()

@@ -187,19 +187,12 @@ def _span_at(before: str) -> Span:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def index_places(text: str) -> dict[KeyPath, tuple[Span, Span]]:
+def _index(text: str) -> _Places:
     """For every key path of a valid TOML text, where its key and where its value stand.
 
     A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
     header have the place where they are first written.
     """
-    places = _index(text)
-    while places.arrays:
-        places.expand(next(iter(places.arrays)))
-    return places.found
-
-
-def _index(text: str) -> _Places:
     import tree_sitter  # noqa: PLC0415  - see the module's docstring
     import tree_sitter_toml  # noqa: PLC0415
 

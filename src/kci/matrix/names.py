@@ -30,9 +30,6 @@ SYSTEMS = values.SYSTEMS
 COMPUTE_PREFIX = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu", "cann": "cann"}
 """Backends whose compute part carries a version, and the prefix of that version."""
 
-UNVERSIONED = ("cpu", "metal", "neuron", "tpu")
-"""Backends whose compute part is their own name."""
-
 
 class Kind(enum.StrEnum):
     """How a variant depends on torch."""
