@@ -169,6 +169,30 @@ def test_what_is_published_is_not_built_again_and_still_planned(
     assert run_all(str(into / "kci-manifest.json")) == ["torch-cuda"]
 
 
+def test_a_tree_that_does_not_meet_the_requirements_is_no_success(
+    runner: Runner, repository: Path, tmp_path: Path
+) -> None:
+    """The variant builds and merges; a user without `requests` could not import it."""
+    package = repository / "some" / "torch-ext" / "some_kernel"
+    (package / "__init__.py").write_text("import requests\n")
+    built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="true")
+    assert built.code == 0, built.log
+    artifact = built.outputs["artifact"]
+    merged = runner.run("merge", repository, artifacts=artifact, into=str(tmp_path / "tree"), allow_partial="false")
+    assert merged.code == 1
+    assert merged.outputs["complete"] == "false"
+    assert "does not meet the requirements" in merged.log
+
+
+def test_a_failing_build_prints_how_to_do_the_same_with_the_same_limit(runner: Runner, repository: Path) -> None:
+    (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
+    built = runner.run(
+        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="true", jobs="3"
+    )
+    assert built.code
+    assert "kci build --variant=torch-cpu --builder=auto --container=none --jobs=3 --output=build -- some" in built.log
+
+
 def test_nothing_to_do(runner: Runner, repository: Path) -> None:
     plan = runner.run("plan", repository, only="nothing-like-this")
     assert plan.code == 0, plan.log
