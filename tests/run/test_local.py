@@ -104,6 +104,19 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> N
     assert not waiting & set(notes)
 
 
+def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:
+    kernel = read_kernel(kernel_dir)
+    outcomes = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    outcomes[0].state = State.LEFT
+    result = run_here(
+        [kernel], outcomes, {"swiglu": tmp_path / "tree"}, BuildOptions(tmp_path / "cache"), lambda _: None
+    )
+    (tree,) = result.trees
+    assert tree.manifest.missing == ("torch-cpu",)
+    assert not tree.manifest.complete
+    assert tree.findings == ()
+
+
 def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) -> None:
     result = kci("run", kernel_dir, "--cache", tmp_path / "cache")
     assert result.code == 0, result.stderr
