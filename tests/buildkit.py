@@ -12,11 +12,11 @@ import pytest
 
 from kci.builders.cache import default_cache
 from kci.builders.environment import ensure_runtime
-from kci.builders.types import Request
+from kci.builders.request import Request
 from kci.config.model import Build
 from kci.config.reader import read_kernel
 from kci.matrix.names import Kind, parse_variant_name
-from kci.matrix.types import Variant
+from kci.matrix.variants import Variant
 
 DATA = Path(__file__).parent / "builders" / "data"
 CPU = "torch213-cxx11-cpu-x86_64-linux"

@@ -13,9 +13,9 @@ from kci import diagnostics
 from kci.catalog.rows import Catalog, load_catalog
 from kci.config.reader import Kernel, parse_kernel
 from kci.matrix import selection
-from kci.matrix.types import Dropped
+from kci.matrix.variants import Dropped
 from kci.plan import legs
-from kci.plan.types import LeftOut
+from kci.plan.plan import LeftOut
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from kci.matrix.names import Kind
-from kci.matrix.types import KernelMatrix, Matrix, Variant
+from kci.matrix.variants import KernelMatrix, Matrix, Variant
+from kci.plan.plan import Leg, Plan
 from kci.plan.pools import Pool
-from kci.plan.types import Leg, Plan
 
 
 def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys: Any) -> Leg:

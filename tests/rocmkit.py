@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from buildkit import program, quiet
-from kci.builders.cache import default_cache, locked
+from kci.builders.cache import default_cache
+from kci.files.lock import locked
 
 WHEELS = {
     "ziglang==0.17.0": ("ziglang/zig",),

@@ -8,7 +8,7 @@ from kci.config.model import Build
 from kci.config.reader import parse_kernel
 from kci.matrix.names import Kind, parse_variant_name
 from kci.tree.identity import GitState
-from kci.tree.leg import Leg, leg_for
+from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.pack import pack
 
@@ -55,7 +55,7 @@ def make_variant(
     return directory
 
 
-def leg_of(directory: Path, **changes: object) -> Leg:
+def leg_of(directory: Path, **changes: object) -> LegRecord:
     """The leg of a variant directory."""
     arguments = {"system": "x86_64-linux", "builder": "native"} | changes
     return leg_for(directory, **arguments)  # type: ignore[arg-type]

@@ -19,9 +19,9 @@ from kci.builders.commands import (
     stub_command,
 )
 from kci.builders.cuda import Toolkit
-from kci.builders.depends import Headers
 from kci.builders.environment import Environment
-from kci.builders.sources import Language, Unit
+from kci.builders.header_wheels import Headers
+from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError
 
 TORCH = Path("/env/torch")

@@ -20,7 +20,7 @@ from kci.builders import Built, build_variant
 from kci.builders.cache import default_cache
 from kci.builders.cuda import find_toolkit
 from kci.builders.environment import isolated
-from kci.builders.types import Request
+from kci.builders.request import Request
 from kci.errors import BuildFailedError
 
 pytestmark = [

@@ -14,9 +14,9 @@ from kci.builders import native, plan_commands, rocm
 from kci.builders.commands import Target, Toolchain, compile_command, link_command, links, stub_command
 from kci.builders.environment import Environment, ensure, isolated, read_torch_version
 from kci.builders.hipify import Translation, hip_path, translate, translated
+from kci.builders.request import Request
 from kci.builders.rocm import Rocm, find_rocm
-from kci.builders.sources import Language, Unit
-from kci.builders.types import Request
+from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
 from wheels import make_wheel, only_wheels
 

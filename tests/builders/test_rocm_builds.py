@@ -20,7 +20,7 @@ from kci.builders import Built, build_variant, hipify, native
 from kci.builders.cache import work_dir
 from kci.builders.environment import isolated
 from kci.builders.hipify import hip_path
-from kci.builders.types import Request
+from kci.builders.request import Request
 from kci.errors import BuildFailedError, MissingToolError
 from kci.tree.metadata import metadata_for, seal
 from kci.verify import verify

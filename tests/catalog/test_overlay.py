@@ -16,7 +16,7 @@ from kci.config.document import parse_document
 from kci.config.settings import FoundSettings, interpret_settings
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix, select
-from kci.matrix.types import Tier
+from kci.matrix.variants import Tier
 
 
 def overlay(text: str) -> Overlay:

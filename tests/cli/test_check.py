@@ -17,7 +17,7 @@ from conftest import ROOT
 from kci import __version__
 from kci.cli._sarif import render_sarif
 from kci.diagnostics import Span, finding, rules
-from kci.plan.check import check
+from kci.workspace.check import check
 
 BUILD = """\
 [general]

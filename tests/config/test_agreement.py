@@ -13,7 +13,7 @@ import pytest
 import mutations
 from kci.config.document import parse_document
 from kci.config.editions import version_3_as_5
-from kci.config.explain import explain
+from kci.config.mismatch import explain
 from kci.config.model import Build, to_build, to_data
 from kci.config.reader import parse_kernel
 from kci.diagnostics import Diagnostic

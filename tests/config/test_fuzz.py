@@ -14,7 +14,7 @@ import pytest
 
 import fuzzing
 from kci.config.document import MAX_BYTES
-from kci.config.explain import MAX_PROBLEMS
+from kci.config.mismatch import MAX_PROBLEMS
 from kci.config.reader import parse_kernel, read_kernel
 from kci.config.update import plan_update
 from kci.diagnostics import Diagnostic, render_github, render_text

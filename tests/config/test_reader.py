@@ -11,7 +11,7 @@ import pytest
 from conftest import kernel
 from kci.config import update
 from kci.config.discover import find_kernels, read_kernels
-from kci.config.explain import MAX_PROBLEMS
+from kci.config.mismatch import MAX_PROBLEMS
 from kci.config.model import CudaComponent, to_data
 from kci.config.reader import parse_kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity, rules

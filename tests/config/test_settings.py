@@ -29,7 +29,7 @@ from kci.config.settings import (
 from kci.config.values import Backend
 from kci.errors import FindingsError, UsageError
 from kci.matrix.names import SYSTEMS
-from kci.matrix.types import Tier
+from kci.matrix.variants import Tier
 from kci.plan.settings_lints import lint_settings
 
 DOC = (ROOT / "docs" / "kci-toml.md").read_text(encoding="utf-8")

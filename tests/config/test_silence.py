@@ -9,7 +9,7 @@ import pytest
 from kci.catalog.rows import Catalog
 from kci.config.reader import parse_kernel
 from kci.errors import FindingsError
-from kci.plan.check import check, lint_kernel
+from kci.workspace.check import check, lint_kernel
 
 TEXT = """\
 [general]

@@ -20,7 +20,7 @@ from kci.config.reader import parse_kernel
 from kci.config.update import Update, plan_update, write_update
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
-from kci.matrix.types import Tier
+from kci.matrix.variants import Tier
 
 V4 = """\
 # top

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conftest import kernel, torch_kernel
-from kci.catalog.archs import arch_tables
+from kci.catalog.arch_tables import arch_tables
 from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities, natural, variant_archs
 from kci.matrix.names import Kind

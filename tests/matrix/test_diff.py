@@ -15,7 +15,7 @@ from kci.config.reader import Kernel
 from kci.errors import FindingsError
 from kci.matrix.diff import diff_kernels, diff_matrices, read_matrix_json
 from kci.matrix.selection import compute_matrix, select
-from kci.matrix.types import KernelMatrix
+from kci.matrix.variants import KernelMatrix
 
 CUDA = """
     [kernel.one]

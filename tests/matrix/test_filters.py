@@ -9,7 +9,7 @@ from kci.catalog.rows import Catalog, load_catalog
 from kci.catalog.where import parse_where
 from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope, subject
 from kci.matrix.selection import Narrow, select
-from kci.matrix.types import Tier
+from kci.matrix.variants import Tier
 
 MADE = torch_kernel(["cpu", "cuda", "rocm"], torch="stable-abi = { cpu = '2.11' }")
 

@@ -12,7 +12,7 @@ from kci.config.reader import Kernel
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.matrix.names import Kind, parse_variant_name
 from kci.matrix.selection import select
-from kci.matrix.types import Tier, Variant
+from kci.matrix.variants import Tier, Variant
 
 EVERY_ROW = [row for name in editions() for row in load_catalog(name).rows]
 KNOWN = {(str(row.backend), row.compute) for row in EVERY_ROW if row.compute is not None}

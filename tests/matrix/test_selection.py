@@ -12,7 +12,7 @@ from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel
 from kci.config.values import Backend, Version
 from kci.matrix.selection import select
-from kci.matrix.types import Tier
+from kci.matrix.variants import Tier
 
 CONFORMANCE = ROOT.parent / "shared" / "conformance" / "variants.json"
 

@@ -19,7 +19,7 @@ from kci.matrix.names import Kind
 from kci.matrix.pairwise import choose, coverage, pairs
 from kci.matrix.selection import select
 from kci.matrix.tiers import TierDefinition, narrowing, tier_of
-from kci.matrix.types import Tier, Variant
+from kci.matrix.variants import Tier, Variant
 
 KCI_TOML = """\
 [tiers.nightly]

@@ -18,10 +18,10 @@ from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.errors import FindingsError, KciError
 from kci.matrix.selection import compute_matrix, select
-from kci.matrix.types import KernelMatrix
-from kci.plan.affected import Before, Decision, View, affected, narrow
+from kci.matrix.variants import KernelMatrix
+from kci.plan.affected import Before, Touch, View, affected, narrow
+from kci.plan.changed_files import changes_since, read_blob
 from kci.plan.changes import only_affected
-from kci.plan.git import changes_since, read_blob
 from kci.plan.inputs import scan
 
 FIXTURES = Path(__file__).parent / "affected"
@@ -64,7 +64,7 @@ def read_case(name: str) -> tuple[list[str], dict[str, str | None]]:
     return changed, then
 
 
-def shown(decisions: list[Decision]) -> str:
+def shown(decisions: list[Touch]) -> str:
     lines = []
     for decision in decisions:
         lines.append(f"{decision.path} [{decision.kernel or '-'}] {decision.reason}")
@@ -247,7 +247,7 @@ def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path
 def test_narrowing_drops_kernels_without_work(catalog: Catalog) -> None:
     kernels = [read_kernel(REPO / name) for name in NAMES]
     matrix = compute_matrix(kernels, catalog)
-    decisions = [Decision("x", "pyonly", ("torch-cpu",), "because")]
+    decisions = [Touch("x", "pyonly", ("torch-cpu",), "because")]
     left = narrow(matrix, decisions)
     assert [(kernel.name, {item.name for item in kernel.variants}) for kernel in left.kernels] == [
         ("pyonly", {"torch-cpu"})

@@ -30,7 +30,7 @@ from kci.config.model import (
 from kci.config.reader import Kernel, read_kernel
 from kci.errors import FindingsError
 from kci.matrix.selection import select
-from kci.matrix.types import Variant
+from kci.matrix.variants import Variant
 from kci.plan import fingerprint as module
 from kci.plan.fingerprint import Files, builder, configuration, fingerprints
 
@@ -247,7 +247,7 @@ def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.Mo
     assert again() == usual, "where kci is installed does not matter"
     (tmp_path / "kci" / "render" / "pins.py").write_text("# another room\n")
     assert again() == usual
-    for part in ("builders/native.py", "tree/metadata.py", "run/variant.py"):
+    for part in ("builders/native.py", "tree/metadata.py", "run/make_variant.py"):
         append(part, "\n# changed\n")(tmp_path / "kci")
         assert again() != usual
         usual = again()

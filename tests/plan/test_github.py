@@ -18,8 +18,8 @@ from kci.matrix.selection import compute_matrix
 from kci.plan import github
 from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_over_limit
 from kci.plan.legs import Wishes, make_plan
+from kci.plan.plan import Grouping, Leg, Plan, RunnerGroup, Shard
 from kci.plan.sharding import assign, shards
-from kci.plan.types import Grouping, Leg, Plan, RunnerGroup, Shard
 from planning import leg, plan
 
 

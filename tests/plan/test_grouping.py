@@ -11,10 +11,10 @@ from conftest import torch_kernel
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import LegLimit, Runner, default_runners
 from kci.matrix.selection import compute_matrix
-from kci.matrix.types import Matrix
+from kci.matrix.variants import Matrix
 from kci.plan.grouping import artifact_name, twins
 from kci.plan.legs import Wishes, make_plan
-from kci.plan.types import Grouping, Plan
+from kci.plan.plan import Grouping, Plan
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kci.catalog.rows import Catalog
 from kci.config.document import parse_document
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
-from kci.matrix.types import Tier
+from kci.matrix.variants import Tier
 from kci.plan import github
 from kci.plan.github import as_json, github_matrix
 from kci.plan.legs import make_plan

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kci.errors import FindingsError
+from kci.plan.plan import Leg
 from kci.plan.pools import Pool
 from kci.plan.sharding import MAX_MATRIX, assign, key_of, shard_count, shard_of, shards, split
-from kci.plan.types import Leg
 from planning import leg
 
 

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from kci.render.drift import Comparison, State, compare, drift_diagnostics, written_by
+from kci.render.drift import Comparison, Drift, compare, drift_diagnostics, written_by
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, render
 
 FILES = render(Inputs(names=("relu",)), shipped_pins(), "1.2.0")
 
 
-def states(committed: dict[str, str]) -> dict[str, State]:
+def states(committed: dict[str, str]) -> dict[str, Drift]:
     return {item.path: item.state for item in compare(FILES, committed)}
 
 
@@ -19,14 +19,14 @@ def rules(committed: dict[str, str], version: str = "1.2.0") -> list[str]:
 
 @pytest.mark.rule("KCI401", "KCI402", "KCI405", triggers=False)
 def test_same() -> None:
-    assert set(states(FILES).values()) == {State.SAME}
+    assert set(states(FILES).values()) == {Drift.SAME}
     assert rules(FILES) == []
 
 
 @pytest.mark.rule("KCI401", triggers=True)
 def test_missing_file_has_a_whole_diff() -> None:
     missing = next(item for item in compare(FILES, {COMPAT_FILE: FILES[COMPAT_FILE]}) if item.path == RELEASE_FILE)
-    assert missing.state is State.MISSING
+    assert missing.state is Drift.MISSING
     assert missing.diff.startswith(f"--- /dev/null\n+++ b/{RELEASE_FILE}\n")
     assert missing.diff.count("\n+") >= FILES[RELEASE_FILE].count("\n")
     assert rules({COMPAT_FILE: FILES[COMPAT_FILE]}) == ["KCI401"]
@@ -34,25 +34,25 @@ def test_missing_file_has_a_whole_diff() -> None:
 
 def test_line_ends_do_not_count() -> None:
     for end in ("\r\n", "\r"):
-        assert set(states({path: text.replace("\n", end) for path, text in FILES.items()}).values()) == {State.SAME}
+        assert set(states({path: text.replace("\n", end) for path, text in FILES.items()}).values()) == {Drift.SAME}
 
 
 def test_version_and_digest_of_the_header_do_not_count() -> None:
     other = render(Inputs(names=("relu",)), shipped_pins(), "1.1.0")
     other = {path: text.replace("# kci-inputs: ", "# kci-inputs: 00") for path, text in other.items()}
-    assert set(states(other).values()) == {State.SAME}
+    assert set(states(other).values()) == {Drift.SAME}
 
 
 def test_the_recorded_command_counts() -> None:
     other = {path: text.replace("#   kci render\n", "#   kci render --branch x\n") for path, text in FILES.items()}
-    assert set(states(other).values()) == {State.CHANGED}
+    assert set(states(other).values()) == {Drift.CHANGED}
 
 
 @pytest.mark.rule("KCI401", triggers=True)
 def test_an_edit_is_drift_with_a_diff() -> None:
     edited = {**FILES, RELEASE_FILE: FILES[RELEASE_FILE].replace("timeout-minutes: 15", "timeout-minutes: 99")}
     found = next(item for item in compare(FILES, edited) if item.path == RELEASE_FILE)
-    assert found.state is State.CHANGED
+    assert found.state is Drift.CHANGED
     assert "-    timeout-minutes: 99\n+    timeout-minutes: 15\n" in found.diff
     assert rules(edited) == ["KCI401"]
 
@@ -60,7 +60,7 @@ def test_an_edit_is_drift_with_a_diff() -> None:
 @pytest.mark.rule("KCI402", triggers=True)
 def test_a_file_by_somebody_else() -> None:
     foreign = {**FILES, RELEASE_FILE: "name: mine\n"}
-    assert states(foreign)[RELEASE_FILE] is State.FOREIGN
+    assert states(foreign)[RELEASE_FILE] is Drift.FOREIGN
     assert rules(foreign) == ["KCI402"]
 
 
@@ -78,4 +78,4 @@ def test_writer() -> None:
 
 def test_a_huge_file_is_not_compared_line_by_line() -> None:
     found = compare({"a": "x\n"}, {"a": "y\n" * 30_000})
-    assert found == [Comparison("a", State.FOREIGN, "--- a\n+++ a\n(too long to compare: 30001 and 2 lines)\n")]
+    assert found == [Comparison("a", Drift.FOREIGN, "--- a\n+++ a\n(too long to compare: 30001 and 2 lines)\n")]

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from kci.errors import FindingsError
-from kci.render.drift import State, compare
-from kci.render.limits import OWN_OUTPUTS
+from kci.render.drift import Drift, compare
+from kci.render.github_limits import OWN_OUTPUTS
 from kci.render.pins import action_of, choose_pins, find_pins, shipped_pins, without_pins
 from kci.render.workflow import RELEASE_FILE, Inputs, render
 
@@ -127,9 +127,9 @@ def test_pin_differences_are_no_drift_but_an_unpinned_action_is() -> None:
     files = render(Inputs(names=("a",)), shipped_pins(), "1.0")
     pinned = f"{CHECKOUT.sha} # {CHECKOUT.version}"
     bumped = {path: text.replace(pinned, f"{NEWER} # v6.0.0") for path, text in files.items()}
-    assert {item.state for item in compare(files, bumped)} == {State.SAME}
+    assert {item.state for item in compare(files, bumped)} == {Drift.SAME}
     unpinned = {path: text.replace(pinned, "v7") for path, text in files.items()}
-    assert {item.state for item in compare(files, unpinned)} == {State.CHANGED}
+    assert {item.state for item in compare(files, unpinned)} == {Drift.CHANGED}
 
 
 def test_known_outputs_are_those_of_our_action_files() -> None:

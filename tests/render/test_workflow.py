@@ -13,7 +13,7 @@ import yaml
 
 from kci.errors import FindingsError, UnsafeError
 from kci.render import workflow
-from kci.render.limits import check_files
+from kci.render.github_limits import check_files
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, cron, hosted, is_hosted, render
 from render.cases import CASES, CPU, GOLDEN, GPU, VERSION, Case, leg

@@ -18,8 +18,8 @@ from conftest import ROOT
 from kci.catalog.rows import load_catalog
 from kci.config.reader import Kernel, read_kernel
 from kci.matrix.selection import compute_matrix
-from kci.run.local import Outcome, RunResult, State, outcomes_of, run_here
-from kci.run.variant import BuildOptions
+from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here
+from kci.run.make_variant import BuildOptions
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
 
@@ -40,13 +40,13 @@ def run(directory: Path, tree: Path, cache: Path, changed: object = None) -> Run
     return run_here([kernel], outcomes, {kernel.build.name: tree}, BuildOptions(cache), tell)
 
 
-def states(result: RunResult) -> dict[str, State]:
+def states(result: RunResult) -> dict[str, OutcomeState]:
     return {outcome.variant.name: outcome.state for outcome in result.outcomes}
 
 
 def test_build_merge_verify(kernel_dir: Path, tmp_path: Path) -> None:
     result = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    assert states(result) == dict.fromkeys(NAMES, State.BUILT)
+    assert states(result) == dict.fromkeys(NAMES, OutcomeState.BUILT)
     (tree,) = result.trees
     assert tree.findings == ()
     assert tree.manifest.complete
@@ -57,10 +57,10 @@ def test_build_merge_verify(kernel_dir: Path, tmp_path: Path) -> None:
 
 def test_a_rerun_takes_over_what_still_holds(kernel_dir: Path, tmp_path: Path) -> None:
     run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {State.REUSED}
+    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {OutcomeState.REUSED}
     source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
     source.write_text(source.read_text() + "# changed\n")
-    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {State.BUILT}
+    assert set(states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache")).values()) == {OutcomeState.BUILT}
     assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text().endswith("# changed\n")
 
 
@@ -69,7 +69,11 @@ def test_a_kept_variant_that_was_tampered_with_is_built_again(kernel_dir: Path, 
     (kept,) = (tmp_path / "cache" / "run").glob("*/torch-cpu/__init__.py")
     kept.write_text("import os\n")
     again = states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache"))
-    assert again == {"torch-cpu": State.BUILT, "torch-cuda": State.REUSED, "torch-rocm": State.REUSED}
+    assert again == {
+        "torch-cpu": OutcomeState.BUILT,
+        "torch-cuda": OutcomeState.REUSED,
+        "torch-rocm": OutcomeState.REUSED,
+    }
 
 
 @pytest.mark.parametrize("stop_at", range(1, 10))
@@ -77,7 +81,7 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
     kernel_dir: Path, tmp_path: Path, stop_at: int
 ) -> None:
     """A build tells of its start, of every line that it says, and of its end; Ctrl-C arrives at one of these."""
-    seen: list[State] = []
+    seen: list[OutcomeState] = []
 
     def stop(outcome: Outcome) -> None:
         seen.append(outcome.state)
@@ -88,8 +92,8 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
         run(kernel_dir, tmp_path / "tree", tmp_path / "cache", stop)
     assert not (tmp_path / "tree").exists()
     again = run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    reused = [state for state in states(again).values() if state is State.REUSED]
-    assert len(reused) == seen.count(State.BUILT)
+    reused = [state for state in states(again).values() if state is OutcomeState.REUSED]
+    assert len(reused) == seen.count(OutcomeState.BUILT)
     assert again.trees[0].findings == ()
     assert not list(tmp_path.glob("**/.kci-*"))
 
@@ -97,9 +101,9 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
 def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> None:
     kernel = read_kernel(ROOT / "examples" / "relu")
     found = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
-    notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is State.LEFT}
+    notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is OutcomeState.LEFT}
     assert notes["torch213-cxx11-cpu-aarch64-linux"] == "needs an aarch64-linux machine"
-    waiting = {outcome.variant.name for outcome in found if outcome.state is State.WAITING}
+    waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
     assert "torch213-cxx11-cpu-x86_64-linux" in waiting
     assert not waiting & set(notes)
 
@@ -107,7 +111,7 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> N
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:
     kernel = read_kernel(kernel_dir)
     outcomes = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
-    outcomes[0].state = State.LEFT
+    outcomes[0].state = OutcomeState.LEFT
     result = run_here(
         [kernel], outcomes, {"swiglu": tmp_path / "tree"}, BuildOptions(tmp_path / "cache"), lambda _: None
     )

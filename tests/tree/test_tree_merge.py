@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kci.errors import FindingsError, UnsafeError, UsageError
+from kci.files import replace
 from kci.tree.digest import variant_digest
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
@@ -296,10 +297,11 @@ def test_a_swap_that_fails_puts_the_old_tree_back(tmp_path: Path, monkeypatch: p
     real = Path.rename
 
     def rename(self: Path, target: Path) -> Path:
-        if self.name == "tree":
+        if self.name.endswith(".new"):
             raise OSError(28, "No space left on device")
         return real(self, target)
 
+    monkeypatch.setattr(replace, "_exchange", lambda _one, _other: False)
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(FindingsError, match="No space left"):
         merge([artifact(tmp_path, STABLE)], tree)

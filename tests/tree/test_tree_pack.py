@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
 from kci.tree.archive import LIMITS
 from kci.tree.digest import variant_digest
-from kci.tree.leg import Leg, artifact_name, leg_for
+from kci.tree.leg_record import LegRecord, artifact_name, leg_for
 from kci.tree.pack import pack
 from kci.tree.unpack import read_leg, unpack
 from variants import COMMIT, CPU, leg_of, make_artifact, make_variant
@@ -209,9 +209,9 @@ LEG = {
     ],
 )
 def test_a_leg_that_lies_about_its_shape_is_refused(changes: dict[str, object]) -> None:
-    msgspec.convert(LEG, Leg)
+    msgspec.convert(LEG, LegRecord)
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(LEG | changes, Leg)
+        msgspec.convert(LEG | changes, LegRecord)
 
 
 FILES = st.dictionaries(

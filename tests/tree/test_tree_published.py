@@ -10,12 +10,12 @@ import pytest
 from cli.runner import kci
 from kci.errors import FindingsError
 from kci.plan.published import already, published
-from kci.tree.durations import record
 from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.planned import Planned, PlannedKernel, parse_plan
+from kci.tree.record_durations import record
 from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
 
 NEXT = "f" * 40

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kci.errors import FindingsError, KciError, UnsafeError
 from kci.tree.archive import LIMITS
-from kci.tree.leg import Leg
+from kci.tree.leg_record import LegRecord
 from kci.tree.unpack import read_leg, unpack
 from variants import CPU, leg_of, make_artifact, make_variant
 
@@ -30,7 +30,7 @@ def file(name: str, content: bytes = b"x", **fields: object) -> tuple[tarfile.Ta
 
 
 def archive(
-    path: Path, leg: Leg | None, *members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.PAX_FORMAT
+    path: Path, leg: LegRecord | None, *members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.PAX_FORMAT
 ) -> Path:
     """An archive with a true leg and whatever members, hostile or not."""
     with tarfile.open(path, "w", format=format) as tar:
@@ -43,7 +43,7 @@ def archive(
 
 
 @pytest.fixture
-def leg(tmp_path: Path) -> Leg:
+def leg(tmp_path: Path) -> LegRecord:
     return leg_of(make_variant(tmp_path / "good"))
 
 
@@ -79,7 +79,7 @@ def refused(artifact: Path, into: Path, says: str) -> None:
         (f"{CPU}/{'a/' * 600}x", "longer than 1024"),
     ],
 )
-def test_names_that_reach_out_are_refused(tmp_path: Path, leg: Leg, name: str, says: str) -> None:
+def test_names_that_reach_out_are_refused(tmp_path: Path, leg: LegRecord, name: str, says: str) -> None:
     refused(archive(tmp_path / "x.tar", leg, file(name)), tmp_path / "into", says)
     assert not (tmp_path / "escape").exists()
 
@@ -97,7 +97,7 @@ def test_names_that_reach_out_are_refused(tmp_path: Path, leg: Leg, name: str, s
         (b"Z", "unknown kind"),
     ],
 )
-def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: Leg, kind: bytes, says: str) -> None:
+def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: LegRecord, kind: bytes, says: str) -> None:
     member = file(f"{CPU}/x", b"", type=kind, linkname="/etc/passwd")
     refused(archive(tmp_path / "x.tar", leg, member), tmp_path / "into", says)
 
@@ -115,7 +115,7 @@ def test_anything_but_files_and_directories_is_refused(tmp_path: Path, leg: Leg,
         (f"{CPU}/a/b", f"{CPU}/a"),
     ],
 )
-def test_two_members_for_one_place_are_refused(tmp_path: Path, leg: Leg, first: str, second: str) -> None:
+def test_two_members_for_one_place_are_refused(tmp_path: Path, leg: LegRecord, first: str, second: str) -> None:
     refused(archive(tmp_path / "x.tar", leg, file(first), file(second)), tmp_path / "into", "collides with")
 
 
@@ -146,7 +146,7 @@ def test_names_beyond_the_classic_length_come_by_extended_header_or_prefix(tmp_p
         assert (unpacked / deep).is_file()
 
 
-def test_sparse_files_are_refused_in_every_form(tmp_path: Path, leg: Leg) -> None:
+def test_sparse_files_are_refused_in_every_form(tmp_path: Path, leg: LegRecord) -> None:
     sparse = tmp_path / "sparse"
     with sparse.open("wb") as stream:
         stream.truncate(1024**3)
@@ -160,7 +160,7 @@ def test_sparse_files_are_refused_in_every_form(tmp_path: Path, leg: Leg) -> Non
         refused(artifact, tmp_path / "into", "sparse|outside of")
 
 
-def test_extended_headers_cannot_smuggle(tmp_path: Path, leg: Leg) -> None:
+def test_extended_headers_cannot_smuggle(tmp_path: Path, leg: LegRecord) -> None:
     def smuggled(**headers: str) -> Path:
         return archive(tmp_path / "x.tar", leg, file(f"{CPU}/x", pax_headers=headers))
 
@@ -171,7 +171,7 @@ def test_extended_headers_cannot_smuggle(tmp_path: Path, leg: Leg) -> None:
         unpack(smuggled(size="-512"), tmp_path / "into")
 
 
-def test_a_chain_of_extended_headers_is_refused(tmp_path: Path, leg: Leg) -> None:
+def test_a_chain_of_extended_headers_is_refused(tmp_path: Path, leg: LegRecord) -> None:
     artifact = archive(tmp_path / "x.tar", leg, file(f"{CPU}/é"))
     size = 512 + (len(msgspec.json.encode(leg)) + 511) // 512 * 512
     whole = artifact.read_bytes()
@@ -180,7 +180,7 @@ def test_a_chain_of_extended_headers_is_refused(tmp_path: Path, leg: Leg) -> Non
     refused(artifact, tmp_path / "into", "more than one extended header")
 
 
-def test_limits_hold(tmp_path: Path, leg: Leg, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_hold(tmp_path: Path, leg: LegRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     members = [file(f"{CPU}/{number}", b"12345") for number in range(5)]
     artifact = archive(tmp_path / "x.tar", leg, *members)
     size = len(msgspec.json.encode(leg))
@@ -194,7 +194,7 @@ def test_limits_hold(tmp_path: Path, leg: Leg, monkeypatch: pytest.MonkeyPatch) 
         refused(artifact, tmp_path / "into", says)
 
 
-def test_a_bomb_is_refused_by_what_its_header_claims(tmp_path: Path, leg: Leg) -> None:
+def test_a_bomb_is_refused_by_what_its_header_claims(tmp_path: Path, leg: LegRecord) -> None:
     zstandard = pytest.importorskip("zstandard", reason="zstandard is an optional dependency")
     info, _ = file(f"{CPU}/x")
     info.size = 2**33 - 1
@@ -260,7 +260,7 @@ def changed(name: str, content: bytes) -> Callable[[dict[str, bytes]], dict[str,
     ],
 )
 def test_files_that_the_leg_does_not_vouch_for_are_damage(
-    tmp_path: Path, leg: Leg, change: Callable[[dict[str, bytes]], dict[str, bytes]], says: str
+    tmp_path: Path, leg: LegRecord, change: Callable[[dict[str, bytes]], dict[str, bytes]], says: str
 ) -> None:
     root = tmp_path / "good" / CPU
     files = change({path.name: path.read_bytes() for path in root.iterdir()})
@@ -270,7 +270,7 @@ def test_files_that_the_leg_does_not_vouch_for_are_damage(
     assert list((tmp_path / "into").iterdir()) == []
 
 
-def test_a_leg_that_contradicts_the_metadata_is_refused(tmp_path: Path, leg: Leg) -> None:
+def test_a_leg_that_contradicts_the_metadata_is_refused(tmp_path: Path, leg: LegRecord) -> None:
     root = tmp_path / "good" / CPU
     members = [file(f"{CPU}/{path.name}", path.read_bytes()) for path in root.iterdir()]
     for change in ({"kernel": "other"}, {"version": 2}):
@@ -287,7 +287,7 @@ def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "into").iterdir()] == [CPU]
 
 
-def test_what_is_no_artifact_is_named(tmp_path: Path, leg: Leg) -> None:
+def test_what_is_no_artifact_is_named(tmp_path: Path, leg: LegRecord) -> None:
     for artifact, says in (
         (tmp_path / "x.zip", "does not end with"),
         (tmp_path / "none.tar", "not a file"),

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from kci.builders.build import BUILDERS, build_variant, plan_commands
 from kci.builders.cache import default_cache
-from kci.builders.types import Built, Log, Request
+from kci.builders.request import Built, Log, Request
 
 __all__ = ["BUILDERS", "Built", "Log", "Request", "build_variant", "default_cache", "plan_commands"]

@@ -9,12 +9,11 @@ import msgspec
 
 from kci.builders import native, nix, noarch
 from kci.builders.process import shown
-from kci.builders.publish import check_replaceable
-from kci.builders.types import Built, Log, Request, silent
+from kci.builders.request import Built, Log, Request, silent
 from kci.config.model import Build
 from kci.errors import UsageError
 from kci.matrix.names import Kind
-from kci.matrix.types import Variant
+from kci.matrix.variants import Variant
 
 BUILDERS = ("auto", "noarch", "native", "nix")
 
@@ -32,16 +31,16 @@ def build_variant(
     cache: Path,
     log: Log,
 ) -> Built:
-    """Build one variant into a directory, without its metadata.json.
+    """Build one variant into an empty directory, without its metadata.json.
 
-    The directory appears, or replaces an older one, only when everything has gone well.
+    The caller makes the directory appear in its place only when everything has gone well; see `kci.files.replace`.
 
     Args:
         kernel_dir: the directory of build.toml.
         build: what build.toml says.
         variant: what to build.
         kernel_id: the kernel's id for the variant's backend, which names the native module and the operators.
-        output: the variant directory to make.
+        output: the directory to fill; it is made if it is missing.
         builder: one of `BUILDERS`; auto is noarch for a noarch variant and native for every other.
         isolation: compile against a torch of kci's own instead of the one of this Python.
         jobs: how many compilers to run at once; by default as many as cores and memory allow.
@@ -51,13 +50,12 @@ def build_variant(
     Raises:
         UsageError: no such builder, or one that cannot make this kind of variant.
         FindingsError: the kernel's files are not as build.toml says.
-        UnsafeError: a path leads out of the kernel's directory, or `output` is something else than a variant.
+        UnsafeError: a path leads out of the kernel's directory.
         MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
         BuildFailedError: a compiler failed, or the variant cannot be built at all.
     """
     request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs)
     name = choose_builder(builder, variant)
-    check_replaceable(output)
     started = time.monotonic()
     match name:
         case "noarch":

@@ -1,14 +1,10 @@
-"""Where builders keep what they can use again, and how two processes share it."""
+"""Where builders keep what they can use again."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from kci.builders.types import Log
 
 
 def default_cache() -> Path:
@@ -28,19 +24,3 @@ def work_dir(cache: Path, kernel_dir: Path, variant: str) -> Path:
     """
     place = hashlib.sha256(str(kernel_dir.resolve()).encode()).hexdigest()[:12]
     return cache / "work" / f"{kernel_dir.resolve().name}-{place}" / variant
-
-
-@contextmanager
-def locked(path: Path, log: Log) -> Iterator[None]:
-    """Hold a lock beside a path; a second process waits, and finds the work done."""
-    import fcntl  # noqa: PLC0415  - not on Windows, where nothing that needs a lock can run yet
-
-    lock = path.with_name(path.name + ".lock")
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            log(f"waiting for another kci that is busy with {path}")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

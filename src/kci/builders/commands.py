@@ -16,16 +16,16 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.builders.cuda import Toolkit
-from kci.builders.depends import Headers
 from kci.builders.environment import Environment
+from kci.builders.header_wheels import Headers
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.rocm import Rocm
-from kci.builders.sources import Language, Unit
 from kci.builders.toolchains import toolchains
+from kci.builders.units import Language, Unit
 from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.names import Kind
-from kci.matrix.types import Variant
+from kci.matrix.variants import Variant
 
 KERNEL, TORCH, PYTHON, CUDA, ROCM = "kernel", "torch", "python", "cuda", "rocm"
 """Links in the work directory: to the kernel, the torch package, Python's headers, the CUDA toolkit, ROCm."""

@@ -20,7 +20,7 @@ import msgspec
 
 import kci
 from kci.builders.process import Finished, run, stream
-from kci.builders.types import Log
+from kci.builders.request import Log
 from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
 
 ENGINE = "docker"

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.cache import locked
 from kci.builders.environment import pip_install, same_version
 from kci.builders.process import run, shown
+from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
-from kci.builders.types import Log
 from kci.config.values import Version
 from kci.errors import MissingToolError
+from kci.files.lock import locked
 
 _RELEASE = re.compile(r"release (\d+\.\d+)")
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.cache import locked
 from kci.builders.process import Finished, run, shown
+from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
-from kci.builders.types import Log
 from kci.config.values import Version
 from kci.errors import MissingToolError
+from kci.files.lock import locked
 
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"

@@ -22,8 +22,8 @@ import msgspec
 from kci.builders.environment import Environment
 from kci.builders.paths import refused
 from kci.builders.process import run, shown
-from kci.builders.sources import CXX_ENDINGS, HEADER_ENDINGS, Language, Unit
-from kci.builders.types import Log
+from kci.builders.request import Log
+from kci.builders.units import CXX_ENDINGS, HEADER_ENDINGS, Language, Unit
 from kci.errors import BuildFailedError
 
 FOLDER = "hip"

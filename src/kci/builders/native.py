@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import generate, hipify
-from kci.builders.cache import locked, work_dir
+from kci.builders.cache import work_dir
 from kci.builders.commands import (
     COMPAT,
     COMPAT_OBJECT,
@@ -36,7 +36,6 @@ from kci.builders.commands import (
 )
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
-from kci.builders.depends import ensure_headers, find_headers
 from kci.builders.environment import (
     Environment,
     ensure,
@@ -46,18 +45,19 @@ from kci.builders.environment import (
     read_torch_version,
     same_version,
 )
-from kci.builders.limits import job_count, nvcc_threads
+from kci.builders.header_wheels import ensure_headers, find_headers
+from kci.builders.job_limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, shown, stream
-from kci.builders.publish import publish
+from kci.builders.request import Built, Log, Request
 from kci.builders.rocm import HOMES, find_rocm
-from kci.builders.sources import Language, Sources, Unit, collect
 from kci.builders.toolchains import toolchains
-from kci.builders.types import Built, Log, Request
+from kci.builders.units import Language, Sources, Unit, collect
 from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
+from kci.files.lock import locked
 from kci.matrix.names import Kind
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
@@ -166,7 +166,7 @@ def commands(recipe: Recipe) -> list[str]:
 
 
 def build(request: Request, log: Log) -> Built:
-    """Build a variant into `request.output`, which appears only when it is whole.
+    """Build a variant into `request.output`, an empty directory.
 
     Raises:
         BuildFailedError: a compiler failed; the message holds its command and its output.
@@ -186,10 +186,9 @@ def build(request: Request, log: Log) -> Built:
         done = stream(recipe.ninja(), log, env=_compile_environment(recipe.chain))
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
-        with publish(request.output) as staging:
-            write_package(staging, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
-            shutil.copyfile(work / recipe.target.module, staging / recipe.target.module)
-            (staging / recipe.target.module).chmod(0o755)
+        write_package(request.output, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
+        shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
+        (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
     return Built(output=request.output, builder="native", archs=archs)
 

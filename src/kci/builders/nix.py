@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 from kci.builders.process import shown, stream
-from kci.builders.publish import publish
-from kci.builders.types import Built, Log, Request
+from kci.builders.request import Built, Log, Request
 from kci.errors import BuildFailedError, MissingToolError
 
 
@@ -33,11 +32,10 @@ def build(request: Request, log: Log) -> Built:
     if done.code != 0:
         raise BuildFailedError(f"{shown(command(request))} failed\n{done.tail()}")
     result = _result(done.output, request.variant.name)
-    with publish(request.output) as staging:
-        # Files of the nix store are read-only and may be links into it; the copy is neither.
-        shutil.copytree(result, staging, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile)
-        for path in staging.rglob("*"):
-            path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
+    # Files of the nix store are read-only and may be links into it; the copy is neither.
+    shutil.copytree(result, request.output, symlinks=False, dirs_exist_ok=True, copy_function=shutil.copyfile)
+    for path in request.output.rglob("*"):
+        path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
     archs = request.variant.archs
     return Built(output=request.output, builder="nix", archs=archs, sealed=True)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from kci.builders.generate import noarch_ops
 from kci.builders.package import all_files, package_dir, write_package
 from kci.builders.paths import refused
-from kci.builders.publish import publish
-from kci.builders.types import Built, Log, Request
+from kci.builders.request import Built, Log, Request
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.names import Kind
 
@@ -24,8 +23,7 @@ def build(request: Request, log: Log) -> Built:
     package = package_dir(request.kernel_dir, request.build)
     files = all_files(request.kernel_dir, package)
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
-    with publish(request.output) as staging:
-        write_package(staging, files, {"_ops.py": ops})
+    write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {len(files)} files of {package.name}")
     return Built(output=request.output, builder="noarch", archs=request.variant.archs)
 

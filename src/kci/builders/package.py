@@ -63,6 +63,7 @@ def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str,
 
     Modes and times are not copied, so that a variant does not depend on the checkout it was built from.
     """
+    into.mkdir(parents=True, exist_ok=True)
     for name, real in files.items():
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.types import Log
+from kci.builders.request import Log
 from kci.errors import MissingToolError
 
 _SHOWN_LINES = 200

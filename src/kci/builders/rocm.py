@@ -12,7 +12,7 @@ import msgspec
 
 from kci.builders.environment import same_version
 from kci.builders.process import Finished, run
-from kci.builders.types import Log
+from kci.builders.request import Log
 from kci.catalog.runners import default_runners
 from kci.config.values import Version
 from kci.errors import MissingToolError

@@ -16,7 +16,7 @@ from kci.catalog.comparisons import Subject, WhereError
 from kci.catalog.rows import Catalog, Removed, Row, convert_table, expand
 from kci.catalog.where import Where, parse_where
 from kci.config.document import Document, KeyPath, refuse
-from kci.config.overlays import OverlayFile, OverlayTable
+from kci.config.overlay_tables import OverlayFile, OverlayTable
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import Diagnostic, Span, finding
 
@@ -36,7 +36,7 @@ FIELDS: dict[str, Sequence[str]] = {
 """What an expression about rows can name."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class RowChange(msgspec.Struct, frozen=True):
     """What is different about the rows that match."""
 
     where: Where
@@ -55,7 +55,7 @@ class Overlay(msgspec.Struct, frozen=True):
     replace: bool
     keep: tuple[tuple[Where, KeyPath], ...]
     drop: tuple[tuple[Where, KeyPath], ...]
-    change: tuple[Change, ...]
+    change: tuple[RowChange, ...]
     rows: tuple[Row, ...]
 
 
@@ -100,7 +100,7 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
         for key, texts in (("keep", table.keep), ("drop", table.drop))
     )
     change = tuple(
-        Change(parse(item.where, (*place, "change", index, "where")), item.bundled, item.tvm_ffi,
+        RowChange(parse(item.where, (*place, "change", index, "where")), item.bundled, item.tvm_ffi,
                (*place, "change", index))
         for index, item in enumerate(table.change)
     )  # fmt: skip

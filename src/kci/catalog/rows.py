@@ -16,7 +16,7 @@ import msgspec
 
 from kci.config.document import Document, KeyPath, read_document, refuse
 from kci.config.model import decode_value
-from kci.config.overlays import RowTable
+from kci.config.overlay_tables import RowTable
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import finding
 from kci.errors import UsageError
@@ -164,7 +164,7 @@ def convert_table(document: Document, data: dict[str, Any], schema: type[_Table]
     try:
         return msgspec.convert(data, schema, dec_hook=decode_value)
     except (msgspec.ValidationError, RecursionError) as error:
-        from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
+        from kci.config.mismatch import explain  # noqa: PLC0415  - only for files that failed
 
         found = explain(document, data, schema, place)
         problems = [msgspec.structs.replace(problem, rule="KCI120") for problem in found]

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from kci.catalog import comparisons
 from kci.catalog.comparisons import VERSIONS, Part, Subject, Test, WhereError
 from kci.config.values import Version
+from kci.suggest import one_of, suggestion
 
 _MAX_LENGTH, _MAX_DEPTH = 2000, 50
 _TOKEN = re.compile(
@@ -146,6 +147,4 @@ class _Parser:
 
 
 def _near(word: str, known: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
-    from kci.config.explain import one_of, suggestion  # noqa: PLC0415  - only once something is wrong
-
     return suggestion(word, list(known)) or one_of(known)

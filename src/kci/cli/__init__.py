@@ -17,6 +17,7 @@ import click
 
 from kci import __version__
 from kci.errors import KciError
+from kci.suggest import suggestion
 
 COMMANDS = {
     "run": "do the whole job here: plan, build, merge, verify",
@@ -38,7 +39,7 @@ COMMANDS = {
 """Every command, in the order of the help page, with its one line there."""
 
 
-class State:
+class Options:
     """What the options that every command takes have set."""
 
     def __init__(self, quiet: bool = False, verbose: bool = False, color: str = "auto") -> None:
@@ -64,7 +65,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Take the common options out of the parameters, then call the command."""
         params = ctx.params
-        ctx.obj = State(params.pop("quiet"), params.pop("verbose"), params.pop("color"))
+        ctx.obj = Options(params.pop("quiet"), params.pop("verbose"), params.pop("color"))
         ctx.color = {"always": True, "never": False}.get(ctx.obj.color)
         return super().invoke(ctx)
 
@@ -85,8 +86,6 @@ class _Group(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from kci.config.explain import suggestion
-
             hint = suggestion(args[0], list(COMMANDS))
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
 

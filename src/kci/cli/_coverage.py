@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from kci.cli import State
+from kci.cli import Options
 from kci.cli._kernels import read_selection
 from kci.cli._output import markdown_table, table, to_json
 from kci.errors import UsageError
 from kci.matrix.pairwise import Covered, coverage
 
 
-def show_coverage(state: State, kernels: Sequence[str], output: str, selection: dict[str, Any]) -> None:
+def show_coverage(state: Options, kernels: Sequence[str], output: str, selection: dict[str, Any]) -> None:
     """Print every pair that occurs in the whole, and which variant of the tier has it.
 
     Raises:

@@ -7,8 +7,8 @@ import textwrap
 import click
 
 from kci.cli._output import markdown_table
-from kci.matrix.explain import BackendReasons, by_backend, places
-from kci.matrix.types import Kept, KernelMatrix
+from kci.matrix.reasons import BackendReasons, by_backend, places
+from kci.matrix.variants import Kept, KernelMatrix
 
 WIDTH = 120
 _INDENT = " " * 10

@@ -15,13 +15,14 @@ from kci.config.values import Backend
 from kci.errors import UsageError
 from kci.matrix.names import SYSTEMS
 from kci.matrix.selection import Narrow, compute_matrix
-from kci.matrix.types import Matrix, Tier
+from kci.matrix.variants import Matrix, Tier
+from kci.suggest import one_of, suggestion
 
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay
     from kci.catalog.runners import Runners
     from kci.catalog.where import Where
-    from kci.cli import State
+    from kci.cli import Options
     from kci.config.reader import Kernel
     from kci.matrix.tiers import TierDefinition
 
@@ -84,7 +85,7 @@ def _named(matrix: Matrix, tier: str) -> Matrix:
 
 
 def selected_matrix(
-    state: State, kernels: Sequence[str], *, explain: bool = False, **selection: Any
+    state: Options, kernels: Sequence[str], *, explain: bool = False, **selection: Any
 ) -> tuple[Matrix, list[Kernel]]:
     """Read the kernels, show what reading found, and compute their matrix; see `read_selection`."""
     asked = read_selection(state, kernels, **selection)
@@ -92,7 +93,7 @@ def selected_matrix(
 
 
 def read_selection(
-    state: State,
+    state: Options,
     kernels: Sequence[str],
     *,
     tier: str,
@@ -193,8 +194,6 @@ def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
         backends = [name.strip() for name in names.split(",")]
         for name in backends:
             if name not in BACKENDS:
-                from kci.config.explain import one_of, suggestion
-
                 hint = suggestion(name, BACKENDS) or one_of(BACKENDS)
                 raise UsageError(f"{argument}: {name!r} is not a backend", hint=hint)
         paths.append(path or ".")
@@ -205,6 +204,6 @@ def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
 
 def runners_for(kernels: Sequence[Kernel]) -> Runners:
     """The runners, images and limits that hold for kernels: those that kci ships, with their kci.toml laid over."""
-    from kci.plan.settings import runners_from
+    from kci.plan.machines import runners_from
 
     return runners_from(settings_for([kernel.directory for kernel in kernels]).settings)

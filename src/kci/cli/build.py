@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._kernels import runners_for, selected_matrix
 from kci.errors import UsageError
+from kci.suggest import suggestion
 
 if TYPE_CHECKING:
     from kci.config.reader import Kernel
-    from kci.matrix.types import Variant
-    from kci.run.variant import BuildOptions
+    from kci.matrix.variants import Variant
+    from kci.run.make_variant import BuildOptions
 
 BUILDERS = ["auto", "noarch", "native", "nix"]
 
@@ -43,7 +44,7 @@ BUILDERS = ["auto", "noarch", "native", "nix"]
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj
 def command(
-    state: State,
+    state: Options,
     kernel: str,
     names: tuple[str, ...],
     output: Path | None,
@@ -60,7 +61,7 @@ def command(
 ) -> None:
     """Build variants of KERNEL, one after the other. Prints each directory that was made."""
     from kci.builders.cache import default_cache
-    from kci.run.variant import BuildOptions
+    from kci.run.make_variant import BuildOptions
 
     looked_up = [_look_up(state, kernel, name, tier, catalog) for name in dict.fromkeys(names)]
     options = BuildOptions(
@@ -82,7 +83,7 @@ def _artifact(given: Path | None, kernel: Kernel, variant: Variant, *, alone: bo
     """The artifact to make: the file that was named, or one in that folder if there are several."""
     if given is None or alone:
         return given
-    from kci.tree.leg import artifact_name
+    from kci.tree.leg_record import artifact_name
 
     if given.exists() and not given.is_dir():
         raise UsageError(f"{given} is a file", hint="with several variants, --pack names a folder")
@@ -90,7 +91,7 @@ def _artifact(given: Path | None, kernel: Kernel, variant: Variant, *, alone: bo
 
 
 def _build(
-    state: State,
+    state: Options,
     kernel: Kernel,
     variant: Variant,
     options: BuildOptions,
@@ -103,7 +104,7 @@ def _build(
     catalog: str | None,
 ) -> None:
     from kci.builders.container import choose_image
-    from kci.run.variant import make_variant_dir
+    from kci.run.make_variant import make_variant_dir
 
     own = _image_of(kernel, variant)
     image = _dry_image(container, own) if dry_run else choose_image(container, own, _log(state))
@@ -123,7 +124,7 @@ def _build(
     click.echo(str(made.directory))
 
 
-def _look_up(state: State, kernel: str, name: str, tier: str | None, catalog: str | None) -> tuple[Kernel, Variant]:
+def _look_up(state: Options, kernel: str, name: str, tier: str | None, catalog: str | None) -> tuple[Kernel, Variant]:
     """The kernel, and the variant that a name stands for, for this system where there is a choice.
 
     A stable ABI name can be built against several torch versions; the release tier's is meant unless another is named.
@@ -131,7 +132,7 @@ def _look_up(state: State, kernel: str, name: str, tier: str | None, catalog: st
     from kci.catalog.rows import load_catalog
     from kci.matrix.names import this_system
     from kci.matrix.selection import select
-    from kci.matrix.types import Tier
+    from kci.matrix.variants import Tier
 
     matrix, read = selected_matrix(state, [kernel], tier=tier or "release", catalog=catalog)
     if len(read) > 1:
@@ -142,8 +143,6 @@ def _look_up(state: State, kernel: str, name: str, tier: str | None, catalog: st
     for variant in sorted(variants, key=lambda item: item.system != this_system()):
         if variant.name == name:
             return read[0], variant
-    from kci.config.explain import suggestion
-
     known = sorted({variant.name for variant in variants})
     hint = suggestion(name, known) or f"`kci matrix {kernel} --format names` lists them"
     raise UsageError(f"{name!r} is no variant of {kernel}", hint=hint)
@@ -215,7 +214,7 @@ def _attempt() -> int:
     return int(text) if text.isdecimal() and int(text) else 1
 
 
-def _log(state: State) -> Callable[[str], None]:
+def _log(state: Options) -> Callable[[str], None]:
     def log(line: str) -> None:
         if not state.quiet:
             click.echo(line, err=True)

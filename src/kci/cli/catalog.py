@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kci.catalog.rows import Row, editions, load_catalog
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics, table, to_json
 
 
@@ -75,12 +75,12 @@ def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
 @click.argument("file", required=False)
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj
-def check(state: State, /, file: str | None, output: str) -> int:
+def check(state: Options, /, file: str | None, output: str) -> int:
     """Prove that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.
 
     Without FILE, every edition that kci ships is checked.
     """
-    from kci.catalog.check import check_catalog
+    from kci.catalog.consistency import check_catalog
     from kci.diagnostics import Severity
 
     if file is None:
@@ -97,7 +97,7 @@ def check(state: State, /, file: str | None, output: str) -> int:
 
 
 def _check_file(file: str) -> list[Any]:
-    from kci.catalog.check import check_catalog, check_overlay
+    from kci.catalog.consistency import check_catalog, check_overlay
     from kci.catalog.overlay import apply, is_overlay, overlays_of, read_overlay
     from kci.catalog.rows import interpret_edition
     from kci.config.document import read_document
@@ -128,7 +128,7 @@ def _check_file(file: str) -> list[Any]:
 def import_(file: Path, as_of: str, name: str | None, source: str | None) -> None:
     """Print the edition that FILE, a build-variants.json of the reference builder, stands for."""
     from kci.errors import UsageError
-    from kci.matrix.published import edition_toml, read_published
+    from kci.matrix.reference_table import edition_toml, read_published
 
     try:
         day = date.fromisoformat(as_of).isoformat()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
 from kci.config.discover import find_kernels
-from kci.plan.check import check
+from kci.workspace.check import check
 
 
 @click.command("check", cls=Command)
@@ -22,7 +22,7 @@ from kci.plan.check import check
 )
 @click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
 @click.pass_obj
-def command(state: State, /, kernels: tuple[str, ...], output: str, catalog: str | None) -> int:
+def command(state: Options, /, kernels: tuple[str, ...], output: str, catalog: str | None) -> int:
     """Check the build.toml of each KERNEL, the sources that it names, and kci.toml. Exit 1 if there is an error.
 
     A finding is silenced by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of

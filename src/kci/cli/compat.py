@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._kernels import selected_matrix, selection_options
 from kci.cli._output import table, to_json
 from kci.errors import UsageError
@@ -28,7 +28,7 @@ def command() -> None:
 @selection_options
 @click.option("--format", "output", type=click.Choice(["table", "json"]), default="table")
 @click.pass_obj
-def show_coverage(state: State, /, kernel: str, tree: Path | None, output: str, **selection: Any) -> int:
+def show_coverage(state: Options, /, kernel: str, tree: Path | None, output: str, **selection: Any) -> int:
     """Which variants of KERNEL its tree has and lacks. Exit 1 if one is missing."""
     from kci.compat.coverage import coverage
 

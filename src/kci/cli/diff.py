@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._kernels import read_selection, selection_options
 from kci.config.reader import BUILD_TOML
 from kci.matrix.diff import KernelDiff, diff_matrices, read_matrix_json
@@ -15,7 +15,7 @@ from kci.matrix.diff import KernelDiff, diff_matrices, read_matrix_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kci.matrix.types import KernelMatrix, Variant
+    from kci.matrix.variants import KernelMatrix, Variant
 
 
 @click.command("diff", cls=Command)
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--format", "output", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
 @click.option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")
 @click.pass_obj
-def command(state: State, /, old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
+def command(state: Options, /, old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
     """Compare the variants of OLD and NEW.
 
     Each is a directory (a kernel, or one with kernels below it), a git revision as REV:PATH, or a file that
@@ -45,7 +45,7 @@ def command(state: State, /, old: str, new: str, output: str, exit_code: bool, *
     return 1 if differs and exit_code else 0
 
 
-def _side(state: State, spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:
+def _side(state: Options, spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:
     path = Path(spec)
     if path.exists() and not path.is_dir() and path.name != BUILD_TOML:  # a pipe will do: `kci diff <(...) .`
         return read_matrix_json(path)

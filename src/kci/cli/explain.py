@@ -7,6 +7,7 @@ import click
 from kci.cli import Command
 from kci.diagnostics import rules
 from kci.errors import UsageError
+from kci.suggest import suggestion
 
 
 @click.command("explain", cls=Command)
@@ -20,8 +21,6 @@ def command(rule: str | None) -> None:
         return
     found = known.get(rule.upper()) or next((entry for entry in known.values() if entry.name == rule.lower()), None)
     if found is None:
-        from kci.config.explain import suggestion
-
         near = suggestion(rule.upper(), list(known)) or suggestion(
             rule.lower(), [entry.name for entry in known.values()]
         )

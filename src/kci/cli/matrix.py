@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._kernels import runners_for, selected_matrix, selection_options
 
 if TYPE_CHECKING:
-    from kci.matrix.types import KernelMatrix, Matrix
+    from kci.matrix.variants import KernelMatrix, Matrix
 
 FORMATS = ["table", "json", "names", "github", "markdown"]
 
@@ -23,7 +23,7 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @click.option("--coverage", is_flag=True, help="Instead, the pairs of torch, compute and system that the tier covers.")
 @click.pass_obj
 def command(
-    state: State, /, kernels: tuple[str, ...], output: str, explain: bool, coverage: bool, **selection: Any
+    state: Options, /, kernels: tuple[str, ...], output: str, explain: bool, coverage: bool, **selection: Any
 ) -> None:
     """The variants that must exist for each KERNEL (default: this directory).
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from kci.cli import Command, State
-from kci.tree.durations import record
+from kci.cli import Command, Options
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import read_plan
+from kci.tree.record_durations import record
 
 
 @click.command("merge", cls=Command)
@@ -29,7 +29,7 @@ from kci.tree.planned import read_plan
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 @click.pass_obj
 def command(
-    state: State,
+    state: Options,
     /,
     *,
     artifacts: tuple[Path, ...],

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.matrix.names import this_system
 from kci.tree.archive import SUFFIXES
-from kci.tree.leg import artifact_name, leg_for
+from kci.tree.leg_record import artifact_name, leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal
 from kci.tree.pack import pack
 
@@ -30,7 +30,7 @@ from kci.tree.pack import pack
 )
 @click.pass_obj
 def command(
-    state: State,
+    state: Options,
     /,
     *,
     variant_dir: Path,

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._kernels import Selection, read_selection, runners_for, selection_options
 from kci.cli._output import print_diagnostics, table, to_json
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.matrix.types import Tier
+from kci.matrix.variants import Tier
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate, money
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.github import as_json, check_limits, github_matrix, refuse_over_limit
 from kci.plan.legs import Wishes, make_plan
-from kci.plan.types import Grouping, Leg, Plan
+from kci.plan.plan import Grouping, Leg, Plan
 
 if TYPE_CHECKING:
     from kci.catalog.runners import Runners
-    from kci.matrix.types import KernelMatrix, Matrix
-    from kci.plan.affected import Decision
+    from kci.matrix.variants import KernelMatrix, Matrix
+    from kci.plan.affected import Touch
 
 
 @click.command("plan", cls=Command)
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 @click.option("--format", "output", type=click.Choice(["table", "json", "github"]), default="table")
 @click.pass_obj
 def command(
-    state: State,
+    state: Options,
     /,
     *,
     kernels: tuple[str, ...],
@@ -102,7 +102,7 @@ def command(
     return int(any(item.severity is Severity.ERROR for item in said))
 
 
-def _narrowed(asked: Selection, base: str | None) -> tuple[Matrix, list[Decision] | None]:
+def _narrowed(asked: Selection, base: str | None) -> tuple[Matrix, list[Touch] | None]:
     """The matrix, with --affected the part of it that a change touches."""
     matrix = asked.matrix()
     if base is None:
@@ -121,8 +121,8 @@ def _with_fingerprints(
 ) -> Wishes:
     import msgspec
 
+    from kci.plan.changed_files import clean_commit
     from kci.plan.fingerprint import fingerprints
-    from kci.plan.git import clean_commit
     from kci.plan.published import already, published
 
     known = published(trees)
@@ -145,20 +145,20 @@ def _other_plans(asked: Selection, runners: Runners, wishes: Wishes, took: Durat
             yield Alternative(f"--group {grouping}", plan.legs)
 
 
-def _tell(decisions: Sequence[Decision] | None, state: State) -> None:
+def _tell(decisions: Sequence[Touch] | None, state: Options) -> None:
     if decisions is not None and state.verbose:
         for line in _decision_lines(decisions):
             click.echo(line, err=True)
 
 
-def _decision_lines(decisions: Sequence[Decision]) -> list[str]:
+def _decision_lines(decisions: Sequence[Touch]) -> list[str]:
     rows = [(item.path, item.kernel, str(len(item.touches)), item.reason) for item in decisions if item.kernel]
     lines = table(("changed file", "kernel", "touches", "because"), rows).splitlines()
     outside = sum(not item.kernel for item in decisions)
     return [*lines, *([f"and {outside} files outside of every kernel that is planned"] if outside else [])]
 
 
-def _table(plan: Plan, made: Estimate, decisions: Sequence[Decision] | None) -> str:
+def _table(plan: Plan, made: Estimate, decisions: Sequence[Touch] | None) -> str:
     legs = [
         (leg.kernel, leg.name, _runner(leg), leg.image or "-", f"{leg.timeout} min", _takes(leg)) for leg in plan.legs
     ]

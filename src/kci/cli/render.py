@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci import __version__
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
 from kci.config.discover import read_kernels
 from kci.diagnostics import Severity
 from kci.errors import FindingsError, UsageError
-from kci.render.drift import State as FileState
-from kci.render.drift import compare, drift_diagnostics
-from kci.render.files import read_committed, write_files
-from kci.render.limits import check_files
+from kci.render.committed import read_committed, write_files
+from kci.render.drift import Drift, compare, drift_diagnostics
+from kci.render.github_limits import check_files
 from kci.render.pins import choose_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, render
 
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
 @click.pass_obj
 def command(
-    state: State, kernels: tuple[str, ...], check: bool, diff: bool, mode: str, branch: str, output: str
+    state: Options, kernels: tuple[str, ...], check: bool, diff: bool, mode: str, branch: str, output: str
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
 
@@ -68,11 +67,11 @@ def command(
     print_diagnostics([item for item in found if item.rule == "KCI405"], quiet=state.quiet)
     write_files(root, files)
     for item in comparisons:
-        click.echo(f"{item.path}: {'unchanged' if item.state is FileState.SAME else 'written'}")
+        click.echo(f"{item.path}: {'unchanged' if item.state is Drift.SAME else 'written'}")
     return 0
 
 
-def _inputs(state: State, kernels: tuple[str, ...], root: Path, mode: Mode, branch: str) -> Inputs:
+def _inputs(state: Options, kernels: tuple[str, ...], root: Path, mode: Mode, branch: str) -> Inputs:
     read = read_kernels(kernels)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
@@ -93,14 +92,14 @@ def _published_name(build: Build) -> str:
     return str(hub.repo_id if hub and hub.repo_id else build.general.name)
 
 
-def _legs(state: State, kernels: tuple[str, ...], root: Path, tier: str) -> tuple[dict[str, Any], ...]:
+def _legs(state: Options, kernels: tuple[str, ...], root: Path, tier: str) -> tuple[dict[str, Any], ...]:
     import json
 
     from kci.cli._kernels import runners_for, selected_matrix
     from kci.plan.github import github_matrix
     from kci.plan.legs import make_plan
 
-    matrix, read = selected_matrix(State(quiet=True, verbose=state.verbose), kernels, tier=tier)
+    matrix, read = selected_matrix(Options(quiet=True, verbose=state.verbose), kernels, tier=tier)
     include = json.loads(github_matrix(make_plan(matrix, runners_for(read))))["include"]
     return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
 

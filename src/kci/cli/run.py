@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._kernels import selected_matrix, selection_options
 from kci.cli._output import print_diagnostics, table
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.matrix.names import this_system
 from kci.run import local
-from kci.run.variant import BuildOptions
+from kci.run.make_variant import BuildOptions
 
 if TYPE_CHECKING:
     from kci.config.reader import Kernel
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
 @click.pass_obj
 def command(
-    state: State,
+    state: Options,
     /,
     kernels: tuple[str, ...],
     into: Path | None,
@@ -66,14 +66,14 @@ def _trees(kernels: list[Kernel], into: Path | None) -> dict[str, Path]:
     return {kernel.build.name: into / kernel.build.name for kernel in kernels}
 
 
-def _report(result: local.RunResult, state: State) -> int:
+def _report(result: local.RunResult, state: Options) -> int:
     """Print the closing table and what went wrong; the exit code says the worst of it."""
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
     rows = []
     for outcome in result.outcomes:
         tree = merged.get((outcome.kernel, outcome.variant.name))
-        in_tree = outcome.state in (local.State.BUILT, local.State.REUSED) and tree is not None
-        took = f"{outcome.seconds:.0f} s" if outcome.state is local.State.BUILT else ""
+        in_tree = outcome.state in (local.OutcomeState.BUILT, local.OutcomeState.REUSED) and tree is not None
+        took = f"{outcome.seconds:.0f} s" if outcome.state is local.OutcomeState.BUILT else ""
         rows.append(
             (
                 outcome.kernel,
@@ -88,7 +88,7 @@ def _report(result: local.RunResult, state: State) -> int:
     for tree in result.trees:
         click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}")
         print_diagnostics(tree.findings, quiet=state.quiet)
-    failed = [outcome for outcome in result.outcomes if outcome.state is local.State.FAILED]
+    failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
     for outcome in failed:
         message = outcome.error.message if outcome.error else outcome.note
         click.echo(f"\n{click.style(f'{outcome.kernel} {outcome.variant.name} failed:', fg='red')} {message}", err=True)
@@ -113,7 +113,7 @@ def _verified(tree: local.TreeResult, variant: str) -> str:
 class _display:  # noqa: N801  - used as a context manager
     """Progress on stderr: a live table on a terminal, a line per change of state elsewhere."""
 
-    def __init__(self, outcomes: list[local.Outcome], state: State) -> None:
+    def __init__(self, outcomes: list[local.Outcome], state: Options) -> None:
         self.outcomes = outcomes
         self.state = state
         self.live: Any = None
@@ -141,7 +141,7 @@ class _display:  # noqa: N801  - used as a context manager
         if self.live is not None:
             return
         line = f"{key}: {outcome.state.value}"
-        if outcome.state is local.State.BUILT:
+        if outcome.state is local.OutcomeState.BUILT:
             line += f" in {outcome.seconds:.0f} s"
         if self.said.get(key) != line or (self.state.verbose and outcome.note):
             click.echo(f"{line} {outcome.note}" if self.state.verbose else line, err=True)
@@ -156,11 +156,11 @@ class _display:  # noqa: N801  - used as a context manager
         styles = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
         left = 0
         for outcome in self.outcomes:
-            if outcome.state is local.State.LEFT:
+            if outcome.state is local.OutcomeState.LEFT:
                 left += 1
                 continue
             key = f"{outcome.kernel} {outcome.variant.name}"
-            building = outcome.state is local.State.BUILDING
+            building = outcome.state is local.OutcomeState.BUILDING
             mark = Spinner("dots") if building else Text({"waiting": "·", "failed": "✗"}.get(outcome.state.value, "✓"))
             seconds = time.monotonic() - self.started[key] if building else outcome.seconds
             grid.add_row(

@@ -11,7 +11,7 @@ from kci.cli import Command
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
     "kci.toml": "kci.config.settings:settings_schema",
-    "plan": "kci.plan.document:plan_schema",
+    "plan": "kci.plan.plan_json:plan_schema",
     "manifest": "kci.tree.manifest:manifest_schema",
 }
 """What has a schema, and the function that makes it; a module is imported only when its schema is asked for."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
 from kci.config.discover import find_kernels
 from kci.config.document import read_bytes
@@ -21,7 +21,7 @@ from kci.errors import FindingsError
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
 @click.pass_obj
-def command(state: State, kernels: tuple[str, ...], check: bool, diff: bool) -> int:
+def command(state: Options, kernels: tuple[str, ...], check: bool, diff: bool) -> int:
     """Rewrite the build.toml of each KERNEL to edition 5. Only what must change changes."""
     failed: list[Diagnostic] = []
     changed = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kci.cli import Command, State
+from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
 from kci.verify import verify
 
@@ -16,7 +16,7 @@ from kci.verify import verify
 @click.option("--format", "output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.pass_obj
 def command(
-    state: State, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
+    state: Options, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
     found = [item for path in paths for item in verify(path, select, ignore)]

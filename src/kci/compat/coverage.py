@@ -8,7 +8,7 @@ import msgspec
 
 from kci.errors import UsageError
 from kci.matrix.names import parse_variant_name
-from kci.matrix.types import KernelMatrix
+from kci.matrix.variants import KernelMatrix
 
 
 class Coverage(msgspec.Struct, frozen=True):

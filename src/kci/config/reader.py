@@ -72,7 +72,7 @@ def interpret(document: Document, directory: str) -> Kernel:
     try:
         build = to_build(data)
     except (msgspec.ValidationError, RecursionError):
-        from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
+        from kci.config.mismatch import explain  # noqa: PLC0415  - only for files that failed
 
         problems += explain(document, data, Build)
         if not problems:  # the two readers disagree, which a property test rules out; say so rather than pass

@@ -7,10 +7,10 @@ import posixpath
 from pathlib import Path
 
 from kci.config.document import MAX_BYTES
-from kci.config.git import run_git
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
+from kci.files.git import run_git
 
 
 def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:

@@ -18,9 +18,10 @@ from msgspec import field
 
 from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import Table, Unsigned, decode_value
-from kci.config.overlays import KernelOverlay
+from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import Backend
 from kci.diagnostics import Diagnostic, finding
+from kci.suggest import one_of, suggestion
 
 KCI_TOML = "kci.toml"
 
@@ -298,7 +299,7 @@ def interpret_settings(document: Document) -> Settings:
     try:
         return msgspec.convert(document.data, Settings, dec_hook=decode_value)
     except (msgspec.ValidationError, RecursionError):
-        from kci.config.explain import explain  # noqa: PLC0415  - only for files that failed
+        from kci.config.mismatch import explain  # noqa: PLC0415  - only for files that failed
 
         misplaced = _misplaced_machines(document)
         told = {(item.line, item.column) for item in misplaced}
@@ -316,8 +317,6 @@ _MACHINE_KEYS = [*Machine.__struct_encode_fields__]
 
 def _misplaced_machines(document: Document) -> list[Diagnostic]:
     """KCI320 and KCI321: a runner whose system or backend is unknown or left out, said better than "unknown key"."""
-    from kci.config.explain import one_of, suggestion  # noqa: PLC0415
-
     found = []
     for table in ("runners", "test"):
         by_backend = document.data.get(table)
@@ -338,8 +337,6 @@ def _misplaced_machines(document: Document) -> list[Diagnostic]:
 
 
 def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) -> list[Diagnostic]:
-    from kci.config.explain import one_of, suggestion  # noqa: PLC0415
-
     found = []
     for system in by_system if isinstance(by_system, dict) else ():
         span = document.key_span((table, backend, system)) if system not in _SYSTEMS else None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kci.config.document import Document
 from kci.diagnostics import Diagnostic, Span, finding, rules
+from kci.suggest import suggestion
 
 if TYPE_CHECKING:
     from kci.config.settings import FoundSettings
@@ -108,8 +109,6 @@ _WHY = "write after the rule why it does not hold here"
 
 
 def _unknown_rule(rule: str, path: str, span: Span | None) -> Diagnostic:
-    from kci.config.explain import suggestion  # noqa: PLC0415  - only once something is wrong
-
     hint = suggestion(rule, list(rules())) or "`kci explain` lists the rules"
     return finding("KCI192", f"there is no rule {rule[:40]!r} to silence", hint=hint, path=path, span=span)
 

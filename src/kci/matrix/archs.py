@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from kci.catalog.archs import ArchTables, arch_tables
+from kci.catalog.arch_tables import ArchTables, arch_tables
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.values import Backend, Version
 from kci.matrix.names import Kind

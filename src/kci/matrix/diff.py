@@ -9,14 +9,14 @@ import msgspec
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError
-from kci.matrix.types import KernelMatrix, Variant
+from kci.matrix.variants import KernelMatrix, Variant
 
 MAX_BYTES = 64 * 1024 * 1024
 COMPARED = ("kind", "torch", "compute", "stable_abi", "tvm_ffi", "archs", "bundled")
 """What can differ between two variants of one name and system."""
 
 
-class Change(msgspec.Struct, frozen=True):
+class FieldChange(msgspec.Struct, frozen=True):
     """One property of a variant that is different."""
 
     what: str
@@ -30,7 +30,7 @@ class Changed(msgspec.Struct, frozen=True):
     name: str
     system: str
     backend: str
-    changes: tuple[Change, ...]
+    changes: tuple[FieldChange, ...]
 
 
 class KernelDiff(msgspec.Struct, frozen=True):
@@ -98,12 +98,12 @@ def _variants(kernel: KernelMatrix | None) -> dict[tuple[str, str], Variant]:
     return {(variant.system, variant.name): variant for variant in kernel.variants} if kernel else {}
 
 
-def _changes(old: Variant, new: Variant) -> tuple[Change, ...]:
+def _changes(old: Variant, new: Variant) -> tuple[FieldChange, ...]:
     found = []
     for field in COMPARED:
         was, now = getattr(old, field), getattr(new, field)
         if was != now:
-            found.append(Change(field.replace("_", "-"), _text(was), _text(now)))
+            found.append(FieldChange(field.replace("_", "-"), _text(was), _text(now)))
     return tuple(found)
 
 

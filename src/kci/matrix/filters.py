@@ -11,7 +11,7 @@ from kci.config.reader import Kernel
 from kci.config.values import SYSTEMS, Backend
 from kci.matrix.names import Kind
 from kci.matrix.selection import Filtered, Narrow
-from kci.matrix.types import Variant
+from kci.matrix.variants import Variant
 
 FIELDS: dict[str, Sequence[str]] = {
     "backend": [str(backend) for backend in Backend],

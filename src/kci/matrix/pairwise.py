@@ -11,7 +11,7 @@ from itertools import combinations
 
 import msgspec
 
-from kci.matrix.types import Variant
+from kci.matrix.variants import Variant
 
 Pair = tuple[str, str]
 """Two aspects of a variant as text, such as `torch 2.13` and `cuda 13.0`."""

@@ -20,7 +20,7 @@ from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.matrix.archs import variant_archs
 from kci.matrix.names import Kind, variant_name
-from kci.matrix.types import Dropped, Kept, KernelMatrix, Matrix, Tier, Variant
+from kci.matrix.variants import Dropped, Kept, KernelMatrix, Matrix, Tier, Variant
 
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay

@@ -19,7 +19,8 @@ from kci.errors import UsageError
 from kci.matrix.filters import FIELDS, by_choice, by_expression
 from kci.matrix.pairwise import choose
 from kci.matrix.selection import Filtered, Narrow
-from kci.matrix.types import Tier, Variant
+from kci.matrix.variants import Tier, Variant
+from kci.suggest import one_of, suggestion
 
 
 class TierDefinition(msgspec.Struct, frozen=True):
@@ -47,8 +48,6 @@ def tier_of(name: str, found: FoundSettings) -> Tier | TierDefinition:
         return Tier(name)
     table = found.settings.tiers.get(name)
     if table is None or found.document is None:
-        from kci.config.explain import one_of, suggestion  # noqa: PLC0415  - only once something is wrong
-
         known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
         raise UsageError(f"there is no tier {name!r}", hint=suggestion(name, known) or one_of(known))
     where = None

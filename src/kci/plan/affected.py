@@ -9,7 +9,7 @@ import msgspec
 
 from kci.config.model import Build
 from kci.config.reader import BUILD_TOML
-from kci.matrix.types import Matrix, Variant
+from kci.matrix.variants import Matrix, Variant
 from kci.plan.fingerprint import same_configuration
 from kci.plan.inputs import Effect, Uses, active, effect, listed, removed
 
@@ -38,7 +38,7 @@ class View(msgspec.Struct, frozen=True):
     """None if there was no valid build.toml at the base."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Touch(msgspec.Struct, frozen=True):
     """What one changed file touches, and why."""
 
     path: str
@@ -49,9 +49,7 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
-def affected(
-    changed: Iterable[str], views: Sequence[View], everywhere: Mapping[str, str] | None = None
-) -> list[Decision]:
+def affected(changed: Iterable[str], views: Sequence[View], everywhere: Mapping[str, str] | None = None) -> list[Touch]:
     """Decide what a change touches.
 
     Args:
@@ -63,23 +61,23 @@ def affected(
         the decisions, sorted by path and kernel; at least one for each changed file.
     """
     everywhere = {SETTINGS: "kci.toml decides runners, images and limits of all kernels", **(everywhere or {})}
-    decisions: list[Decision] = []
+    decisions: list[Touch] = []
     for path in sorted(set(changed)):
         reason = everywhere.get(path, "")
         if _WORKFLOWS.fullmatch(path):
             reason = "the workflow decides which kci builds, and how"
         if reason:
-            decisions += [Decision(path, view.name, _names(view.variants), reason) for view in views]
+            decisions += [Touch(path, view.name, _names(view.variants), reason) for view in views]
             continue
         owners = [view for view in views if _inside(path, view.directory) is not None]
         # A kernel inside another one's directory owns its files alone.
         deepest = max((len(view.directory) for view in owners), default=0)
         found = [_decide(path, view) for view in owners if len(view.directory) == deepest]
-        decisions += found or [Decision(path, "", (), "outside of every kernel that is planned")]
+        decisions += found or [Touch(path, "", (), "outside of every kernel that is planned")]
     return sorted(decisions, key=lambda decision: (decision.path, decision.kernel))
 
 
-def narrow(matrix: Matrix, decisions: Iterable[Decision]) -> Matrix:
+def narrow(matrix: Matrix, decisions: Iterable[Touch]) -> Matrix:
     """The matrix with the touched variants only, and without the kernels of which none is left."""
     touched: dict[str, set[str]] = {}
     for decision in decisions:
@@ -99,7 +97,7 @@ def _inside(path: str, directory: str) -> str | None:
     return path[len(directory) + 1 :] if path.startswith(directory + "/") else None
 
 
-def _decide(path: str, view: View) -> Decision:
+def _decide(path: str, view: View) -> Touch:
     relative = _inside(path, view.directory) or ""
     if relative == BUILD_TOML:
         return _configuration(path, view)
@@ -107,7 +105,7 @@ def _decide(path: str, view: View) -> Decision:
     known = any(relative in item.listed or relative in item.included for item in view.uses.values())
     if not known and found.labels is None and view.before is not None:
         found = removed(relative, view.uses, listed(view.before.build)) or found
-    return Decision(path, view.name, _touched(view, found), found.reason)
+    return Touch(path, view.name, _touched(view, found), found.reason)
 
 
 def _touched(view: View, found: Effect) -> tuple[str, ...]:
@@ -116,16 +114,16 @@ def _touched(view: View, found: Effect) -> tuple[str, ...]:
     return _names(item for item in view.variants if found.labels & active(view.build, item).keys())
 
 
-def _configuration(path: str, view: View) -> Decision:
+def _configuration(path: str, view: View) -> Touch:
     before = view.before
     if before is None:
-        return Decision(path, view.name, _names(view.variants), "there was no valid build.toml at the base")
+        return Touch(path, view.name, _names(view.variants), "there was no valid build.toml at the base")
     earlier = {variant.name: variant for variant in before.variants}
     touched = _names(item for item in view.variants if not same_configuration(before.build, view.build, earlier, item))
     if not touched:
-        return Decision(path, view.name, (), "nothing changed in it that decides what is in a variant")
+        return Touch(path, view.name, (), "nothing changed in it that decides what is in a variant")
     count = "all" if len(touched) == len(_names(view.variants)) else str(len(touched))
-    return Decision(path, view.name, touched, f"it changes what {count} of the variants are made from")
+    return Touch(path, view.name, touched, f"it changes what {count} of the variants are made from")
 
 
 def _names(variants: Iterable[Variant]) -> tuple[str, ...]:

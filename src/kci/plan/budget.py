@@ -12,8 +12,8 @@ import msgspec
 from kci.catalog.prices import default_prices
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
+from kci.plan.plan import Leg, Plan
 from kci.plan.pools import Pool
-from kci.plan.types import Leg, Plan
 
 
 class Part(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.errors import KciError
-from kci.matrix.types import KernelMatrix, Matrix
-from kci.plan.affected import Before, Decision, View, affected, narrow
-from kci.plan.git import Changes, changes_since, read_blob
+from kci.matrix.variants import KernelMatrix, Matrix
+from kci.plan.affected import Before, Touch, View, affected, narrow
+from kci.plan.changed_files import Changes, changes_since, read_blob
 from kci.plan.inputs import scan
 
 Select = Callable[[Kernel], KernelMatrix]
@@ -21,7 +21,7 @@ def only_affected(
     base: str,
     select: Select,
     everywhere: Mapping[Path, str] | None = None,
-) -> tuple[Matrix, list[Decision]]:
+) -> tuple[Matrix, list[Touch]]:
     """Leave of a matrix what a change since a base touches.
 
     Args:

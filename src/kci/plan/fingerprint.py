@@ -19,21 +19,28 @@ from typing import Any
 import msgspec
 
 import kci
-from kci.catalog.archs import arch_tables
+from kci.catalog.arch_tables import arch_tables
 from kci.catalog.runners import Runners, default_runners
 from kci.config.model import Build, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.errors import FindingsError
 from kci.matrix.archs import component_archs
-from kci.matrix.types import Matrix, Variant
+from kci.matrix.variants import Matrix, Variant
 from kci.plan.inputs import active, effect, kernel_files, scan
 from kci.plan.legs import each_once, place
 
 SCHEMA = 1
 """Part of every fingerprint: a change of what is hashed, or how, makes all of them new."""
 
-_BUILDING = ("builders", "run/variant.py", "tree/depends.py", "tree/digest.py", "tree/identity.py", "tree/metadata.py")
+_BUILDING = (
+    "builders",
+    "run/make_variant.py",
+    "tree/depends.py",
+    "tree/digest.py",
+    "tree/identity.py",
+    "tree/metadata.py",
+)
 """The parts of kci that decide what is in a variant directory."""
 
 _SELECTION_ONLY = ("cuda_minver",)

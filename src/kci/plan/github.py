@@ -10,8 +10,8 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.plan.budget import Estimate
 from kci.plan.grouping import twins
+from kci.plan.plan import Leg, Plan
 from kci.plan.sharding import MAX_MATRIX
-from kci.plan.types import Leg, Plan
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 """UTF-16 code units that the outputs of one job may have: GitHub's limit is 1 MB, counted in UTF-16."""

@@ -9,15 +9,15 @@ from typing import NamedTuple
 import msgspec
 
 from kci.matrix.names import COMPUTE_PREFIX, Kind
-from kci.matrix.types import KernelMatrix, Variant
+from kci.matrix.variants import KernelMatrix, Variant
+from kci.plan.plan import Grouping, Leg, RunnerGroup
 from kci.plan.pools import Pool
-from kci.plan.types import Grouping, Leg, RunnerGroup
 
 FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class Assignment(msgspec.Struct, frozen=True):
     """Where and how one variant is built."""
 
     runner: tuple[str, ...] | RunnerGroup
@@ -38,7 +38,7 @@ class Placed(NamedTuple):
     """A variant with a place."""
 
     variant: Variant
-    place: Place
+    place: Assignment
 
 
 def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) -> list[Leg]:

@@ -19,7 +19,7 @@ from kci.config.model import Build, CudaComponent
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version, python_name
 from kci.matrix.names import Kind
-from kci.matrix.types import Variant
+from kci.matrix.variants import Variant
 
 BINDING = ""
 """In place of a component's label: the binding of `[torch]` or `[tvm-ffi]`, which every compiled variant has."""

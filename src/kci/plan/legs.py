@@ -10,12 +10,12 @@ from kci.catalog.runners import Runners, default_runners
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
-from kci.matrix.types import KernelMatrix, Matrix, Variant
+from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
-from kci.plan.grouping import Place, Placed, group
+from kci.plan.grouping import Assignment, Placed, group
+from kci.plan.plan import Grouping, LeftOut, Leg, Plan, PlannedKernel, RunnerGroup, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
-from kci.plan.types import Grouping, LeftOut, Leg, Plan, PlannedKernel, RunnerGroup, Skipped
 
 
 class Wishes(msgspec.Struct, frozen=True):
@@ -112,7 +112,7 @@ def place(
     container: bool,
     kernel: str = "",
     durations: Durations = NO_DURATIONS,
-) -> Place | tuple[str, str]:
+) -> Assignment | tuple[str, str]:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
     Args:
@@ -138,7 +138,7 @@ def place(
     limit = runners.limit(kernel, variant.backend)
     minutes, measured = durations.minutes(kernel, variant.name, variant.backend) or (build.minutes, False)
     rate, currency = price_of(runner) or (None, "")
-    return Place(
+    return Assignment(
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
         image=image,
         timeout=limit.timeout or build.timeout,

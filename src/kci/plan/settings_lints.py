@@ -14,7 +14,8 @@ from kci.catalog.runners import default_runners, hosted_labels
 from kci.config.document import Document, KeyPath
 from kci.config.settings import FoundSettings, Machine, MachinesByBackend, Settings, by_name
 from kci.diagnostics import Diagnostic, finding
-from kci.matrix.types import Tier
+from kci.matrix.variants import Tier
+from kci.suggest import one_of, suggestion
 
 
 class _Subject(NamedTuple):
@@ -263,8 +264,6 @@ def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
 
 
 def _near(word: str, known: Collection[str]) -> str:
-    from kci.config.explain import one_of, suggestion  # noqa: PLC0415  - only once something is wrong
-
     return suggestion(word, sorted(known)) or one_of(sorted(known)[:20])
 
 

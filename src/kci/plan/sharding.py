@@ -15,7 +15,7 @@ import msgspec
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError
-from kci.plan.types import Leg, Shard
+from kci.plan.plan import Leg, Shard
 
 MAX_MATRIX = 256
 """Jobs that one matrix of a GitHub workflow may have; the run fails beyond (GitHub docs, "Actions limits")."""

@@ -20,7 +20,7 @@ _VOLATILE = re.compile(rf"^(?:{HEADER}\S+ from .*|# kci-inputs: \S*)$", re.MULTI
 _MAX_DIFF_LINES = 20_000
 
 
-class State(enum.StrEnum):
+class Drift(enum.StrEnum):
     """How a committed file relates to the rendered one."""
 
     SAME = "same"
@@ -34,7 +34,7 @@ class Comparison(msgspec.Struct, frozen=True):
     """One file, compared; `diff` turns the committed file into the rendered one."""
 
     path: str
-    state: State
+    state: Drift
     diff: str = ""
 
 
@@ -47,13 +47,13 @@ def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[C
     found = []
     for path in sorted(rendered):
         if path not in committed:
-            found.append(Comparison(path, State.MISSING, _diff(path, "", rendered[path], fresh=True)))
+            found.append(Comparison(path, Drift.MISSING, _diff(path, "", rendered[path], fresh=True)))
             continue
         old, new = _newlines(committed[path]), _newlines(rendered[path])
         if _comparable(old) == _comparable(new):
-            found.append(Comparison(path, State.SAME))
+            found.append(Comparison(path, Drift.SAME))
         else:
-            state = State.CHANGED if written_by(old) else State.FOREIGN
+            state = Drift.CHANGED if written_by(old) else Drift.FOREIGN
             found.append(Comparison(path, state, _diff(path, old, new)))
     return found
 
@@ -69,12 +69,12 @@ def drift_diagnostics(comparisons: list[Comparison], committed: Mapping[str, str
     found = []
     for item in comparisons:
         match item.state:
-            case State.MISSING:
+            case Drift.MISSING:
                 found.append(finding("KCI401", "there is no such file", path=item.path, hint="run `kci render`"))
-            case State.CHANGED:
+            case Drift.CHANGED:
                 message = "the file is not what kci would write now"
                 found.append(finding("KCI401", message, path=item.path, hint="run `kci render` and commit the result"))
-            case State.FOREIGN:
+            case Drift.FOREIGN:
                 message = "kci did not write this file, and does not overwrite it"
                 found.append(
                     finding("KCI402", message, path=item.path, hint="move or remove it, then run `kci render`")

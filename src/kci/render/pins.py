@@ -29,7 +29,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: tuple[str, ...] = ()
 
 
-class Found(NamedTuple):
+class FoundPin(NamedTuple):
     """A pin as it stands in a file."""
 
     action: str
@@ -66,7 +66,7 @@ def choose_pins(files: Mapping[str, str]) -> dict[str, Pin]:
     """
     shipped = shipped_pins()
     chosen = dict(shipped)
-    found: dict[str, list[Found]] = {}
+    found: dict[str, list[FoundPin]] = {}
     for path in sorted(files):
         for pin in find_pins(files[path], path):
             if pin.action in shipped:
@@ -88,13 +88,13 @@ def choose_pins(files: Mapping[str, str]) -> dict[str, Pin]:
     return chosen
 
 
-def find_pins(text: str, path: str) -> Iterator[Found]:
+def find_pins(text: str, path: str) -> Iterator[FoundPin]:
     """Every `uses:` that names a commit. Tags and branches are not pins, and re-rendering replaces them."""
     for number, line in enumerate(text.splitlines(), start=1):
         match = _USES.match(line)
         if match and _looks_pinned(match[2]):
             action, ref, comment = match[1], match[2], match[3] or ""
-            yield Found(
+            yield FoundPin(
                 action_of(action),
                 ref,
                 comment.split(" ")[0],
@@ -129,7 +129,7 @@ def _order(version: str) -> tuple[int, ...]:
     return tuple(numbers + [0] * (4 - len(numbers)))
 
 
-def _wrong(pin: Found, shipped: Pin) -> Diagnostic | None:
+def _wrong(pin: FoundPin, shipped: Pin) -> Diagnostic | None:
     span = Span(pin.line, pin.column, pin.line, pin.column + pin.width)
     if not _SHA.fullmatch(pin.sha):
         message, hint = f"`{pin.sha}` is not a commit", "40 hexadecimal digits in lower case, or remove the line"
@@ -144,7 +144,7 @@ def _wrong(pin: Found, shipped: Pin) -> Diagnostic | None:
     return finding("KCI404", message, hint=hint, path=pin.path, span=span)
 
 
-def _conflict(first: Found, twin: Found) -> Diagnostic:
+def _conflict(first: FoundPin, twin: FoundPin) -> Diagnostic:
     message = (
         f"{first.action} has two pins: {first.version} ({first.path}:{first.line}) "
         f"and {twin.version} ({twin.path}:{twin.line})"

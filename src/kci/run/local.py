@@ -18,18 +18,18 @@ from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic
 from kci.errors import BuildFailedError, KciError, MissingToolError
 from kci.matrix.names import Kind
-from kci.matrix.types import KernelMatrix, Matrix, Variant
+from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.legs import make_plan
-from kci.run.variant import BuildOptions, make_variant_dir
+from kci.run.make_variant import BuildOptions, make_variant_dir
 from kci.tree.identity import content_hash, unique_id
-from kci.tree.leg import read_sealed
+from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify
 
 
-class State(enum.StrEnum):
+class OutcomeState(enum.StrEnum):
     """What became of a variant in a run."""
 
     WAITING = "waiting"
@@ -45,7 +45,7 @@ class Outcome(msgspec.Struct):
 
     kernel: str
     variant: Variant
-    state: State = State.WAITING
+    state: OutcomeState = OutcomeState.WAITING
     note: str = ""
     """Why it was left or failed; the last line of the build while it runs."""
     seconds: float = 0.0
@@ -77,9 +77,9 @@ def outcomes_of(matrix: Matrix, system: str) -> list[Outcome]:
         for variant in _each_once(kernel, system):
             outcome = Outcome(kernel.name, variant)
             if variant.kind is not Kind.NOARCH and variant.system != system:
-                outcome.state, outcome.note = State.LEFT, f"needs {_article(variant.system)} machine"
+                outcome.state, outcome.note = OutcomeState.LEFT, f"needs {_article(variant.system)} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
-                outcome.state, outcome.note = State.LEFT, reason
+                outcome.state, outcome.note = OutcomeState.LEFT, reason
             found.append(outcome)
     return found
 
@@ -119,7 +119,7 @@ def run_here(
     for kernel in kernels:
         mine = [outcome for outcome in outcomes if outcome.kernel == kernel.build.name]
         for outcome in mine:
-            if outcome.state is State.WAITING:
+            if outcome.state is OutcomeState.WAITING:
                 _build(kernel, outcome, options, changed)
         directories = [outcome.directory for outcome in mine if outcome.directory is not None]
         if directories:
@@ -139,10 +139,10 @@ def _build(kernel: Kernel, outcome: Outcome, options: BuildOptions, changed: Cal
     note = place / f"{outcome.variant.name}.made-from"
     made_from = fingerprint(kernel, outcome.variant, options)
     if _still_holds(place / outcome.variant.name, note, made_from):
-        outcome.state, outcome.directory = State.REUSED, place / outcome.variant.name
+        outcome.state, outcome.directory = OutcomeState.REUSED, place / outcome.variant.name
         changed(outcome)
         return
-    outcome.state = State.BUILDING
+    outcome.state = OutcomeState.BUILDING
     changed(outcome)
 
     def log(line: str) -> None:
@@ -153,12 +153,12 @@ def _build(kernel: Kernel, outcome: Outcome, options: BuildOptions, changed: Cal
         note.unlink(missing_ok=True)
         built = make_variant_dir(kernel, outcome.variant, place, options, log)
         note.write_text(made_from, encoding="ascii")
-        outcome.state, outcome.directory, outcome.note = State.BUILT, built.directory, ""
+        outcome.state, outcome.directory, outcome.note = OutcomeState.BUILT, built.directory, ""
         outcome.seconds = built.leg.seconds or 0.0
     except MissingToolError as error:
-        outcome.state, outcome.note, outcome.error = State.LEFT, error.message, error
+        outcome.state, outcome.note, outcome.error = OutcomeState.LEFT, error.message, error
     except (BuildFailedError, KciError) as error:
-        outcome.state, outcome.note, outcome.error = State.FAILED, error.message.splitlines()[0], error
+        outcome.state, outcome.note, outcome.error = OutcomeState.FAILED, error.message.splitlines()[0], error
     changed(outcome)
 
 

@@ -19,7 +19,7 @@ SUFFIXES = (".tar", ".tar.zst")
 _BLOCK = 512
 
 
-class Limits(msgspec.Struct, frozen=True):
+class ArchiveLimits(msgspec.Struct, frozen=True):
     """How much an artifact may hold. Real variants stay far below."""
 
     members: int = 20_000
@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True):
     """Memory that a zstd frame may ask for."""
 
 
-LIMITS = Limits()
+LIMITS = ArchiveLimits()
 
 
 class RefusedError(Exception):

@@ -12,7 +12,7 @@ import msgspec
 from kci.config.model import Build, KernelDependency
 from kci.config.values import Backend
 from kci.errors import FindingsError
-from kci.tree.files import tree_error
+from kci.tree.findings import tree_error
 
 
 class PythonPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from kci.errors import FindingsError
-from kci.tree.files import Found, is_bytecode, walk
+from kci.files.walk import Entry, is_bytecode, walk
 
 Algorithm = Literal["sha256", "sha512"]
 
@@ -66,7 +66,7 @@ def compute(variant_dir: Path, algorithm: Algorithm = "sha256") -> Digest:
     return Digest(algorithm, {found.name: _hash(found, algorithm) for found in _covered(variant_dir)})
 
 
-def _covered(variant_dir: Path) -> list[Found]:
+def _covered(variant_dir: Path) -> list[Entry]:
     return [
         found
         for found in walk(variant_dir)
@@ -77,11 +77,11 @@ def _covered(variant_dir: Path) -> list[Found]:
     ]
 
 
-def _hash(found: Found, algorithm: Algorithm) -> str:
+def _hash(found: Entry, algorithm: Algorithm) -> str:
     return base64.b64encode(bytes.fromhex(_hex(found, algorithm))).decode()
 
 
-def _hex(found: Found, algorithm: Algorithm) -> str:
+def _hex(found: Entry, algorithm: Algorithm) -> str:
     try:
         with found.path.open("rb") as file:
             return hashlib.file_digest(file, algorithm).hexdigest()

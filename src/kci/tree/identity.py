@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.git import run_git
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError
-from kci.tree.files import is_bytecode, walk
+from kci.files.git import run_git
+from kci.files.walk import is_bytecode, walk
 
 _OUTPUT_DIRECTORIES = ("build", "result", "dist")
 """Folders of a kernel that hold what was built from it; they must not change the id of the next build."""

@@ -12,7 +12,7 @@ import msgspec
 
 from kci import __version__
 from kci.config.schema import answer_schema
-from kci.tree.files import tree_error
+from kci.tree.findings import tree_error
 
 FILE_NAME = "kci-manifest.json"
 SCHEMA = 1

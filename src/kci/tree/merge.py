@@ -9,21 +9,23 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
+from kci.files.replace import Log, replacing
 from kci.tree import manifest as manifests
 from kci.tree import metadata
+from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
 from kci.tree.digest import variant_digest
-from kci.tree.files import tree_error, work_dir, write_atomic
-from kci.tree.leg import Leg, read_sealed
+from kci.tree.findings import tree_error
+from kci.tree.leg_record import LegRecord, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, read_manifest
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
-from kci.tree.sources import Source, find_sources, is_variant_dir, newest
 from kci.tree.unpack import unpack
 
 KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME)
@@ -42,7 +44,7 @@ class _Job(msgspec.Struct, frozen=True):
     commit: str | None = None
     """The commit that was planned."""
 
-    def fingerprint(self, leg: Leg) -> str | None:
+    def fingerprint(self, leg: LegRecord) -> str | None:
         """What the plan says that a leg's variant is made from, unless the leg was built from something else."""
         if self.planned is None or self.planned.fingerprints is None or leg.source is None:
             return None
@@ -63,6 +65,7 @@ def merge(
     *,
     allow_partial: bool = False,
     kernel: str | None = None,
+    log: Log = lambda _line: None,
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories.
 
@@ -76,6 +79,7 @@ def merge(
         planned: what has to be there.
         allow_partial: whether planned variants may be missing.
         kernel: merge this kernel only.
+        log: takes lines about waiting for another merge, and about what a dead one left.
 
     Returns:
         The manifest of each tree, by kernel name.
@@ -96,18 +100,16 @@ def merge(
             hint="an artifact is called kci-<kernel>-<variant>.tar or .tar.zst",
         )
     jobs = _jobs(sources, into, planned)
-    with work_dir(into.resolve(), "merge") as work:
-        built = []
-        findings: list[Diagnostic] = []
-        for number, job in enumerate(jobs):
-            manifest = _build(job, work / str(number))
-            findings += _missing(manifest)
-            built.append(manifest)
+    with ExitStack() as stack:
+        # Sorted by name, so that two merges of the same kernels take their locks in the same order.
+        replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
+        built = [_build(job, made.staging) for job, made in zip(jobs, replacements, strict=True)]
+        findings = [item for manifest in built for item in _missing(manifest)]
         if findings and not allow_partial:
             hint = "see why their legs failed, or pass --allow-partial"
             raise FindingsError(_summary(findings), hint=hint, diagnostics=findings)
-        for number, job in enumerate(jobs):
-            _swap(work / str(number) / "tree", job.target, work / str(number) / "old")
+        for replacement in replacements:
+            replacement.commit()
     return built
 
 
@@ -171,10 +173,9 @@ def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]
     return next(iter(versions), None)
 
 
-def _build(job: _Job, work: Path) -> Manifest:
-    """Make the whole new tree in `work/tree`."""
-    tree = work / "tree"
-    tree.mkdir(parents=True)
+def _build(job: _Job, tree: Path) -> Manifest:
+    """Make the whole new tree in a directory that does not exist yet."""
+    tree.mkdir()
     _require_tree(job.target)
     present: dict[str, Present] = {}
     ids = set()
@@ -200,7 +201,7 @@ def _build(job: _Job, work: Path) -> Manifest:
         if name != manifests.FILE_NAME and (job.target / name).exists():
             _copy(job.target / name, tree / name)
     manifest = _manifest(job, version or 0, present, stale)
-    write_atomic(tree / manifests.FILE_NAME, manifests.encode(manifest))
+    (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     return manifest
 
 
@@ -211,7 +212,7 @@ def _manifest(job: _Job, version: int, present: dict[str, Present], stale: set[s
     return Manifest(job.kernel, version, planned, entries, missing, complete=not missing)
 
 
-def _place(source: Source, tree: Path) -> tuple[Leg, Path]:
+def _place(source: Source, tree: Path) -> tuple[LegRecord, Path]:
     """Put the source's variant into the tree."""
     if source.artifact:
         return unpack(source.path, tree)
@@ -293,21 +294,3 @@ def _copy(source: Path, target: Path) -> None:
             shutil.copy2(source, target, follow_symlinks=False)
     except (OSError, shutil.Error) as error:
         raise FindingsError(f"cannot copy {source}: {error}") from error
-
-
-def _swap(new: Path, target: Path, old: Path) -> None:
-    """Put the new tree where the old one is; on failure the old one is put back."""
-    had = target.exists()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if had:
-            target.rename(old)
-        try:
-            new.rename(target)
-        except BaseException:
-            if had:
-                old.rename(target)
-            raise
-    except OSError as error:
-        hint = "it must be a plain directory, not a mount point"
-        raise FindingsError(f"cannot replace {target}: {error.strerror}", hint=hint) from error

@@ -17,9 +17,11 @@ from kci.config.model import Build, KernelDependency
 from kci.config.urls import check_git_url
 from kci.config.values import KERNEL_NAME_PATTERN, Backend
 from kci.errors import FindingsError
+from kci.files.replace import write_atomic
+from kci.files.walk import remove_bytecode
 from kci.tree.depends import kernel_depends, python_depends
 from kci.tree.digest import Digest, compute
-from kci.tree.files import remove_bytecode, tree_error, write_atomic
+from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
 
 FILE_NAME = "metadata.json"

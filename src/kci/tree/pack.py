@@ -12,14 +12,17 @@ from typing import IO, cast
 import msgspec
 
 from kci.errors import UnsafeError, UsageError
+from kci.files.portable_names import collision, unsafe_name
+from kci.files.replace import replacing
+from kci.files.walk import Entry, is_bytecode, is_executable, walk
 from kci.tree.archive import LIMITS, SUFFIXES, zstandard
-from kci.tree.files import Found, collision, is_bytecode, is_executable, tree_error, unsafe_name, walk, work_dir
-from kci.tree.leg import LEG_NAME, Leg
+from kci.tree.findings import tree_error
+from kci.tree.leg_record import LEG_NAME, LegRecord
 
 _ZSTD_LEVEL = 10
 
 
-def pack(variant_dir: Path, out_file: Path, leg: Leg) -> Path:
+def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     """Write the artifact of a variant directory.
 
     Names are sorted, times and owners zero and modes 644 or 755, so the same files always give the same bytes.
@@ -43,18 +46,17 @@ def pack(variant_dir: Path, out_file: Path, leg: Leg) -> Path:
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = packable(variant_dir)
-    with work_dir(out_file, "pack") as work:
-        temporary = work / "artifact"
+    with replacing(out_file) as made:
         try:
-            with temporary.open("wb") as raw, _compressed(raw, zstd=out_file.name.endswith(".zst")) as stream:
+            with made.staging.open("wb") as raw, _compressed(raw, zstd=out_file.name.endswith(".zst")) as stream:
                 _write(stream, leg, files)
-            temporary.replace(out_file)
         except OSError as error:
             raise tree_error("KCI604", f"cannot write {out_file}: {error.strerror}", path=str(out_file)) from error
+        made.commit()
     return out_file
 
 
-def packable(variant_dir: Path) -> list[Found]:
+def packable(variant_dir: Path) -> list[Entry]:
     """The files of a variant directory that an artifact can hold, after the same checks that unpacking makes.
 
     Raises:
@@ -94,7 +96,7 @@ def _compressed(raw: IO[bytes], *, zstd: bool) -> Iterator[IO[bytes]]:
         yield cast("IO[bytes]", stream)
 
 
-def _write(stream: IO[bytes], leg: Leg, files: list[Found]) -> None:
+def _write(stream: IO[bytes], leg: LegRecord, files: list[Entry]) -> None:
     with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         text = msgspec.json.format(msgspec.json.encode(leg), indent=2) + b"\n"
         archive.addfile(_member(LEG_NAME, len(text)), io.BytesIO(text))

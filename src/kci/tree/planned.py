@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from kci.errors import FindingsError
 from kci.matrix.names import parse_variant_name
-from kci.tree.files import tree_error
+from kci.tree.findings import tree_error
 from kci.tree.metadata import NAME_PATTERN
 
 SCHEMA = 1

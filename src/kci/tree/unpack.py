@@ -7,21 +7,23 @@ plain files with tame names below `<variant>/` are let through, so there is no l
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError, UnsafeError
+from kci.files.portable_names import collision, unsafe_name
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 from kci.tree.digest import variant_digest
-from kci.tree.files import collision, tree_error, unsafe_name, work_dir
-from kci.tree.leg import LEG_NAME, Leg, decode_leg, read_sealed
+from kci.tree.findings import tree_error
+from kci.tree.leg_record import LEG_NAME, LegRecord, decode_leg, read_sealed
 
 _CHUNK = 1024 * 1024
 
 
-def read_leg(artifact: Path) -> Leg:
+def read_leg(artifact: Path) -> LegRecord:
     """The `leg.json` of an artifact, without unpacking the rest.
 
     Raises:
@@ -33,7 +35,7 @@ def read_leg(artifact: Path) -> Leg:
         return _leg(archive, archive.members(), artifact)
 
 
-def unpack(artifact: Path, into_dir: Path) -> tuple[Leg, Path]:
+def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path]:
     """Unpack an artifact to `into_dir/<variant>`, whole or not at all.
 
     Args:
@@ -48,7 +50,9 @@ def unpack(artifact: Path, into_dir: Path) -> tuple[Leg, Path]:
         FindingsError: the artifact is truncated, corrupt, contradicts itself, or the target exists.
         MissingToolError: `.tar.zst` without the zstandard package.
     """
-    with work_dir(into_dir / "variant", "unpack") as work:
+    into_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into_dir, prefix=".kci-unpack-") as directory:
+        work = Path(directory)
         with _opened(artifact) as archive:
             members = archive.members()
             leg = _leg(archive, members, artifact)
@@ -104,7 +108,7 @@ def _decompressed(raw: IO[bytes], artifact: Path) -> IO[bytes]:
     return cast("IO[bytes]", reader.stream_reader(raw, read_across_frames=True, closefd=False))
 
 
-def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> Leg:
+def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRecord:
     """Read the first member."""
     first = next(members, None)
     if first is None or first.name != LEG_NAME or first.directory:
@@ -119,7 +123,7 @@ def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> Leg:
         raise tree_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", path=str(artifact)) from error
 
 
-def _extract(archive: TarStream, members: Iterator[Member], leg: Leg, variant_dir: Path) -> None:
+def _extract(archive: TarStream, members: Iterator[Member], leg: LegRecord, variant_dir: Path) -> None:
     """Write the members that follow the leg."""
     seen: dict[str, str] = {}
     for member in members:
@@ -128,7 +132,7 @@ def _extract(archive: TarStream, members: Iterator[Member], leg: Leg, variant_di
             _write(archive, member, variant_dir / relative)
 
 
-def _judge(member: Member, leg: Leg, seen: dict[str, str]) -> str:
+def _judge(member: Member, leg: LegRecord, seen: dict[str, str]) -> str:
     """The member's path inside the variant.
 
     Args:
@@ -162,7 +166,7 @@ def _write(archive: TarStream, member: Member, target: Path) -> None:
     target.chmod(0o755 if member.executable else 0o644)
 
 
-def _check(artifact: Path, leg: Leg, variant_dir: Path) -> None:
+def _check(artifact: Path, leg: LegRecord, variant_dir: Path) -> None:
     """Compare the unpacked directory with what the leg and its own metadata say."""
     found = variant_digest(variant_dir)
     if found != leg.digest:

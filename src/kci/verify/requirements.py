@@ -9,17 +9,17 @@ from pathlib import Path
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import UsageError
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
-from kci.verify import digests, fatbin, layout, metadata, native, python
-from kci.verify.sources import check_sources
+from kci.verify import digest_rules, fatbin, layout_rules, metadata_rules, native_rules, python_rules
+from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant, looks_like_variant
 
 VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
-    layout.check_variant,
-    metadata.check_variant,
-    digests.check_variant,
-    native.check_variant,
+    layout_rules.check_variant,
+    metadata_rules.check_variant,
+    digest_rules.check_variant,
+    native_rules.check_variant,
     fatbin.check_variant,
-    python.check_variant,
+    python_rules.check_variant,
 )
 
 
@@ -64,15 +64,15 @@ def _check(root: Path, shown: str) -> Iterator[Diagnostic]:
         yield from check_sources(root, shown)
     elif looks_like_variant(root.resolve()):
         yield from _variant(root.resolve(), shown)[1]
-    elif layout.holds_variants(root) or (root / MANIFEST_NAME).exists():
+    elif layout_rules.holds_variants(root) or (root / MANIFEST_NAME).exists():
         yield from _tree(root, shown)
-    elif layout.holds_variants(root / "build") and root.resolve().name != "build":
+    elif layout_rules.holds_variants(root / "build") and root.resolve().name != "build":
         yield from _tree(root / "build", _join(shown, "build"))
     elif trees := [item for item in sorted(root.iterdir()) if (item / MANIFEST_NAME).exists()]:
         for tree in trees:
             yield from _tree(tree, _join(shown, tree.name))
-    elif layout.holds_variants(root / "build"):
-        yield from layout.check_tree(root, shown)
+    elif layout_rules.holds_variants(root / "build"):
+        yield from layout_rules.check_tree(root, shown)
         yield from _tree(root / "build", _join(shown, "build"))
     else:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
@@ -80,14 +80,14 @@ def _check(root: Path, shown: str) -> Iterator[Diagnostic]:
 
 
 def _tree(root: Path, shown: str) -> Iterator[Diagnostic]:
-    yield from layout.check_tree(root, shown)
+    yield from layout_rules.check_tree(root, shown)
     variants = []
     for directory in sorted(root.iterdir()):
         if looks_like_variant(directory):
             variant, found = _variant(directory, _join(shown, directory.name))
             variants.append(variant)
             yield from found
-    yield from metadata.check_tree(root, shown, variants)
+    yield from metadata_rules.check_tree(root, shown, variants)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:

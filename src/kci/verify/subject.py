@@ -8,8 +8,8 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
+from kci.files.walk import Entry, walk
 from kci.matrix.names import Kind, VariantName, parse_variant_name
-from kci.tree.files import Found, walk
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 
 LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
@@ -23,7 +23,7 @@ class VariantDir(msgspec.Struct, frozen=True):
     """The path as the user would write it."""
     name: VariantName | None
     metadata: Metadata | None
-    files: tuple[Found, ...]
+    files: tuple[Entry, ...]
 
     @property
     def noarch(self) -> bool:
@@ -34,11 +34,11 @@ class VariantDir(msgspec.Struct, frozen=True):
         """The path of a file of the variant, for a diagnostic."""
         return f"{self.shown}/{name}"
 
-    def regular(self, *suffixes: str) -> list[Found]:
+    def regular(self, *suffixes: str) -> list[Entry]:
         """The plain files whose names end so."""
         return [item for item in self.files if item.regular and not item.link and item.name.endswith(suffixes)]
 
-    def libraries(self) -> list[Found]:
+    def libraries(self) -> list[Entry]:
         """The native libraries: by name (`.so`, `.so.1`, `.pyd`, ...)."""
         return [
             item

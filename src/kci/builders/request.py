@@ -1,0 +1,46 @@
+"""What goes into a build and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kci.config.model import Build
+from kci.matrix.variants import Variant
+
+Log = Callable[[str], None]
+"""Takes one line of progress."""
+
+
+def silent(_line: str) -> None:
+    """A log that keeps nothing."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One variant to build."""
+
+    kernel_dir: Path
+    build: Build
+    variant: Variant
+    kernel_id: str
+    """Name of the native module and of the operator namespace, for example `_relu_cpu_1a2b3c4`."""
+    output: Path
+    """The variant directory to make."""
+    cache: Path
+    isolation: bool = True
+    """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
+    jobs: int | None = None
+
+
+class Built(msgspec.Struct, frozen=True):
+    """A variant that was built."""
+
+    output: Path
+    builder: str
+    archs: tuple[str, ...] | None
+    """What it really holds code for, in the order of metadata.json; None for backends without archs."""
+    seconds: float = 0.0
+    sealed: bool = False
+    """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""

@@ -1,0 +1,183 @@
+"""What is compiled for one variant: every source of the binding and of the backend's components, checked."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kci.builders.paths import inside, is_plain, refused, source_file
+from kci.builders.request import Log, Request
+from kci.config.model import Component, CudaComponent, RocmComponent
+from kci.config.values import Depend, Version
+from kci.errors import BuildFailedError
+from kci.matrix.archs import component_archs
+
+CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
+CUDA_ENDINGS = (".cu",)
+HIP_ENDINGS = (".cu", ".hip")
+HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+
+_STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
+_STUB_SINCE = Version.parse("12.8")
+
+
+class Language(enum.StrEnum):
+    """Which compiler takes a source."""
+
+    CXX = "cxx"
+    CUDA = "cuda"
+    HIP = "hip"
+
+
+_DEVICE_ENDINGS: dict[Language | None, tuple[str, ...]] = {Language.CUDA: CUDA_ENDINGS, Language.HIP: HIP_ENDINGS}
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """One source to compile."""
+
+    source: PurePosixPath
+    """Relative to the kernel, with every link followed."""
+    shown: str
+    """The path as build.toml names it."""
+    object: str
+    """Where the object goes, relative to the work directory."""
+    language: Language
+    include: tuple[PurePosixPath, ...]
+    flags: tuple[str, ...]
+    """The author's flags, in the order of build.toml."""
+    archs: tuple[str, ...] = ()
+    translated: bool = False
+    """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
+
+
+class Sources(msgspec.Struct, frozen=True):
+    """All of a variant's units, and what the components ask for on top."""
+
+    units: tuple[Unit, ...]
+    depends: tuple[Depend, ...]
+    archs: tuple[str, ...]
+    """The union over the components, sorted as text, as metadata.json lists them (format section 2.8)."""
+
+
+class _Origin(msgspec.Struct, frozen=True):
+    """One table of build.toml that names sources."""
+
+    label: str
+    src: tuple[str, ...]
+    include: tuple[str, ...]
+    cxx_flags: tuple[str, ...]
+    device: Language | None = None
+    """The language of the sources that hold device code."""
+    device_flags: tuple[str, ...] = ()
+    archs: tuple[str, ...] = ()
+
+
+def collect(request: Request, log: Log) -> Sources:
+    """The units of a variant, in the order of build.toml.
+
+    A component whose `cuda-minver` is above the variant's toolkit is left out, as the format says (section 2.2).
+
+    Raises:
+        FindingsError: a source is missing or of the wrong kind, a flag cannot be carried, or no arch is left.
+        UnsafeError: a path leads out of the kernel's directory.
+        BuildFailedError: no component is left.
+    """
+    torch = request.build.torch
+    assert torch is not None  # noqa: S101  - the native builder is asked for torch kernels only
+    components = dict(_active(request, log))
+    if not components:
+        hint = "lower the component's cuda-minver, or raise general.cuda.minver so that the variant is not planned"
+        raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
+    origins = [_Origin("torch", torch.src, torch.include or (), torch.cxx_flags or ())]
+    origins += [_origin(request, label, component) for label, component in components.items()]
+    units: list[Unit] = []
+    for origin in origins:
+        units += _units(request.kernel_dir, origin, len(units))
+    return Sources(
+        units=tuple(units),
+        depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
+        archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
+    )
+
+
+def _active(request: Request, log: Log) -> Iterator[tuple[str, Component]]:
+    compute = Version.parse(request.variant.compute) if request.variant.compute else None
+    for label, component in request.build.components(request.variant.backend).items():
+        minver = component.cuda_minver if isinstance(component, CudaComponent) else None
+        if minver is not None and compute is not None and compute < minver:
+            log(f"component {label} is left out: it needs CUDA {minver}, and this variant has {compute}")
+            continue
+        yield label, component
+
+
+def _origin(request: Request, label: str, component: Component) -> _Origin:
+    origin = _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
+    if not isinstance(component, CudaComponent | RocmComponent):
+        return origin
+    assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
+    compute = Version.parse(request.variant.compute)
+    if isinstance(component, CudaComponent):
+        language, toolkit, asked = Language.CUDA, "CUDA", component.cuda_capabilities
+        flags = tuple(_known_to(compute, component.cuda_flags or ()))
+    else:
+        language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
+        flags = component.hip_flags or ()
+    archs = component_archs(component, compute)
+    if not archs:
+        wanted = ", ".join(asked or ()) or "no archs"
+        raise refused("KCI508", f"kernel.{label} asks for {wanted}, and {toolkit} {compute} can build none of it")
+    return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
+
+
+def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
+    """Without the one flag that kernels commonly set and that a toolkit below 12.8 does not know (section 8.3)."""
+    return (flag for flag in flags if compute >= _STUB_SINCE or not flag.startswith(_STUB_FLAGS))
+
+
+def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
+    for flag in (*origin.cxx_flags, *origin.device_flags):
+        if not is_plain(flag):
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which a build file cannot carry")
+    root = kernel_dir.resolve()
+    include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
+    number = first
+    for entry in dict.fromkeys(origin.src):
+        source = source_file(kernel_dir, entry, f"{origin.label}.src")
+        language = _language(origin, entry)
+        if language is None:
+            continue
+        yield Unit(
+            source=_relative(root, source),
+            shown=entry,
+            object=f"obj/{number:03d}-{_plain_name(entry)}.o",
+            language=language,
+            include=include,
+            flags=origin.cxx_flags if language is Language.CXX else origin.device_flags,
+            archs=() if language is Language.CXX else origin.archs,
+        )
+        number += 1
+
+
+def _relative(root: Path, path: Path) -> PurePosixPath:
+    return PurePosixPath(path.relative_to(root).as_posix())
+
+
+def _language(origin: _Origin, entry: str) -> Language | None:
+    """The compiler for a source; None for a header, which is listed so that it is known to be part of the kernel."""
+    ending = PurePosixPath(entry).suffix.lower()
+    if ending in HEADER_ENDINGS:
+        return None
+    if ending in CXX_ENDINGS:
+        return Language.CXX
+    if ending in _DEVICE_ENDINGS.get(origin.device, ()):
+        return origin.device
+    where = "for a component of another backend" if ending in HIP_ENDINGS else "that kci has no compiler for"
+    raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
+
+
+def _plain_name(entry: str) -> str:
+    """The file name with everything but letters, digits, dots and dashes replaced; the number keeps it unique."""
+    return "".join(char if char.isascii() and (char.isalnum() or char in ".-_") else "_" for char in Path(entry).name)

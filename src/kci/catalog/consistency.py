@@ -1,0 +1,175 @@
+"""Is an edition or overlay consistent: do its toolkits exist, can they build the default archs, can a job build it.
+
+`kci catalog check` runs these; one function per rule. What cannot be read at all is refused by the readers (KCI120,
+KCI128) before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+from kci.catalog.arch_tables import arch_tables
+from kci.catalog.overlay import Overlay, apply, subject
+from kci.catalog.rows import Catalog, Row, editions
+from kci.catalog.runners import default_runners
+from kci.catalog.toolkits import toolkits
+from kci.config.document import Document, KeyPath
+from kci.config.values import Backend, Version
+from kci.diagnostics import Diagnostic, finding
+
+
+def check_catalog(catalog: Catalog) -> list[Diagnostic]:
+    """Everything that is wrong with the rows of a catalog, in file order."""
+    return _in_file_order(diagnostic for rule in RULES for diagnostic in rule(catalog))
+
+
+def check_overlay(base: Catalog, overlay: Overlay) -> list[Diagnostic]:
+    """Everything that is wrong with an overlay of a catalog, in file order; what is wrong with the catalog is not."""
+    found = [*overlay_without_effect(base, overlay), *_twice(overlay.rows)]
+    path = overlay.document.path
+    found += [item for item in check_catalog(apply(base, overlay)) if item.path == path and item not in found]
+    return _in_file_order(found)
+
+
+def _in_file_order(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    return sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
+
+
+def row_twice(catalog: Catalog) -> Iterator[Diagnostic]:
+    """KCI121: the same torch, backend, compute version and system twice."""
+    yield from _twice(catalog.rows)
+
+
+def _twice(rows: Sequence[Row]) -> Iterator[Diagnostic]:
+    first: dict[object, Row] = {}
+    said = set()
+    for row in rows:
+        earlier = first.setdefault(row.key, row)
+        if earlier is not row and (earlier.place, row.place) not in said:
+            said.add((earlier.place, row.place))
+            message = f"{_shown(row)} stands already in line {earlier.line()[1]}"
+            yield _at(row, "KCI121", message, "keep one of the two")
+
+
+def toolkit_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
+    """KCI122: a CUDA version outside of those that kci has facts about."""
+    known = [entry.version for entry in toolkits().toolkit]
+    for row in _once(catalog, lambda row: (row.backend, row.compute)):
+        if row.backend is Backend.CUDA and row.compute and not known[0] <= row.compute <= _last_minor(known[-1]):
+            hint = f"known are CUDA {known[0]} to {known[-1]}"
+            yield _at(row, "KCI122", f"kci has no facts about CUDA {row.compute}", hint)
+
+
+def _last_minor(version: Version) -> Version:
+    """Toolkits newer than the last entry within its minor version still count as that one."""
+    return Version.parse(f"{version.minor_text}.999")
+
+
+def default_arch_not_buildable(catalog: Catalog) -> Iterator[Diagnostic]:
+    """KCI123: a default capability that the row's toolkit cannot generate code for."""
+    for row in _once(catalog, lambda row: (row.backend, row.compute)):
+        if row.backend is not Backend.CUDA or row.compute is None:
+            continue
+        bad = [arch for arch in arch_tables().cuda_default(row.compute) if not toolkits().builds(arch, row.compute)]
+        if bad:
+            message = f"CUDA {row.compute} cannot build {', '.join(bad)}, which is built by default"
+            yield _at(row, "KCI123", message, "take the row out, or correct the default archs")
+
+
+def row_without_runner(catalog: Catalog) -> Iterator[Diagnostic]:
+    """KCI124: a bundled row for a system that no hosted runner has."""
+    for row in _once(catalog, lambda row: row.system):
+        if row.bundled and row.system not in default_runners().runner:
+            hint = f"name one in kci.toml: `[runners.any.{row.system}]`"
+            yield _at(row, "KCI124", f"no runner is known for {row.system}", hint)
+
+
+def row_without_image(catalog: Catalog) -> Iterator[Diagnostic]:
+    """KCI125: a compute version that kci compiles for, and that no known build image has."""
+    images = known_images()
+    for row in _once(catalog, lambda row: (row.backend, row.compute)):
+        build = default_runners().build.get(str(row.backend))
+        known = images.get(str(row.backend))
+        if build is None or known is None or row.compute is None or row.system not in build.image:
+            continue
+        if row.compute.minor_text not in known:
+            hint = f"known for {row.backend} are {', '.join(known)}; kci.toml can name another image"
+            yield _at(row, "KCI125", f"no build image is known for {row.backend} {row.compute}", hint)
+
+
+@cache
+def known_images() -> dict[str, tuple[str, ...]]:
+    """The compute versions for which public build images exist, by backend."""
+    import tomllib  # noqa: PLC0415
+
+    data = tomllib.loads((Path(__file__).parent / "data" / "images.toml").read_text(encoding="utf-8"))
+    return {str(backend): tuple(data[backend]) for backend in (Backend.CUDA, Backend.ROCM)}
+
+
+def beside_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
+    """KCI126: a neighbour that is no edition."""
+    for index, name in enumerate(catalog.beside):
+        if name not in editions():
+            hint = f"the editions are {', '.join(editions())}"
+            yield _find(catalog.document, ("beside", index), "KCI126", f"there is no edition {name!r}", hint)
+
+
+def rows_share_a_name(catalog: Catalog) -> Iterator[Diagnostic]:
+    """KCI129: two rows that differ only in what a variant name does not carry."""
+    first: dict[object, Row] = {}
+    said = set()
+    for row in catalog.rows:
+        digits = row.compute.minor_text.replace(".", "") if row.compute else ""
+        torch = row.torch.minor_text.replace(".", "")
+        earlier = first.setdefault((torch, row.backend, digits, row.system), row)
+        if earlier.key != row.key and (earlier.place, row.place) not in said:
+            said.add((earlier.place, row.place))
+            message = f"{_shown(row)} leads to the same variant name as {_shown(earlier)}, line {earlier.line()[1]}"
+            yield _at(row, "KCI129", message, "keep the one that should be built")
+
+
+RULES: tuple[Callable[[Catalog], Iterator[Diagnostic]], ...] = (
+    row_twice,
+    toolkit_unknown,
+    default_arch_not_buildable,
+    row_without_runner,
+    row_without_image,
+    beside_unknown,
+    rows_share_a_name,
+)
+
+
+def overlay_without_effect(base: Catalog, overlay: Overlay) -> Iterator[Diagnostic]:
+    """KCI127: an expression of an overlay that takes out or changes nothing, or that leaves nothing."""
+    subjects = [subject(row) for row in base.rows]
+    parts = [(where, place) for where, place in overlay.drop]
+    parts += [(change.where, (*change.place, "where")) for change in overlay.change]
+    for where, place in parts:
+        if not any(map(where.over(subjects), subjects)):
+            yield _find(overlay.document, place, "KCI127", f"no row matches `{where.text}`: this does nothing")
+    for where, place in overlay.keep:
+        if subjects and not any(map(where.over(subjects), subjects)):
+            yield _find(overlay.document, place, "KCI127", f"no row matches `{where.text}`: nothing is left")
+
+
+def _once(catalog: Catalog, key: Callable[[Row], object]) -> list[Row]:
+    """The first row of each kind, so that a finding is said once and not for each system."""
+    first: dict[object, Row] = {}
+    for row in catalog.rows:
+        first.setdefault(key(row), row)
+    return list(first.values())
+
+
+def _shown(row: Row) -> str:
+    compute = f"{row.backend} {row.compute}" if row.compute else str(row.backend)
+    return f"torch {row.torch} with {compute} on {row.system}"
+
+
+def _at(row: Row, rule: str, message: str, hint: str) -> Diagnostic:
+    return finding(rule, message, hint=hint, path=row.document.path, span=row.document.key_span(row.place))
+
+
+def _find(document: Document, place: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
+    return finding(rule, message, hint=hint, path=document.path, span=document.value_span(place))

@@ -1,0 +1,285 @@
+"""Lints that need nothing but the text of a build.toml: what is valid and still wrong, or not what the author thinks.
+
+One function per rule, each a generator of diagnostics; `FILE_LINTS` is the registry. Lints of the files that a
+build.toml names are in `sources`, those that need the catalog in `kci.matrix.kernel_lints`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from kci.config.document import KeyPath
+from kci.config.reader import Kernel
+from kci.config.values import Backend, Version
+from kci.diagnostics import Diagnostic, finding
+from kci.suggest import one_of, suggestion
+
+Lint = Callable[[Kernel], Iterator[Diagnostic]]
+
+WITHOUT_COMPONENTS = (Backend.CANN, Backend.NEURON, Backend.TPU)
+"""Backends that no component can be for (format section 1.5)."""
+
+
+def lint_file(kernel: Kernel) -> list[Diagnostic]:
+    """What every lint of `FILE_LINTS` finds in a kernel's build.toml, in file order."""
+    found = [diagnostic for lint in FILE_LINTS for diagnostic in lint(kernel)]
+    return sorted(found, key=in_file_order)
+
+
+def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
+    """A sort key for diagnostics: file, place, rule, message."""
+    return (diagnostic.path, diagnostic.line, diagnostic.column, diagnostic.rule, diagnostic.message)
+
+
+def at_value(kernel: Kernel, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
+    """A finding about the value at a key path."""
+    span = kernel.document.value_span(path)
+    return finding(rule, message, hint=hint, path=kernel.document.path, span=span)
+
+
+def at_key(kernel: Kernel, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
+    """A finding about a key or table."""
+    span = kernel.document.key_span(path)
+    return finding(rule, message, hint=hint, path=kernel.document.path, span=span)
+
+
+def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI130: a backend is declared under `[torch]` and has nothing to build (format section 8.4)."""
+    if kernel.build.torch is None:
+        return
+    for index, backend in _backends(kernel):
+        if kernel.build.components(backend):
+            continue
+        hint = f'add a component with `backend = "{backend}"`, or remove it from `backends`'
+        if backend in WITHOUT_COMPONENTS:
+            hint = f"no component can be for {backend}; only a [torch-noarch] kernel can declare it"
+        message = f"{backend} is declared, but no component is for it: the reference builder fails on such a backend"
+        yield at_value(kernel, ("general", "backends", index), "KCI130", message, hint)
+
+
+def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI131: a component is for a backend that `general.backends` does not name, so it is never built."""
+    declared = kernel.build.general.backends
+    for label, component in kernel.build.kernel.items():
+        if component.backend not in declared:
+            message = f"component `{label}` is for {component.backend}, which is not in `general.backends`: never built"
+            hint = f'add "{component.backend}" to `backends`, or remove the component'
+            yield at_value(kernel, ("kernel", label, "backend"), "KCI131", message, hint)
+
+
+def duplicate_backend(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI132: a backend is listed twice."""
+    seen: set[str] = set()
+    for index, backend in enumerate(kernel.build.general.backends):
+        if backend in seen:
+            message = f"{backend} is listed twice"
+            yield at_value(kernel, ("general", "backends", index), "KCI132", message, "remove one of the two")
+        seen.add(backend)
+
+
+def bounds_inverted(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI133: a lower bound above its upper bound."""
+    for table, least, most in _bounds(kernel):
+        if least is not None and most is not None and least > most:
+            name = ".".join(table)
+            message = f"`{name}.minver` ({least}) is newer than `{name}.maxver` ({most}): no version is between them"
+            yield at_value(kernel, (*table, "minver"), "KCI133", message, "swap the two, or remove one")
+
+
+def bounds_read_differently(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI135: a bound whose spelling makes the reference drop the very version that it names.
+
+    The reference compares bounds piece by piece as they are spelled, and a missing piece sorts lower (format section
+    1.11). Its toolchains are spelled `major.minor`, so that a lower bound with more pieces, or an upper bound with
+    fewer, lies on the wrong side of the version that it equals.
+    """
+    for table, least, most in _bounds(kernel):
+        name = ".".join(table)
+        if least is not None and len(least) <= 2 < len(least.text.split(".")):
+            message = (
+                f"the reference builder takes {least.minor_text} to be older than `{name}.minver` = {least.text!r}"
+            )
+            hint = f'write "{least.minor_text}"'
+            yield at_value(kernel, (*table, "minver"), "KCI135", message, hint)
+        if most is not None and len(most) <= 1 and "." not in most.text:
+            message = f"the reference builder takes {most.minor_text} to be newer than `{name}.maxver` = {most.text!r}"
+            hint = f'write "{most.minor_text}"'
+            yield at_value(kernel, (*table, "maxver"), "KCI135", message, hint)
+
+
+def repo_id_missing(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI139: nothing says where the kernel is published."""
+    hub = kernel.build.general.hub
+    if hub is None or hub.repo_id is None:
+        path: KeyPath = ("general", "hub") if hub else ("general",)
+        message = "no `general.hub.repo-id`: the kernel can be built, but not published, and its card is not rendered"
+        hint = f'add `[general.hub]` with `repo-id = "<owner>/{kernel.build.name}"`'
+        yield at_key(kernel, path, "KCI139", message, hint)
+
+
+_REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
+
+
+def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI140: a repository id that the Hub does not accept."""
+    general = kernel.build.general
+    ids: list[tuple[KeyPath, str]] = []
+    if general.hub is not None and general.hub.repo_id is not None:
+        ids.append((("general", "hub", "repo-id"), general.hub.repo_id))
+    for name, table in (("", general), ("cuda", general.cuda), ("xpu", general.xpu), ("neuron", general.neuron)):
+        for index, dependency in enumerate((table.kernel_depends if table else None) or ()):
+            prefix: KeyPath = ("general", name) if name else ("general",)
+            ids.append(((*prefix, "kernel-depends", index, "repo-id"), dependency.repo_id))
+    for path, repo_id in ids:
+        if problem := repo_id_problem(repo_id):
+            yield at_value(kernel, path, "KCI140", f"{repo_id[:100]!r} is no repository id: {problem}", "owner/name")
+
+
+def repo_id_problem(repo_id: str) -> str:
+    """Why a text is not the id of a repository on the Hub; empty if it is one."""
+    owner, slash, name = repo_id.partition("/")
+    if not slash or not owner or not name:
+        return "it has no owner" if not slash else "owner or name is empty"
+    if "/" in name:
+        return "it has more than one slash"
+    if len(owner) > 96 or len(name) > 96:
+        return "owner or name has more than 96 characters"
+    if not (_REPO_PART.fullmatch(owner) and _REPO_PART.fullmatch(name)):
+        return "owner and name are letters, digits, `_`, `.` and `-`, and neither starts nor ends with `.` or `-`"
+    if "--" in repo_id or ".." in repo_id or name.endswith(".git"):
+        return "`--`, `..` and a final `.git` are not allowed"
+    return ""
+
+
+def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI141: a licence that neither SPDX nor the Hub knows. Upper and lower case do not count."""
+    text = kernel.build.general.license
+    if text.lower() in _hub_licenses() or _is_spdx(text):
+        return
+    known = ["apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "mit", "mpl-2.0", *sorted(_hub_licenses())]
+    hint = suggestion(text.lower().replace(" ", "-"), known) or "use an SPDX identifier such as `apache-2.0` or `mit`"
+    message = f"{text[:60]!r} is neither an SPDX licence expression nor a licence of the Hub"
+    yield at_value(kernel, ("general", "license"), "KCI141", message, hint)
+
+
+def _is_spdx(text: str) -> bool:
+    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression  # noqa: PLC0415
+
+    if len(text) > 1000 or not text.isprintable():
+        return False
+    try:
+        canonicalize_license_expression(text)
+    except (InvalidLicenseExpression, RecursionError, MemoryError):  # it compiles the expression
+        return False
+    return True
+
+
+def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI142: a Python dependency outside of the reference's curated tables; there is no looking across them.
+
+    Names for neuron are not judged: the reference never resolves them (format section 1.6).
+    """
+    data = _data("python-depends.toml")
+    general = sorted(data["general"])
+    tables = {backend: sorted(names) for backend, names in data["backends"].items()}
+    build = kernel.build.general
+    lists: list[tuple[str, tuple[str, ...] | None, list[str] | None]] = [
+        ("", build.python_depends, general),
+        ("cuda", build.cuda.python_depends if build.cuda else None, tables.get("cuda")),
+        ("xpu", build.xpu.python_depends if build.xpu else None, tables.get("xpu")),
+        ("tpu", build.tpu.python_depends if build.tpu else None, tables.get("tpu")),
+    ]
+    for backend, names, allowed in lists:
+        prefix: KeyPath = ("general", backend) if backend else ("general",)
+        for index, name in enumerate(names or ()):
+            if name not in (allowed or ()):
+                message = f"{name[:60]!r} is not a Python dependency that {'.'.join(map(str, prefix))} can have"
+                hint = _python_hint(name, general, tables, allowed)
+                yield at_value(kernel, (*prefix, "python-depends", index), "KCI142", message, hint)
+
+
+def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str] | None) -> str:
+    homes = ["general.python-depends"] if name in general else []
+    homes += [f"general.{backend}.python-depends" for backend, names in tables.items() if name in names]
+    if homes:
+        return f"it belongs into `{homes[0]}`"
+    if not allowed:
+        return "this list has to be empty"
+    return suggestion(name, allowed) or one_of(allowed)
+
+
+def components_under_noarch(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI143: components in a kernel of Python only; nothing compiles them."""
+    if kernel.build.torch_noarch is None:
+        return
+    for label in kernel.build.kernel:
+        message = f"component `{label}` stands in a [torch-noarch] kernel, in which nothing is compiled"
+        hint = "make it a [torch] kernel, or remove the component"
+        yield at_key(kernel, ("kernel", label), "KCI143", message, hint)
+
+
+def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI144: a stable ABI version without a non-zero minor; the generated project cannot read it (section 1.8)."""
+    stable = kernel.build.torch.stable_abi if kernel.build.torch else None
+    if stable is None:
+        return
+    versions: dict[KeyPath, Version] = {(backend,): version for backend, version in stable.by_backend.items()}
+    if stable.every is not None:
+        versions[()] = stable.every
+    for path, version in versions.items():
+        if len(version) < 2:
+            message = f"the stable ABI version {version.text!r} has no minor version"
+            yield at_value(
+                kernel, ("torch", "stable-abi", *path), "KCI144", message, 'write it in full, such as "2.11"'
+            )
+
+
+def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:
+    """Each declared backend once, with its index."""
+    seen: set[Backend] = set()
+    for index, backend in enumerate(kernel.build.general.backends):
+        if backend not in seen:
+            seen.add(backend)
+            yield index, backend
+
+
+def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Version | None]]:
+    """Each table with bounds, and the bounds."""
+    cuda, torch = kernel.build.general.cuda, kernel.build.torch
+    bounds: list[tuple[tuple[str, ...], Version | None, Version | None]] = []
+    if cuda is not None:
+        bounds.append((("general", "cuda"), cuda.minver, cuda.maxver))
+    if torch is not None:
+        bounds.append((("torch",), torch.minver, torch.maxver))
+    return bounds
+
+
+@cache
+def _data(name: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415
+
+    return tomllib.loads((Path(__file__).parent / "data" / name).read_text(encoding="utf-8"))
+
+
+@cache
+def _hub_licenses() -> frozenset[str]:
+    return frozenset(_data("licenses.toml")["identifiers"])
+
+
+FILE_LINTS: tuple[Lint, ...] = (
+    backend_without_component,
+    component_undeclared,
+    duplicate_backend,
+    bounds_inverted,
+    bounds_read_differently,
+    repo_id_missing,
+    repo_id_malformed,
+    license_unknown,
+    python_depend_unknown,
+    components_under_noarch,
+    stable_abi_without_minor,
+)

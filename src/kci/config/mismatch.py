@@ -1,0 +1,205 @@
+"""Why a document is not a valid build.toml: every reason, each with its place.
+
+Reading goes through msgspec, which stops at the first error. When it refuses, this module walks the same types over
+the same data and says everything that is wrong. A property test holds the two to the same verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import islice
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from kci.config.document import Document, KeyPath
+from kci.config.model import KernelDependency
+from kci.config.urls import check_git_url
+from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_kernel_name, shorten
+from kci.diagnostics import Diagnostic, finding
+from kci.suggest import one_of, suggestion
+
+MAX_PROBLEMS = 200
+
+
+def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPath = ()) -> list[Diagnostic]:
+    """Everything in `data` that `schema` does not allow, in file order; at most `MAX_PROBLEMS`, and a note of more.
+
+    Args:
+        document: the file, for places.
+        data: its content (perhaps with keys respelled).
+        schema: the struct that the data should be.
+        place: where in the file the data stands; by default it is the whole file.
+    """
+    problems = list(islice(_Walk(document).check(schema, data, place), MAX_PROBLEMS + 1))
+    if len(problems) > MAX_PROBLEMS:
+        message = f"more than {MAX_PROBLEMS} problems, of which these are the first"
+        problems[-1] = finding("KCI116", message, path=document.path)
+    return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.rule, problem.message))
+
+
+_PARSERS: dict[type, Callable[[str], object]] = {
+    Version: Version.parse,
+    KernelName: check_kernel_name,
+    GitUrl: check_git_url,
+}
+_TOML_NAME = {
+    str: "a string",
+    bool: "a boolean",
+    int: "an integer",
+    float: "a float",
+    dict: "a table",
+    list: "an array",
+}
+
+
+_KINDS = {"Backend": "backend", "BaseTier": "tier to build on", "Depend": "C++ dependency", "System": "system"}
+"""What people call the members of each enumeration of the schemas."""
+
+
+def toml_type(value: object) -> str:
+    """What TOML calls the type of a value, with its article."""
+    return _TOML_NAME.get(type(value), "a date or time")
+
+
+class _Walk:
+    def __init__(self, document: Document) -> None:
+        self.document = document
+
+    def problem(self, rule: str, path: KeyPath, message: str, hint: str = "", *, key: bool = False) -> Diagnostic:
+        span = self.document.key_span(path) if key else self.document.value_span(path)
+        return finding(rule, message, hint=hint, path=self.document.path, span=span)
+
+    def wrong_type(self, expected: str, value: object, path: KeyPath, hint: str = "") -> Diagnostic:
+        return self.problem("KCI103", path, f"`{dotted(path)}` must be {expected}, not {toml_type(value)}", hint)
+
+    def check(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        origin, arguments = get_origin(wanted), get_args(wanted)
+        if origin in (Union, types.UnionType):
+            yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
+        elif origin is tuple:
+            if not isinstance(value, list):
+                hint = f"write it as [{value!r}]".replace("'", '"') if isinstance(value, str) else ""
+                yield self.wrong_type("an array", value, path, hint)
+                return
+            for index, element in enumerate(value):
+                yield from self.check(arguments[0], element, (*path, index))
+        elif origin is dict:
+            if not isinstance(value, dict):
+                yield self.wrong_type("a table", value, path)
+                return
+            for key, element in value.items():
+                yield from self.check(arguments[1], element, (*path, key))
+        elif hasattr(wanted, "__metadata__"):
+            yield from self.check_unsigned(value, path)
+        else:
+            yield from self.check_plain(wanted, value, path)
+
+    def check_union(self, parts: list[Any], value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if len(parts) == 1:
+            yield from self.check(parts[0], value, path)
+            return
+        tags = {str(part.__struct_config__.tag): part for part in parts}
+        if not isinstance(value, dict):
+            yield self.wrong_type("a table", value, path)
+        elif "backend" not in value:
+            yield self.problem("KCI102", path, f"`{dotted(path)}` lacks the key `backend`", one_of(tags), key=True)
+        elif not isinstance(value["backend"], str):
+            yield self.wrong_type("a string", value["backend"], (*path, "backend"))
+        elif value["backend"] not in tags:
+            yield self.bad_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
+        else:
+            yield from self.check_struct(tags[value["backend"]], value, path, known={"backend"})
+
+    def check_unsigned(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if isinstance(value, bool) or not isinstance(value, int):
+            yield self.wrong_type("an integer", value, path)
+        elif not 0 <= value <= 2**63 - 1:
+            yield self.problem("KCI104", path, f"`{dotted(path)}` must not be negative" if value < 0 else "too large")
+
+    def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if wanted is StableAbi:
+            yield from self.check_stable_abi(value, path)
+        elif wanted in _PARSERS:
+            if not isinstance(value, str):
+                number = isinstance(value, int | float) and not isinstance(value, bool)
+                hint = f'write it as "{value}"' if number else ""
+                yield self.wrong_type("a string", value, path, hint)
+                return
+            try:
+                _PARSERS[wanted](value)
+            except ValueError as error:
+                yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}")
+        elif issubclass(wanted, enum.StrEnum):
+            if not isinstance(value, str):
+                yield self.wrong_type("a string", value, path)
+            elif value not in list(wanted):
+                yield self.bad_choice(value, path, [str(member) for member in wanted], _KINDS[wanted.__name__])
+        elif issubclass(wanted, msgspec.Struct):
+            if isinstance(value, dict):
+                yield from self.check_struct(wanted, value, path)
+            else:
+                yield self.wrong_type("a table", value, path)
+        elif wanted is float and isinstance(value, int) and not isinstance(value, bool):
+            return  # an integer is a number
+        elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
+
+    def check_struct(
+        self,
+        wanted: type[msgspec.Struct],
+        value: dict[str, Any],
+        path: KeyPath,
+        known: set[str] = frozenset(),  # type: ignore[assignment]
+    ) -> Iterator[Diagnostic]:
+        hints = _hints(wanted)
+        fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
+        optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
+        for key, field in fields.items():
+            if key not in value and field not in optional:
+                place = f"`{dotted(path)}` lacks" if path else "the file lacks"
+                yield self.problem("KCI102", path, f"{place} the key `{key}`", key=True)
+        for key, element in value.items():
+            if key in fields:
+                yield from self.check(hints[fields[key]], element, (*path, key))
+            elif key not in known:
+                yield self.unknown_key(key, path, sorted({*fields, *known}))
+        if wanted is KernelDependency and ("version" in value) == ("revision" in value):
+            yield self.problem("KCI104", path, "a kernel dependency needs exactly one of `version` and `revision`")
+
+    def check_stable_abi(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if isinstance(value, str):
+            yield from self.check_plain(Version, value, path)
+        elif not isinstance(value, dict):
+            yield self.wrong_type("a version or a table of backend to version", value, path, 'such as "2.11"')
+        else:
+            for key, element in value.items():
+                if key not in list(Backend):
+                    yield self.unknown_key(key, path, [str(backend) for backend in Backend])
+                else:
+                    yield from self.check_plain(Version, element, (*path, key))
+
+    def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
+        where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
+        hint = suggestion(key, known) or one_of(known)
+        return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
+
+    def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
+        hint = suggestion(value, known) or one_of(known)
+        return self.problem("KCI104", path, f"{shorten(value)!r} is not a {kind}", hint)
+
+
+@cache
+def _hints(wanted: type) -> dict[str, Any]:
+    return get_type_hints(wanted, include_extras=True)
+
+
+def dotted(path: KeyPath) -> str:
+    """A key path as people write it: `kernel.norm.src[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{shorten(part)}" if text else shorten(part)
+    return text

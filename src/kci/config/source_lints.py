@@ -1,0 +1,226 @@
+"""Lints of the files that a build.toml names: are they there, inside the kernel, and all that a build needs.
+
+The reference builds in a sandbox in which only files named in a `src` list are visible (format section 8.1), so that a
+header that happens to lie beside a source is not enough.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from kci.config.document import KeyPath
+from kci.config.file_lints import at_value
+from kci.config.model import DEFAULT_PYEXT
+from kci.config.reader import Kernel
+from kci.diagnostics import Diagnostic, finding
+
+GENERATED = frozenset({"torch-ext/registration.h"})
+"""Headers that the generated project brings along (format section 8.1)."""
+
+MAX_MISSING = 50
+"""How many missing sources of a file are named one by one."""
+
+_READ_AT_MOST = 2 * 1024 * 1024
+_BLOCK = 16 * 1024
+_SCANNED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hip", ".hpp", ".hxx", ".inl", ".metal", ".mm")
+
+
+class _Source(NamedTuple):
+    """One entry of a `src` list: where it stands, its text, and where its quoted includes are looked for."""
+
+    place: KeyPath
+    text: str
+    include: tuple[str, ...]
+
+
+def lint_sources(kernel: Kernel, directory: Path) -> list[Diagnostic]:
+    """Every finding about the files of a kernel.
+
+    Args:
+        kernel: its build.toml.
+        directory: where it lies on this machine.
+    """
+    return [*source_missing(kernel, directory), *header_not_listed(kernel, directory)]
+
+
+def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI137: a path that is absolute or leads out of the kernel; asks nothing of the disk."""
+    for source in _sources(kernel):
+        if escapes(source.text):
+            message = f"{source.text[:100]!r} leads out of the kernel's directory"
+            hint = "name files inside the kernel, relative to its build.toml"
+            yield at_value(kernel, source.place, "KCI137", message, hint)
+
+
+@lru_cache(maxsize=65536)  # several lints ask about the same, perhaps many, paths
+def escapes(path: str) -> bool:
+    """Whether a path is absolute, has a drive, or has more `..` than directories before them."""
+    slashed = path.replace("\\", "/")
+    if slashed.startswith("/") or slashed[1:2] == ":":
+        return True
+    return ".." in slashed and f"{_normal(slashed)}/".startswith("../")
+
+
+def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI136: a file of a `src` list does not exist. One that `escapes` is not looked at."""
+    listing = _Listing(os.fspath(directory))
+    missing = 0
+    for source in _sources(kernel):
+        if escapes(source.text):
+            continue
+        if not source.text.strip() or "\0" in source.text or not listing.has(source.text):
+            missing += 1
+            if missing > MAX_MISSING:
+                continue
+            hint = "paths are relative to the kernel's directory, not to the file's table"
+            if any(char in source.text for char in "*?["):
+                hint = "patterns are not expanded: name every file"
+            yield at_value(kernel, source.place, "KCI136", f"{source.text[:100]!r} does not exist", hint)
+    if missing > MAX_MISSING:
+        message = f"{missing - MAX_MISSING} more sources do not exist"
+        yield finding("KCI136", message, path=kernel.document.path, hint="are they generated, or is this a part only?")
+
+
+def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI138: a listed file includes a header that is in the kernel, but in no `src` list.
+
+    Only includes in quotes count, and only files that are there: an include of anything else is the compiler's matter.
+    Headers of headers are followed. Each header is reported once, at the first source that needs it.
+    """
+    sources = [(source, _normal(source.text)) for source in _sources(kernel) if not escapes(source.text)]
+    listed = {path for _, path in sources}
+    below = tuple(f"{path}/" for path in listed if not path.endswith(_SCANNED) and (directory / path).is_dir())
+    extensions = tuple(f".{ext}" for ext in kernel.build.framework.pyext or DEFAULT_PYEXT)
+    reported: set[str] = set()
+    includes = _Includes(directory)
+    for source, path in sources:
+        if not includes.names(path):
+            continue
+        seen = {path}
+        todo = [path]
+        while todo:
+            file = todo.pop()
+            for header in includes.of(file, source.include):
+                if header in seen:
+                    continue
+                seen.add(header)
+                if header in listed or header.startswith(below or ("\0",)):
+                    continue  # its own entry follows what it includes
+                todo.append(header)
+                packaged = header.startswith(("torch-ext/", "tvm-ffi-ext/")) and header.endswith(extensions)
+                if header in reported or header in GENERATED or packaged:
+                    continue
+                reported.add(header)
+                message = f"{file!r} includes {header!r}, which is in no `src` list: a sandboxed build will not see it"
+                yield at_value(kernel, source.place, "KCI138", message, f'add "{header}" to this `src`')
+
+
+def _sources(kernel: Kernel) -> Iterator[_Source]:
+    build = kernel.build
+    for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)):
+        for index, text in enumerate(table.src if table else ()):
+            yield _Source((name, "src", index), text, (table.include if table else None) or ())
+    for label, component in build.kernel.items():
+        for index, text in enumerate(component.src):
+            yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))
+
+
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]{1,400})"', re.MULTILINE)
+
+
+class _Listing:
+    """Which files are in a directory; each folder is read once, for a kernel may name thousands of one."""
+
+    def __init__(self, top: str) -> None:
+        self.top = top
+        self.folders: dict[str, dict[str, bool]] = {}  # names by folder; whether it is a regular file, and no link
+
+    def folder(self, path: str) -> dict[str, bool]:
+        if path not in self.folders:
+            try:
+                with os.scandir(f"{self.top}/{path}") as entries:
+                    self.folders[path] = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+            except (OSError, ValueError):
+                self.folders[path] = {}
+        return self.folders[path]
+
+    def has(self, path: str) -> bool:
+        """Whether anything is there under a path."""
+        folder, _, name = path.rpartition("/")
+        return name in self.folder(folder) or os.path.lexists(f"{self.top}/{path}")
+
+    def is_plain(self, path: str) -> bool:
+        """Whether a regular file is there under a path, and not a link."""
+        folder, _, name = path.rpartition("/")
+        return self.folder(folder).get(name, False)
+
+
+class _Includes:
+    """What the files of a kernel include in quotes; each file is read once."""
+
+    def __init__(self, directory: Path) -> None:
+        self.top = os.path.realpath(directory)
+        self.known: dict[str, list[str]] = {}
+        self.inside: dict[str, bool] = {}
+        self.listing = _Listing(self.top)
+
+    def names(self, file: str) -> list[str]:
+        """What a file includes, as it is written there."""
+        names = self.known.get(file)
+        if names is None:
+            names = self.known[file] = self.read(file)
+        return names
+
+    def of(self, file: str, include: tuple[str, ...]) -> list[str]:
+        """The files of the kernel that a file includes, sorted."""
+        headers = set()
+        for name in self.names(file):
+            for base in (posixpath.dirname(file), *include):
+                header = _normal(posixpath.join(base, name))
+                if not escapes(header) and os.path.isfile(f"{self.top}/{header}"):  # noqa: PTH113
+                    headers.add(header)
+                    break
+        return sorted(headers)
+
+    def read(self, file: str) -> list[str]:
+        """The names that a source inside the kernel includes in quotes; none for any other file."""
+        path = f"{self.top}/{file}"
+        try:
+            if not file.endswith(_SCANNED) or not self.is_inside(file, path):
+                return []
+            # The plainest calls that there are: a kernel may have tens of thousands of sources.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                raw = os.read(descriptor, _BLOCK)
+                if len(raw) == _BLOCK:
+                    raw += os.read(descriptor, _READ_AT_MOST)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError):
+            return []
+        if b"include" not in raw or b'"' not in raw:
+            return []
+        text = raw.decode("utf-8", "replace").replace("\r\n", "\n").replace("\\\n", "")
+        text = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][0] == '"' else " ", text)
+        return _INCLUDE.findall(text)
+
+    def is_inside(self, file: str, path: str) -> bool:
+        """Whether a path is a regular file that no link leads out of the kernel."""
+        parent = path.rpartition("/")[0]
+        if parent not in self.inside:
+            self.inside[parent] = f"{os.path.realpath(parent)}/".startswith(f"{self.top}/")
+        if self.listing.is_plain(file):
+            return self.inside[parent]
+        return os.path.isfile(path) and os.path.realpath(path).startswith(f"{self.top}/")  # noqa: PTH113
+
+
+@lru_cache(maxsize=65536)
+def _normal(path: str) -> str:
+    return posixpath.normpath(path) if path else ""

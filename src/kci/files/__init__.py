@@ -1,0 +1,1 @@
+"""The ground: replacing directories and files whole, locks, bounded reading, dated data, git, portable names."""

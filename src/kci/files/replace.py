@@ -1,0 +1,196 @@
+"""The one way in which kci replaces a directory or a file: whole, in one step, and whatever happens to the process.
+
+Beside the target, and only while its lock is held, stand `.kci-<name>.new` (what is being made) and, where the system
+cannot exchange two directories in one step, `.kci-<name>.old`. The lock ends with its process, so whoever gets it next
+knows that these names are leftovers: an old directory whose target is gone is put back, everything else is removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kci.errors import FindingsError
+from kci.files.lock import beside, locked
+
+Log = Callable[[str], None]
+
+
+class Replacement:
+    """A directory or file in the making, and the place that it will take."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+        self.staging = beside(target, "new")
+        """Where to make it; it does not exist yet."""
+
+    def commit(self) -> None:
+        """Put what was made in place of the target. Afterwards the old one is gone, or nothing has changed.
+
+        Raises:
+            FindingsError: the system refuses.
+        """
+        try:
+            flush(self.staging)
+            if self.staging.is_dir() and os.path.lexists(self.target):
+                if not _exchange(self.staging, self.target):
+                    self._swap()
+            else:
+                self.staging.replace(self.target)
+            _flush_directory(self.target.parent)
+        except OSError as error:
+            hint = "it must be a plain file or directory, not a mount point"
+            raise FindingsError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
+
+    def _swap(self) -> None:
+        """Two renames; `recover` mends what a death between them leaves."""
+        old = beside(self.target, "old")
+        self.target.rename(old)
+        try:
+            self.staging.rename(self.target)
+        except BaseException:
+            old.rename(self.target)
+            raise
+
+
+@contextmanager
+def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replacement]:
+    """Make something at `staging`, then `commit()`. Without a commit the target stays as it was.
+
+    Another process that replaces the same target waits. The target itself may be read while the lock is held: what
+    `staging` is made from cannot change in between.
+
+    Args:
+        target: a file or directory, existing or not; its parent is made if it is missing.
+        log: takes lines about waiting and about leftovers of a process that died.
+
+    Raises:
+        FindingsError: nothing can be written beside the target.
+    """
+    target = target.absolute()
+    try:
+        with locked(target, log):
+            recover(target, log)
+            replacement = Replacement(target)
+            try:
+                yield replacement
+            finally:
+                _remove(replacement.staging)
+                _remove(beside(target, "old"))
+    except OSError as error:
+        where = error.filename or target
+        raise FindingsError(f"cannot write {where}: {error.strerror or error}") from error
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part.
+
+    Raises:
+        FindingsError: the file cannot be written.
+    """
+    with replacing(path) as replacement:
+        replacement.staging.write_bytes(data)
+        replacement.commit()
+
+
+def recover(target: Path, log: Log) -> None:
+    """Mend what a dead process left beside a target; the caller holds its lock."""
+    old, new = beside(target, "old"), beside(target, "new")
+    if os.path.lexists(old):
+        if os.path.lexists(target):
+            _remove(old)
+        else:
+            old.rename(target)
+            log(f"{target} was put back: a kci that died had moved it aside")
+    if os.path.lexists(new):
+        _remove(new)
+        log(f"removed what a kci that died left beside {target}")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, onerror=_make_writable)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _make_writable(remove: Callable[..., object], path: str, _error: object) -> None:
+    """A directory that was made read-only keeps its files; it is ours, so open it and try again."""
+    with suppress(OSError):
+        os.chmod(os.path.dirname(path), 0o700)  # noqa: PTH101, PTH120
+        os.chmod(path, 0o700)  # noqa: PTH101
+        remove(path)
+
+
+def flush(path: Path) -> None:
+    """Have everything below a path on the disk before it gets its name: a rename can outlive the data otherwise.
+
+    Raises:
+        OSError: the disk reports that it could not write.
+    """
+    if path.is_dir() and not path.is_symlink():
+        for directory, _, files in os.walk(path):
+            for name in files:
+                _flush_file(Path(directory, name))
+            _flush_directory(Path(directory))
+    else:
+        _flush_file(path)
+
+
+def _flush_file(path: Path) -> None:
+    if path.is_symlink():
+        return
+    handle = os.open(path, os.O_RDONLY if sys.platform != "win32" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _flush_directory(path: Path) -> None:
+    if sys.platform == "win32":  # pragma: no cover - directories cannot be opened there
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that have nothing to flush
+            raise
+    finally:
+        os.close(handle)
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # Linux: include/uapi/linux/fs.h
+_RENAME_SWAP = 2  # macOS: sys/stdio.h
+_CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two directories in one step; False where the system or the file system has no such step.
+
+    Raises:
+        OSError: it has, and refuses.
+    """
+    if sys.platform == "win32":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    first, second = os.fsencode(one), os.fsencode(other)
+    if sys.platform.startswith("linux") and hasattr(libc, "renameat2"):
+        failed = libc.renameat2(_AT_FDCWD, first, _AT_FDCWD, second, _RENAME_EXCHANGE)
+    elif sys.platform == "darwin" and hasattr(libc, "renamex_np"):
+        failed = libc.renamex_np(first, second, _RENAME_SWAP)
+    else:
+        return False
+    if not failed:
+        return True
+    code = ctypes.get_errno()
+    if code in _CANNOT:
+        return False
+    raise OSError(code, os.strerror(code), str(other))

@@ -1,0 +1,76 @@
+"""Walking a directory: every entry in one order, links told from files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import msgspec
+
+from kci.errors import FindingsError
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry below a directory that is no directory itself."""
+
+    name: str
+    """Path relative to the directory, with `/`."""
+    path: Path
+    regular: bool
+    link: bool
+
+
+def walk(root: Path) -> list[Entry]:
+    """Every entry below `root` that is not a directory, sorted by name. Links to directories are not followed.
+
+    Raises:
+        FindingsError: a directory cannot be read, or a name is not UTF-8.
+    """
+    found = []
+    pending = [(root, "")]
+    while pending:
+        directory, prefix = pending.pop()
+        try:
+            entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
+        except OSError as error:
+            raise FindingsError(f"cannot read {directory}: {error.strerror}") from error
+        for entry in entries:
+            name = prefix + entry.name
+            _require_text(name, root)
+            if entry.is_dir(follow_symlinks=False):
+                pending.append((Path(entry.path), f"{name}/"))
+                continue
+            found.append(Entry(name, Path(entry.path), entry.is_file(follow_symlinks=True), entry.is_symlink()))
+    return sorted(found, key=lambda item: item.name)
+
+
+def _require_text(name: str, root: Path) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        shown = name.encode(errors="replace").decode()
+        raise FindingsError(
+            f"the name of {shown!r} in {root} is not UTF-8", hint="rename the file; metadata.json cannot name it"
+        ) from None
+
+
+def is_bytecode(name: str) -> bool:
+    """Whether a relative path is Python bytecode: `*.pyc`, `*.pyo` or anything below a `__pycache__` directory."""
+    return name.endswith((".pyc", ".pyo")) or "__pycache__" in name.split("/")
+
+
+def remove_bytecode(root: Path) -> None:
+    """Remove Python bytecode below `root`."""
+    for found in walk(root):
+        if is_bytecode(found.name):
+            found.path.unlink()
+    for directory in sorted(root.rglob("__pycache__"), reverse=True):
+        if directory.is_dir() and not directory.is_symlink():
+            shutil.rmtree(directory)
+
+
+def is_executable(path: Path) -> bool:
+    """Whether the owner may execute the file."""
+    return bool(path.stat().st_mode & stat.S_IXUSR)

@@ -1,0 +1,350 @@
+"""Lints that need the catalog: what a build.toml means at the toolkits and torch versions that it is built with.
+
+One function per rule, each a generator of diagnostics; `MATRIX_LINTS` is the registry. A capability of a component is
+judged at every CUDA version of the kernel's own release variants, by what the toolkit can generate code for
+(`kci.catalog.toolkits`) and by what the reference's loose intersection makes of the list (`kci.matrix.archs`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from kci.catalog.arch_tables import arch_tables
+from kci.catalog.rows import Catalog, Row
+from kci.catalog.toolkits import toolkits
+from kci.config.document import KeyPath
+from kci.config.file_lints import at_key, at_value
+from kci.config.model import CudaComponent, RocmComponent
+from kci.config.reader import Kernel
+from kci.config.values import Backend, Version
+from kci.diagnostics import Diagnostic
+from kci.matrix.archs import PTX, component_archs
+from kci.matrix.names import Kind
+from kci.matrix.selection import exclusion, select
+from kci.matrix.variants import Variant
+from kci.suggest import one_of
+
+
+class Subject:
+    """A kernel with its release variants, and what several lints want to know of them, found out once."""
+
+    def __init__(self, kernel: Kernel, catalog: Catalog) -> None:
+        self.kernel = kernel
+        self.catalog = catalog
+        self.variants: tuple[Variant, ...] = select(kernel, catalog).variants
+
+    def computes(self, backend: str) -> list[Version]:
+        """The compute versions that compiled variants of a backend are built with, oldest first."""
+        return self._computes.get(backend, [])
+
+    @cached_property
+    def _computes(self) -> dict[str, list[Version]]:
+        found: dict[str, set[Version]] = {}
+        for variant in self.variants:
+            if variant.compute and variant.kind is not Kind.NOARCH:
+                found.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
+        return {backend: sorted(versions) for backend, versions in found.items()}
+
+    @cached_property
+    def entries(self) -> list[_Entry]:
+        """Every known capability of every component's list, each once per list."""
+        return list(_entries(self))
+
+    def cuda_components(self) -> Iterator[tuple[str, CudaComponent]]:
+        """The components for CUDA, by label."""
+        for label, component in self.kernel.build.kernel.items():
+            if isinstance(component, CudaComponent):
+                yield label, component
+
+    def toolkits_of(self, component: CudaComponent) -> list[Version]:
+        """The CUDA versions of the matrix at which a component is compiled."""
+        least = component.cuda_minver or Version()
+        return [compute for compute in self.computes(Backend.CUDA) if compute >= least]
+
+
+Lint = Callable[[Subject], Iterator[Diagnostic]]
+
+
+def lint_matrix(kernel: Kernel, catalog: Catalog) -> list[Diagnostic]:
+    """What every lint of `MATRIX_LINTS` finds in a kernel."""
+    subject = Subject(kernel, catalog)
+    return [diagnostic for lint in MATRIX_LINTS for diagnostic in lint(subject)]
+
+
+# --- capabilities -----------------------------------------------------------------------------------------------------
+
+
+class _Entry(NamedTuple):
+    """One capability of a component's list, and at which toolkits of the matrix what happens to it."""
+
+    place: KeyPath
+    text: str
+    too_old: list[Version]
+    """The toolkit is too old for it, and it is left out."""
+    too_new: list[Version]
+    """The toolkit no longer has it, and it is left out."""
+    refused: list[Version]
+    """The toolkit cannot generate it, and it is asked for all the same."""
+    lost: list[Version]
+    """The toolkit could generate it, and the intersection drops it."""
+
+
+def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI150: no toolkit ever generated code for a capability."""
+    noarch = subject.kernel.build.torch_noarch
+    lists: list[tuple[KeyPath, tuple[str, ...]]] = [
+        (("kernel", label, "cuda-capabilities"), component.cuda_capabilities or ())
+        for label, component in subject.cuda_components()
+    ]
+    if noarch is not None and noarch.cuda_capabilities:
+        written = subject.kernel.document.data["torch-noarch"]
+        key = "cuda_capabilities" if "cuda_capabilities" in written else "cuda-capabilities"
+        lists.append((("torch-noarch", key), noarch.cuda_capabilities))
+    for place, entries in lists:
+        for index, entry in enumerate(entries):
+            if not toolkits().ever_built(entry):
+                message = f"{entry[:40]!r} is no capability that a CUDA toolkit can build for"
+                hint = "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
+                yield at_value(subject.kernel, (*place, index), "KCI150", message, hint)
+
+
+def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI151: a newer toolkit of the matrix does not have a capability any more, and leaves it out."""
+    for entry in subject.entries:
+        if entry.too_new:
+            new = toolkits().new_name(entry.text, entry.too_new[0])
+            what = f"is called {new} at" if new else "is gone at"
+            message = f"capability {entry.text} {what} CUDA {_list(entry.too_new)}: not built there"
+            hint = (
+                f"list {new} as well" if new else "leave it out, or bound `general.cuda.maxver`, if that is not wanted"
+            )
+            if not new or new not in _siblings(subject, entry):
+                yield at_value(subject.kernel, entry.place, "KCI151", message, hint)
+
+
+def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
+    for entry in subject.entries:
+        if entry.lost:
+            reason, hint = _why_lost(entry, _siblings(subject, entry))
+            message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
+            yield at_value(subject.kernel, entry.place, "KCI152", message, hint)
+
+
+def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
+    lists: dict[KeyPath, dict[Version, list[str]]] = {}
+    for entry in subject.entries:
+        if toolkits().old_name(entry.text) not in _siblings(
+            subject, entry
+        ):  # else the same is listed by its older name
+            for version in entry.too_old:
+                lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
+    for place, by_version in lists.items():
+        parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
+        hint = "nothing to do, unless they must be there"
+        yield at_key(subject.kernel, place, "KCI153", f"{'; '.join(parts)}: not built there", hint)
+
+
+def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI154: the intersection keeps a capability that the toolkit cannot generate: the compiler stops."""
+    for entry in subject.entries:
+        if entry.refused:
+            message = f"capability {entry.text} is asked for at CUDA {_list(entry.refused)}, which cannot build it"
+            hint = "leave it out, or narrow the CUDA versions with `general.cuda` or `cuda-minver`"
+            yield at_value(subject.kernel, entry.place, "KCI154", message, hint)
+
+
+def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI155: nothing of a component's list is left at a toolkit: the reference stops there."""
+    for label, component in subject.kernel.build.kernel.items():
+        match component:
+            case CudaComponent(cuda_capabilities=wanted) if wanted is not None:
+                versions, key = subject.toolkits_of(component), "cuda-capabilities"
+            case RocmComponent(rocm_archs=wanted) if wanted is not None:
+                versions, key = subject.computes(Backend.ROCM), "rocm-archs"
+            case _:
+                continue
+        empty = [version for version in versions if not component_archs(component, version)]
+        if empty:
+            name = "CUDA" if component.backend is Backend.CUDA else "ROCm"
+            message = f"nothing of `{key}` is left at {name} {_list(empty)}: the build stops there"
+            hint = "list an arch that it has, or narrow the versions"
+            yield at_key(subject.kernel, ("kernel", label, key), "KCI155", message, hint)
+
+
+def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI156: a ROCm target outside of the reference's list vanishes without a word."""
+    allowed = arch_tables().rocm
+    for label, component in subject.kernel.build.kernel.items():
+        if isinstance(component, RocmComponent):
+            for index, entry in enumerate(component.rocm_archs or ()):
+                if entry not in allowed:
+                    message = f"{entry[:40]!r} is not among the targets that ROCm variants are built for: left out"
+                    yield at_value(
+                        subject.kernel, ("kernel", label, "rocm-archs", index), "KCI156", message, one_of(allowed)
+                    )
+
+
+def _entries(subject: Subject) -> Iterator[_Entry]:
+    for label, component in subject.cuda_components():
+        wanted = component.cuda_capabilities or ()
+        versions = subject.toolkits_of(component)
+        kept = {version: set(component_archs(component, version)) for version in versions}
+        plain = {version: {arch.removesuffix(PTX) for arch in archs} for version, archs in kept.items()}
+        seen: set[str] = set()
+        for index, text in enumerate(wanted):
+            if text in seen or not toolkits().ever_built(text):
+                continue
+            seen.add(text)
+            entry = _Entry(("kernel", label, "cuda-capabilities", index), text, [], [], [], [])
+            for version in versions:
+                taken = text.removesuffix(PTX) in plain[version]
+                if toolkits().builds(text, version):
+                    if not taken:
+                        entry.lost.append(version)
+                elif taken:
+                    entry.refused.append(version)
+                elif toolkits().newest_building(text) < version:
+                    entry.too_new.append(version)
+                else:
+                    entry.too_old.append(version)
+            yield entry
+
+
+def _siblings(subject: Subject, entry: _Entry) -> tuple[str, ...]:
+    component = subject.kernel.build.kernel[str(entry.place[1])]
+    return (component.cuda_capabilities or ()) if isinstance(component, CudaComponent) else ()
+
+
+def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
+    plain = entry.text.removesuffix(PTX)
+    for suffix in "af":
+        if any(sibling.removesuffix(PTX) == plain + suffix for sibling in siblings):
+            return f"{plain}{suffix} in the same list takes its place", f"keep one of {plain} and {plain}{suffix}"
+    if plain[-1] in "af":
+        return f"{plain[:-1]} is not in the toolkit's default list", f"list another capability than {plain}"
+    return "no arch of the toolkit's default list is served by it", "list a capability of the default list instead"
+
+
+# --- the matrix as a whole --------------------------------------------------------------------------------------------
+
+
+def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
+    bare = _bare(subject)  # nothing_left speaks about those
+    for label, component in subject.cuda_components():
+        missing = _without(subject, component)
+        without = [version for version in missing if version not in bare]
+        if without and len(missing) < len(subject.computes(Backend.CUDA)):
+            message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
+            hint = "nothing to do, if the binding compiles without it"
+            yield at_value(subject.kernel, ("kernel", label, "cuda-minver"), "KCI157", message, hint)
+
+
+def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI158: `cuda-minver` leaves every CUDA component out of a variant, or one component out of all."""
+    components = dict(subject.cuda_components())
+    versions = subject.computes(Backend.CUDA)
+    bare = _bare(subject)
+    for label, component in components.items():
+        place: KeyPath = ("kernel", label, "cuda-minver")
+        if versions and len(_without(subject, component)) == len(versions):
+            message = f"component `{label}` is in no variant: CUDA {versions[-1]} is the newest that is built"
+            yield at_value(subject.kernel, place, "KCI158", message, "lower `cuda-minver`")
+        elif bare:
+            message = (
+                f"the variants for CUDA {_list(bare)} have no component at all: `cuda-minver` leaves every one out"
+            )
+            hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
+            yield at_value(subject.kernel, place, "KCI158", message, hint)
+            bare = []
+
+
+def _bare(subject: Subject) -> list[Version]:
+    """The CUDA versions of the matrix at which no component is compiled, of kernels that have some."""
+    without = [set(_without(subject, component)) for _, component in subject.cuda_components()]
+    return sorted(set.intersection(*without)) if without else []
+
+
+def _without(subject: Subject, component: CudaComponent) -> list[Version]:
+    inside = subject.toolkits_of(component)
+    return [version for version in subject.computes(Backend.CUDA) if version not in inside]
+
+
+def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI160: a stable ABI newer than the torch that a variant is built with: its configuration fails."""
+    by_backend: dict[str, list[Variant]] = {}
+    for variant in subject.variants:
+        if variant.stable_abi and variant.torch and Version.parse(variant.torch) < Version.parse(variant.stable_abi):
+            by_backend.setdefault(variant.backend, []).append(variant)
+    table = subject.kernel.build.torch.stable_abi if subject.kernel.build.torch else None
+    for backend, variants in sorted(by_backend.items()):
+        versions = sorted({Version.parse(variant.torch or "") for variant in variants})
+        every = sum(variant.backend == backend for variant in subject.variants) == len(variants)
+        which = f"every {backend} variant" if every else f"{len(variants)} of the {backend} variants"
+        message = (
+            f"stable ABI {variants[0].stable_abi} is newer than torch {_list(versions)}, with which {which} is built"
+        )
+        place: KeyPath = ("torch", "stable-abi")
+        if table is not None and table.every is None:
+            place = (*place, backend)
+        yield at_value(subject.kernel, place, "KCI160", message, f"ask for at most {versions[0].minor_text}")
+        if table is not None and table.every is not None:
+            return  # one value, one finding
+
+
+def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI161: bounds leave no row of the catalog for a backend that has some."""
+    build, rows = subject.kernel.build, subject.catalog.rows
+    told: set[KeyPath] = set()
+    for backend in dict.fromkeys(build.general.backends):
+        mine = [row for row in rows if row.backend == backend and row.bundled]
+        decisions = [exclusion(build, row) for row in mine]
+        bounds = [decision for decision in decisions if decision and decision.rule in _BOUND_RULES]
+        if not mine or len(bounds) != len(mine) or _inverted(subject.kernel, bounds[0].cause[:-1]):
+            continue
+        cause = bounds[-1].cause
+        if cause not in told:
+            told.add(cause)
+            message = f"no {backend} variant is left: the catalog ({subject.catalog.name}) has {_versions(mine, cause)}"
+            hint = "widen the bound, or choose a catalog that has the versions"
+            yield at_value(subject.kernel, cause, "KCI161", message, hint)
+
+
+_BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
+
+
+def _inverted(kernel: Kernel, table: KeyPath) -> bool:
+    cuda, torch = kernel.build.general.cuda, kernel.build.torch
+    least, most = (torch.minver, torch.maxver) if table == ("torch",) and torch else (None, None)
+    if table == ("general", "cuda") and cuda:
+        least, most = cuda.minver, cuda.maxver
+    return least is not None and most is not None and least > most
+
+
+def _versions(rows: list[Row], cause: KeyPath) -> str:
+    if cause[0] == "torch":
+        return f"torch {_list(sorted({row.torch for row in rows}))}"
+    return f"CUDA {_list(sorted({row.compute for row in rows if row.compute}))}"
+
+
+def _list(versions: Iterable[Version]) -> str:
+    return ", ".join(map(str, versions))
+
+
+MATRIX_LINTS: tuple[Lint, ...] = (
+    capability_unknown,
+    capability_gone,
+    capability_lost,
+    capability_not_yet,
+    capability_refused,
+    archs_empty,
+    gfx_unsupported,
+    component_left_out,
+    nothing_left,
+    stable_abi_newer,
+    bounds_drop_everything,
+)

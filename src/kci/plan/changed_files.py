@@ -1,0 +1,97 @@
+"""What git knows about a change: which files differ from a base, and what a file said there. Nothing is checked out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from kci.config.document import MAX_BYTES
+from kci.diagnostics import finding
+from kci.errors import FindingsError
+from kci.files.git import GitRefusedError, run_git
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """What differs between a base and the working tree."""
+
+    root: Path
+    """The repository's top directory."""
+    base: str
+    """The commit that is compared with: where the history of the base and of HEAD parted."""
+    files: tuple[str, ...]
+    """Paths relative to the root, sorted. A file that was renamed is there with both names."""
+
+
+def changes_since(directory: Path, base: str) -> Changes:
+    """The files that changed since the history of HEAD left a base, uncommitted and new files among them.
+
+    Args:
+        directory: any directory of the repository.
+        base: a branch, tag or commit.
+
+    Raises:
+        MissingToolError: there is no git.
+        FindingsError: it is no repository, there is no such base, or its history is not here (KCI312).
+    """
+    if base.startswith("-"):
+        raise _no_base(f"{base!r} is no revision", "name a branch, a tag or a commit")
+    top = _git(directory, "rev-parse", "--show-toplevel")
+    if top is None:
+        raise _no_base(f"{directory} is in no git repository", "--affected needs one; plan without it")
+    root = Path(os.fsdecode(top.rstrip(b"\n")))
+    commit = _text(_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}"))
+    if commit is None:
+        raise _no_base(f"there is no commit {base!r} here", "fetch it: `fetch-depth: 0` of actions/checkout does")
+    parted = _text(_git(root, "merge-base", commit, "HEAD"))
+    if parted is None:
+        hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
+        raise _no_base(f"HEAD and {base!r} have no common commit here", hint)
+    # Without rename detection a renamed file is one that went and one that came, so both of its names count.
+    changed = _git(
+        root, "diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-relative",
+        "--ignore-submodules=none", parted, "--",
+    )  # fmt: skip
+    untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
+    if changed is None or untracked is None:
+        raise _no_base(f"git cannot compare the files with {base!r}", "see what `git diff` says")
+    names = {os.fsdecode(name) for name in (changed + untracked).split(b"\0") if name}
+    return Changes(root, parted, tuple(sorted(names)))
+
+
+def clean_commit(directory: Path) -> str | None:
+    """The commit of HEAD if the directory's tracked files are as it has them; None if not, or outside of git."""
+    if shutil.which("git") is None:
+        return None
+    commit = _text(_git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"))
+    changed = _git(directory, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
+    return commit if changed == b"" else None
+
+
+def read_blob(root: Path, commit: str, path: str) -> bytes | None:
+    """What a file said in a commit; None if it was not there, or was no file or one too large for a build.toml."""
+    found = _text(_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:{path}"))
+    if found is None or _text(_git(root, "cat-file", "-t", found)) != "blob":
+        return None
+    size = _text(_git(root, "cat-file", "-s", found))
+    if size is None or int(size) > MAX_BYTES:
+        return None
+    return _git(root, "cat-file", "blob", found)
+
+
+def _git(directory: Path, *arguments: str) -> bytes | None:
+    """What git prints, or None if it fails; see `run_git`."""
+    try:
+        return run_git(directory, *arguments)
+    except GitRefusedError as error:
+        raise _no_base(error.message, error.hint) from error
+
+
+def _text(raw: bytes | None) -> str | None:
+    return raw.decode("ascii", "replace").strip() or None if raw is not None else None
+
+
+def _no_base(message: str, hint: str) -> FindingsError:
+    return FindingsError(message, hint=hint, diagnostics=[finding("KCI312", message, hint=hint)])

@@ -1,0 +1,170 @@
+"""What GitHub would refuse, ignore or silently misread in a workflow file, found before it is pushed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, finding
+from kci.render.expressions import Place, context_problem, expressions, output_problem, places
+from kci.render.pins import shipped_pins
+
+OWN_OUTPUTS = {
+    "kci/build": ("artifact", "digest", "variant-dir"),
+    "kci/build/merge": ("complete", "manifest", "tar", "tree"),
+    "kci/build/plan": ("has-work", "matrix", "plan"),
+}
+"""The outputs of kci's own actions; a test holds them against the action files."""
+
+_JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+class GithubLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """`data/limits.toml`."""
+
+    as_of: Any
+    source: str
+    max_file_bytes: int
+    max_expression: int
+    max_matrix: int
+    max_job_id: int
+    contexts: dict[str, tuple[str, ...]]
+    functions: dict[str, tuple[str, ...]]
+
+
+@cache
+def limits() -> GithubLimits:
+    """GitHub's limits, as dated data."""
+    import tomllib  # noqa: PLC0415
+
+    text = (Path(__file__).parent / "data" / "limits.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text), GithubLimits)
+
+
+def check_files(files: Mapping[str, str]) -> list[Diagnostic]:
+    """Every problem of the rendered files, in the order of their paths."""
+    return [problem for path in sorted(files) for problem in check_workflow(files[path], path)]
+
+
+def check_workflow(text: str, path: str) -> list[Diagnostic]:
+    """Check one workflow file.
+
+    Args:
+        text: the file.
+        path: what to call it in diagnostics.
+
+    Returns:
+        diagnostics KCI410 to KCI418; empty when GitHub will take the file.
+    """
+    import yaml  # noqa: PLC0415 - slow to import, and only rendering needs it
+
+    size = len(text.encode())
+    if size > limits().max_file_bytes:
+        message = f"{size:,} bytes, and GitHub takes {limits().max_file_bytes:,}"
+        return [finding("KCI410", message, path=path, hint="use `--mode runtime`")]
+    try:
+        workflow = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    except yaml.YAMLError as error:
+        return [finding("KCI418", f"not valid YAML: {' '.join(str(error).split())[:200]}", path=path)]
+    problem = _shape_problem(workflow)
+    if problem:
+        return [finding("KCI418", problem, path=path)]
+    found = [*_jobs(workflow), *_matrices(workflow), *_expressions(workflow)]
+    return [finding(rule, message, path=path) for rule, message in found]
+
+
+def _shape_problem(workflow: Any) -> str:
+    jobs = workflow.get("jobs") if isinstance(workflow, dict) else None
+    if not isinstance(jobs, dict) or not jobs:
+        return "there are no jobs"
+    for job_id, job in jobs.items():
+        steps = job.get("steps", []) if isinstance(job, dict) else None
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
+            return f"job `{job_id}` is not a table with a list of steps"
+    return ""
+
+
+def _jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if workflow.get("permissions") != {}:
+        yield "KCI412", "the workflow does not take all permissions away at the top"
+    names: dict[str, str] = {}
+    for job_id, job in workflow["jobs"].items():
+        if not _JOB_ID.fullmatch(str(job_id)) or len(str(job_id)) > limits().max_job_id:
+            yield "KCI412", f"`{job_id}` cannot be the id of a job"
+        name = str(job.get("name", job_id))
+        if "${{" not in name and names.setdefault(name.lower(), job_id) != job_id:
+            yield "KCI412", f"the jobs `{names[name.lower()]}` and `{job_id}` have the same name: {name}"
+        yield from (
+            ("KCI412", f"job `{job_id}` has no `{key}`") for key in ("timeout-minutes", "permissions") if key not in job
+        )
+        for need in _needs(job):
+            if need not in workflow["jobs"]:
+                yield "KCI413", f"job `{job_id}` needs `{need}`, which does not exist"
+    if circle := _circle(workflow["jobs"]):
+        yield "KCI413", f"jobs need each other: {', '.join(circle)}"
+
+
+def _circle(jobs: Mapping[str, Any]) -> list[str]:
+    """The jobs that can never start, because they wait for each other."""
+    waiting = {job_id: {need for need in _needs(job) if need in jobs} for job_id, job in jobs.items()}
+    while ready := [job_id for job_id, needs in waiting.items() if not needs & waiting.keys()]:
+        for job_id in ready:
+            del waiting[job_id]
+    return sorted(waiting)
+
+
+def _matrices(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for job_id, job in workflow["jobs"].items():
+        strategy = job.get("strategy", {})
+        matrix = strategy.get("matrix") if isinstance(strategy, dict) else None
+        if isinstance(matrix, dict):
+            count = _matrix_size(matrix)
+            if not 1 <= count <= limits().max_matrix:
+                yield (
+                    "KCI416",
+                    f"the matrix of job `{job_id}` has {count} jobs; 1 to {limits().max_matrix} are possible",
+                )
+
+
+def _matrix_size(matrix: Mapping[str, Any]) -> int:
+    axes = [value for key, value in matrix.items() if key not in ("include", "exclude") and isinstance(value, list)]
+    product = 1 if axes else 0
+    for axis in axes:
+        product *= len(axis)
+    include = matrix.get("include", [])
+    return max(product, len(include) if isinstance(include, list) else 0)
+
+
+def _expressions(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    known = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs} | OWN_OUTPUTS
+    for place in places(workflow):
+        found = expressions(place)
+        if found and len(place.text) > limits().max_expression:
+            yield "KCI411", f"{place.path} has {len(place.text):,} characters, and an expression in it"
+        if found and place.kind == "steps.run":
+            yield "KCI417", f"{place.path} holds `${{{{{_short(found[0])}}}}}`; hand it over through `env`"
+        for expression in found:
+            yield from _expression(place, expression, workflow, known)
+
+
+def _expression(
+    place: Place, expression: str, workflow: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, str]]:
+    if problem := context_problem(place, expression, limits().contexts, limits().functions):
+        yield "KCI415", problem
+    if problem := output_problem(place, expression, workflow, known):
+        yield "KCI414", problem
+
+
+def _needs(job: Mapping[str, Any]) -> list[str]:
+    needs = job.get("needs") or []
+    return [needs] if isinstance(needs, str) else list(needs)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

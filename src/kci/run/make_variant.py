@@ -1,0 +1,111 @@
+"""One variant from sources to a sealed directory: what a leg of a run does, and what `kci run` does for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kci.builders.build import build_variant
+from kci.builders.request import Built
+from kci.config.reader import Kernel
+from kci.errors import FindingsError, UnsafeError
+from kci.files.replace import replacing
+from kci.matrix.variants import Variant
+from kci.tree import identity
+from kci.tree.leg_record import LegRecord, leg_for
+from kci.tree.metadata import FILE_NAME, metadata_for, read_metadata, seal
+
+
+class BuildOptions(msgspec.Struct, frozen=True):
+    """How to build, whatever the variant."""
+
+    cache: Path
+    builder: str = "auto"
+    isolation: bool = True
+    jobs: int | None = None
+    unique_id: str | None = None
+    """In place of the one derived from the sources."""
+    attempt: int = 1
+    """Which attempt of a CI run this is; the newest wins in a merge."""
+
+
+class BuiltVariant(msgspec.Struct, frozen=True):
+    """A sealed variant directory and the record of how it came to be."""
+
+    directory: Path
+    leg: LegRecord
+
+
+def make_variant_dir(
+    kernel: Kernel, variant: Variant, output: Path, options: BuildOptions, log: Callable[[str], None]
+) -> BuiltVariant:
+    """Build one variant and seal it.
+
+    The directory appears under its name only when it is complete; whatever stood there before is replaced then.
+
+    Args:
+        kernel: what to build.
+        variant: one of its variants.
+        output: the directory in which `<variant name>/` is made.
+        options: how to build.
+        log: takes lines of progress.
+
+    Raises:
+        MissingToolError: this machine lacks something that the build needs.
+        BuildFailedError: the compiler refused; nothing is left behind.
+    """
+    kernel_dir = Path(kernel.directory)
+    unique = options.unique_id or identity.unique_id(kernel_dir)
+    final = output / variant.name
+    with replacing(final, log) as replacement:
+        check_replaceable(final, kernel.build.name)
+        built: Built = build_variant(
+            kernel_dir,
+            kernel.build,
+            variant,
+            identity.kernel_id(kernel.build.name, variant.backend, unique),
+            replacement.staging,
+            builder=options.builder,
+            isolation=options.isolation,
+            jobs=options.jobs,
+            cache=options.cache,
+            log=log,
+        )
+        if not built.sealed:
+            state = identity.provenance(kernel_dir)
+            metadata = metadata_for(kernel.build, variant.backend, unique, archs=built.archs, provenance=state)
+            seal(replacement.staging, metadata)
+        for directory, _, _ in os.walk(replacement.staging):
+            Path(directory).chmod(0o755)
+        replacement.commit()
+    leg = leg_for(
+        final,
+        system=variant.system,
+        builder=built.builder,
+        attempt=options.attempt,
+        seconds=round(built.seconds, 1),
+    )
+    return BuiltVariant(final, leg)
+
+
+def check_replaceable(place: Path, kernel: str) -> None:
+    """Refuse to replace anything but an empty directory or a variant of the same kernel.
+
+    Raises:
+        UnsafeError: something else is there.
+    """
+    if place.is_symlink() or (place.exists() and not place.is_dir()):
+        raise UnsafeError(f"{place} is in the way: it is not a directory", hint="name another --output")
+    if not place.is_dir() or not any(place.iterdir()):
+        return
+    try:
+        owner = read_metadata(place / FILE_NAME).name
+    except FindingsError:
+        owner = None
+    if owner != kernel:
+        what = f"a variant of {owner}" if owner else "no variant directory"
+        hint = "name another --output, or remove the directory"
+        raise UnsafeError(f"{place} is in the way: it has files and is {what}", hint=hint)

@@ -1,0 +1,27 @@
+"""Hints that name what was probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """`did you mean ...?` if a known word is near, else nothing."""
+    import difflib  # noqa: PLC0415  - slow to import, and only wanted once something is wrong
+
+    respelled = word.replace("_", "-").lower()[:100]
+    candidates = [name for name in known if name.replace("_", "-") == respelled]
+    candidates += [name for name in known if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
+    near = candidates or difflib.get_close_matches(word[:100], known, n=1, cutoff=0.7)
+    return f"did you mean `{near[0]}`?" if near else ""
+
+
+def one_of(known: Iterable[str]) -> str:
+    """A hint that lists what is allowed."""
+    return "one of: " + ", ".join(known)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A suggestion if a known word is near, else the list of what is allowed (at most 20 of it)."""
+    names = sorted(known)
+    return suggestion(word, names) or one_of(names[:20])

@@ -1,0 +1,134 @@
+"""All that can be said about the files that people write: each build.toml, the sources it names, and kci.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.catalog.overlay import Overlay, for_kernel, overlays_of
+from kci.catalog.rows import Catalog, load_catalog
+from kci.config.discover import find_kernels
+from kci.config.file_lints import in_file_order, lint_file
+from kci.config.reader import BUILD_TOML, Kernel, read_kernel
+from kci.config.settings import FoundSettings, find_settings, locate
+from kci.config.silence import apply_comments, apply_settings
+from kci.config.source_lints import lint_sources, source_escapes
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError, KciError
+from kci.matrix.kernel_lints import lint_matrix
+from kci.matrix.tiers import tier_of
+from kci.plan.settings_lints import lint_settings
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """What was looked at, and what was found."""
+
+    files: tuple[str, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def check(directories: Sequence[str], catalog: str | None = None) -> Checked:
+    """Read and lint kernels and the kci.toml that holds for them. Silenced findings are left out.
+
+    Args:
+        directories: kernel directories, as `find_kernels` gives them.
+        catalog: an edition or file; by default what kci.toml names, else the default edition.
+
+    Raises:
+        UsageError: the catalog named here does not exist.
+        FindingsError: it is not valid.
+    """
+    by_root: dict[Path, list[str]] = {}
+    for directory in directories:
+        by_root.setdefault(locate(Path(directory))[0], []).append(directory)
+    files: list[str] = []
+    found: list[Diagnostic] = []
+    for _, group in sorted(by_root.items()):
+        checked = _check_group(group, catalog)
+        files += checked.files
+        found += checked.diagnostics
+    return Checked(tuple(sorted(files)), tuple(sorted(found, key=in_file_order)))
+
+
+def lint_kernel(kernel: Kernel, catalog: Catalog, directory: Path | None) -> list[Diagnostic]:
+    """Every finding about a kernel that was read, those of reading included, without the silenced ones.
+
+    Args:
+        kernel: the kernel.
+        catalog: the rows to judge it by.
+        directory: where it lies; None for a text alone, whose sources nobody can look at.
+    """
+    found = [*kernel.diagnostics, *lint_file(kernel), *source_escapes(kernel)]
+    if directory is not None:
+        found += lint_sources(kernel, directory)
+    found += lint_matrix(kernel, catalog)
+    return sorted(apply_comments(found, kernel.document), key=in_file_order)
+
+
+def _check_group(directories: list[str], catalog: str | None) -> Checked:
+    """The kernels of one repository."""
+    files: list[str] = []
+    found: list[Diagnostic] = []
+    settings = FoundSettings()
+    try:
+        settings = find_settings(directories[0])
+    except FindingsError as error:
+        found += error.diagnostics
+    rows, problems = _catalog(catalog, settings)
+    overlays, unreadable = _overlays(settings)
+    found += problems + unreadable
+    names = set()
+    for directory in directories:
+        files.append(BUILD_TOML if directory == "." else f"{directory.rstrip('/')}/{BUILD_TOML}")
+        try:
+            kernel = read_kernel(directory)
+        except FindingsError as error:
+            found += error.diagnostics
+            continue
+        names.add(kernel.build.name)
+        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory))
+    if settings.document is not None:
+        files.append(settings.document.path)
+        meant = {item.kernel for item in settings.settings.limits} | {item.kernel for item in settings.settings.overlay}
+        if meant - {None, *names}:
+            names |= _all_names(settings.root)
+        found += apply_comments(lint_settings(settings, names), settings.document)
+    return Checked(tuple(files), tuple(apply_settings(found, settings, files)))
+
+
+def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[Diagnostic]]:
+    if name is not None or settings.catalog is None or settings.document is None:
+        return load_catalog(name), []
+    try:
+        return load_catalog(settings.catalog), []
+    except KciError as error:
+        span = settings.document.value_span(("catalog",))
+        problem = finding("KCI332", error.message, hint=error.hint, path=settings.document.path, span=span)
+        return load_catalog(), [problem, *error.diagnostics]
+
+
+def _overlays(settings: FoundSettings) -> tuple[list[tuple[str | None, Overlay]], list[Diagnostic]]:
+    """The overlays of kci.toml, and what is wrong with them and with its tiers."""
+    problems: list[Diagnostic] = []
+    for name in settings.settings.tiers:
+        try:
+            tier_of(name, settings)
+        except FindingsError as error:
+            problems += error.diagnostics
+    try:
+        return overlays_of(settings), problems
+    except FindingsError as error:
+        return [], [*problems, *error.diagnostics]
+
+
+def _all_names(root: Path) -> set[str]:
+    """The names of all kernels of a repository that can be read."""
+    names = set()
+    for directory in find_kernels([str(root)]):
+        try:
+            names.add(read_kernel(directory).build.name)
+        except FindingsError:
+            continue
+    return names

@@ -1,0 +1,217 @@
+"""Which sources are compiled, with what; and that no path of build.toml leads out of the kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buildkit import build_of, copy_kernel, quiet, request, write_tree
+from kci.builders.paths import inside, source_file
+from kci.builders.units import Language, collect
+from kci.config.values import Depend
+from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
+
+HEAD = """
+[general]
+name = "many"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["cpu", "cuda"]
+"""
+
+
+def kernel(tmp_path: Path, text: str, *files: str) -> Path:
+    sources = dict.fromkeys(files, "// a source\n")
+    return write_tree(tmp_path / "many", {"build.toml": HEAD + text, **sources})
+
+
+@pytest.mark.rule("KCI503", triggers=True)
+@pytest.mark.parametrize(
+    "entry",
+    ["/etc/passwd", "../outside.cpp", "csrc/../../outside.cpp", "C:\\x.cpp", "\\\\host\\x.cpp", "\\x.cpp", "out/x.cpp"],
+)
+def test_a_path_that_leads_out_of_the_kernel_is_refused(tmp_path: Path, entry: str) -> None:
+    root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
+    write_tree(tmp_path, {"outside.cpp": "", "elsewhere/x.cpp": ""})
+    (root / "out").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UnsafeError) as caught:
+        inside(root, entry, "torch.src")
+    assert caught.value.exit_code == 5
+    assert (caught.value.diagnostics[0].rule, caught.value.diagnostics[0].path) == ("KCI503", "build.toml")
+
+
+@pytest.mark.rule("KCI501", "KCI503", "KCI506", triggers=False)
+def test_a_path_that_stays_inside_is_taken(tmp_path: Path) -> None:
+    root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
+    (root / "link.cpp").symlink_to("csrc/a.cpp")
+    for entry in ("csrc/a.cpp", "./csrc/a.cpp", "csrc/../csrc/a.cpp", "link.cpp"):
+        assert source_file(root, entry, "torch.src") == root / "csrc/a.cpp"
+
+
+@pytest.mark.rule("KCI506", triggers=True)
+@pytest.mark.parametrize(
+    "entry", ["a\nb.cpp", "a\x00.cpp", "a|b.cpp", "", "a\x7f.cpp", "$(id).cpp", "`id`.cpp", 'a".cpp', "a\\b.cpp"]
+)
+def test_a_path_that_a_build_file_cannot_carry_is_refused(tmp_path: Path, entry: str) -> None:
+    with pytest.raises(FindingsError) as caught:
+        inside(tmp_path, entry, "torch.src")
+    assert caught.value.diagnostics[0].rule == "KCI506"
+
+
+@pytest.mark.rule("KCI501", triggers=True)
+@pytest.mark.parametrize(("entry", "says"), [("csrc/none.cpp", "does not exist"), ("csrc", "not a regular file")])
+def test_a_missing_source_is_named(tmp_path: Path, entry: str, says: str) -> None:
+    root = write_tree(tmp_path / "k", {"csrc/a.cpp": ""})
+    with pytest.raises(FindingsError, match=says) as caught:
+        source_file(root, entry, "kernel.x.src")
+    assert caught.value.diagnostics[0].rule == "KCI501"
+    assert "kernel.x.src" in caught.value.message
+
+
+PARTS = """
+[torch]
+src = ["bind.cpp", "bind.h"]
+include = ["api"]
+cxx-flags = ["-DBIND"]
+
+[kernel.one]
+backend = "cuda"
+depends = ["torch", "cutlass_3_8"]
+src = ["csrc/a.cu", "csrc/b.cc", "csrc/a.cuh"]
+include = ["csrc/one"]
+cxx-flags = ["-DCXX"]
+cuda-flags = ["-DCUDA", "-static-global-template-stub=false"]
+cuda-capabilities = ["8.0", "9.0a"]
+
+[kernel.two]
+backend = "cuda"
+depends = ["torch"]
+src = ["csrc/a.cu", "csrc/a.cu"]
+cuda-capabilities = ["12.0+PTX", "8.0"]
+
+[kernel.late]
+backend = "cuda"
+depends = []
+src = ["csrc/late.cu"]
+cuda-minver = "13.2"
+
+[kernel.host]
+backend = "cpu"
+depends = ["torch"]
+src = ["csrc/host.cpp"]
+"""
+FILES = ("bind.cpp", "bind.h", "csrc/a.cu", "csrc/b.cc", "csrc/a.cuh", "csrc/host.cpp", "csrc/late.cu")
+PACKAGE = "torch-ext/many/__init__.py"
+
+
+@pytest.mark.rule("KCI502", "KCI506", "KCI508", triggers=False)
+def test_flags_includes_and_archs_are_per_component(tmp_path: Path) -> None:
+    root = kernel(tmp_path, PARTS, *FILES)
+    said: list[str] = []
+    found = collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), said.append)
+    rows = [
+        (unit.shown, unit.language, [path.name for path in unit.include], unit.flags, unit.archs)
+        for unit in found.units
+    ]
+    assert rows == [
+        ("bind.cpp", Language.CXX, ["api"], ("-DBIND",), ()),
+        ("csrc/a.cu", Language.CUDA, ["one"], ("-DCUDA", "-static-global-template-stub=false"), ("8.0", "9.0a")),
+        ("csrc/b.cc", Language.CXX, ["one"], ("-DCXX",), ()),
+        ("csrc/a.cu", Language.CUDA, [], (), ("8.0", "12.0+PTX")),
+    ]
+    assert len({unit.object for unit in found.units}) == len(found.units)
+    assert found.archs == ("12.0+PTX", "8.0", "9.0a")
+    assert found.depends == (Depend.CUTLASS_3_8, Depend.TORCH)
+    assert said == ["component late is left out: it needs CUDA 13.2, and this variant has 13.0"]
+
+
+def test_a_component_joins_at_its_minimum_toolkit(tmp_path: Path) -> None:
+    root = kernel(tmp_path, PARTS, *FILES)
+    found = collect(request(root, "torch213-cxx11-cu132-x86_64-linux", tmp_path), quiet)
+    assert "csrc/late.cu" in [unit.shown for unit in found.units]
+
+
+def test_a_flag_that_old_toolkits_do_not_know_is_dropped_there(tmp_path: Path) -> None:
+    root = kernel(tmp_path, PARTS, *FILES)
+    old = collect(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
+    assert old.units[1].flags == ("-DCUDA",)
+    new = collect(request(root, "torch213-cxx11-cu128-x86_64-linux", tmp_path), quiet)
+    assert new.units[1].flags == ("-DCUDA", "-static-global-template-stub=false")
+
+
+def test_only_the_components_of_the_backend_are_compiled(tmp_path: Path) -> None:
+    root = kernel(tmp_path, PARTS, *FILES)
+    found = collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
+    assert [unit.shown for unit in found.units] == ["bind.cpp", "csrc/host.cpp"]
+    assert found.archs == ()
+
+
+def one_component(backend: str, src: str, more: str = "") -> str:
+    return f'[torch]\nsrc = []\n[kernel.one]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n{more}'
+
+
+@pytest.mark.parametrize(
+    ("backend", "src", "rule"),
+    [
+        pytest.param(*case, marks=pytest.mark.rule(case[2], triggers=True))
+        for case in (
+            ("cpu", "a.cu", "KCI502"),
+            ("cpu", "a.rs", "KCI502"),
+            ("cpu", "a.c", "KCI502"),
+            ("cuda", "a.metal", "KCI502"),
+            ("cpu", "Makefile", "KCI502"),
+            ("cpu", "none.cpp", "KCI501"),
+        )
+    ],
+)
+def test_a_source_that_nothing_compiles_is_named(tmp_path: Path, backend: str, src: str, rule: str) -> None:
+    root = kernel(tmp_path, one_component(backend, src), *({src} - {"none.cpp"}))
+    compute = "cu130" if backend == "cuda" else backend
+    with pytest.raises(FindingsError, match=src) as caught:
+        collect(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path), quiet)
+    assert caught.value.diagnostics[0].rule == rule
+
+
+@pytest.mark.rule("KCI506", triggers=True)
+@pytest.mark.parametrize("key", ["cxx-flags", "cuda-flags"])
+def test_a_flag_with_a_line_break_is_refused(tmp_path: Path, key: str) -> None:
+    root = kernel(tmp_path, one_component("cuda", "a.cu", f'{key} = ["-DX\\nrule evil"]'), "a.cu")
+    with pytest.raises(FindingsError) as caught:
+        collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
+    assert caught.value.diagnostics[0].rule == "KCI506"
+
+
+@pytest.mark.rule("KCI503", triggers=True)
+def test_an_include_directory_outside_of_the_kernel_is_refused(tmp_path: Path) -> None:
+    root = kernel(tmp_path, one_component("cpu", "a.cpp", 'include = ["../.."]'), "a.cpp")
+    with pytest.raises(UnsafeError, match=r"kernel\.one\.include"):
+        collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet)
+
+
+@pytest.mark.rule("KCI508", triggers=True)
+def test_archs_that_the_toolkit_cannot_build_are_named(tmp_path: Path) -> None:
+    root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-capabilities = ["10.0a"]'), "a.cu")
+    with pytest.raises(FindingsError, match=r"kernel\.one asks for 10\.0a") as caught:
+        collect(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
+    assert caught.value.diagnostics[0].rule == "KCI508"
+
+
+def test_a_variant_with_every_component_left_out_is_refused(tmp_path: Path) -> None:
+    root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-minver = "13.2"'), "a.cu")
+    with pytest.raises(BuildFailedError, match="no component") as caught:
+        collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
+    assert "cuda-minver" in caught.value.hint
+
+
+def test_the_kernels_of_these_tests_have_what_they_name(tmp_path: Path) -> None:
+    for name in ("plus-one", "twice"):
+        root = copy_kernel(name, tmp_path)
+        for backend in ("cpu", "cuda"):
+            if build_of(root).components(backend):
+                compute = "cu130" if backend == "cuda" else backend
+                try:
+                    collect(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path), quiet)
+                except KciError as error:
+                    pytest.fail(f"{name} {backend}: {error.message}")

@@ -1,0 +1,199 @@
+"""Lints of build.toml: each speaks about its own example, is silent about the mended one, and points at the place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from config.examples import complete, with_examples
+from conftest import ROOT
+from kci.catalog.rows import Catalog
+from kci.config.file_lints import FILE_LINTS, repo_id_problem
+from kci.config.reader import parse_kernel
+from kci.config.source_lints import source_escapes
+from kci.diagnostics import Diagnostic, Severity, rules
+from kci.errors import FindingsError
+from kci.workspace.check import lint_kernel
+
+LINTS = ("KCI13", "KCI14", "KCI15", "KCI16", "KCI19")
+CONFORMANCE = ROOT.parent / "shared" / "conformance" / "variants.json"
+
+
+def lint(text: str, catalog: Catalog) -> list[Diagnostic]:
+    return lint_kernel(parse_kernel(text.encode()), catalog, None)
+
+
+def _cases(field: str, triggers: bool) -> list:
+    return [
+        pytest.param(rule.id, getattr(rule, field), id=rule.id, marks=pytest.mark.rule(rule.id, triggers=triggers))
+        for rule in with_examples(rules(), LINTS)
+    ]
+
+
+@pytest.mark.parametrize(("rule", "text"), _cases("bad", True))
+def test_a_rule_speaks_about_its_bad_example(rule: str, text: str, catalog: Catalog) -> None:
+    found = [item for item in lint(complete(text), catalog) if item.rule == rule]
+    assert found
+    assert all(item.line and item.column and item.hint for item in found)
+
+
+@pytest.mark.parametrize(("rule", "text"), _cases("good", False))
+def test_a_rule_is_silent_about_its_good_example(rule: str, text: str, catalog: Catalog) -> None:
+    assert [item for item in lint(complete(text), catalog) if item.rule == rule] == []
+
+
+HEAD = """\
+[general]
+name = "norm"
+version = 1
+edition = 5
+license = "mit"
+backends = ["cuda"]
+hub.repo-id = "acme/norm"
+"""
+
+
+def only(rule: str, found: list[Diagnostic]) -> list[tuple[int, int, int]]:
+    return [(item.line, item.column, item.end_column) for item in found if item.rule == rule]
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "place"),
+    [
+        ("KCI130", "[torch]\n[kernel]\n", (6, 13, 19)),
+        ("KCI131", '[torch]\n[kernel.a]\nbackend = "xpu"\ndepends = []\nsrc = []\n', (10, 11, 16)),
+        ("KCI135", '[general.cuda]\nmaxver = "13"\n[torch]\n', (9, 10, 14)),
+        ("KCI137", '[torch]\nsrc = ["a.cpp", "/etc/passwd"]\n', (9, 17, 30)),
+        ("KCI142", '[general.tpu]\npython-depends = ["einops"]\n[torch]\n', (9, 19, 27)),
+        ("KCI144", '[torch]\nstable-abi = { cuda = "3" }\n', (9, 23, 26)),
+    ],
+)
+def test_a_finding_points_at_the_value(rule: str, text: str, place: tuple[int, int, int], catalog: Catalog) -> None:
+    assert only(rule, lint(HEAD + text, catalog)) == [place]
+
+
+@pytest.mark.parametrize("name", ["cann", "neuron", "tpu"])
+@pytest.mark.rule("KCI130", triggers=True)
+def test_backends_without_components_get_their_own_hint(name: str, catalog: Catalog) -> None:
+    found = lint(HEAD.replace('"cuda"', f'"{name}"') + "[torch]\n", catalog)
+    assert "torch-noarch" in next(item.hint for item in found if item.rule == "KCI130")
+
+
+@pytest.mark.parametrize("table", ["[torch-noarch]\n", "[tvm-ffi]\nsrc = []\n"])
+@pytest.mark.rule("KCI130", triggers=False)
+def test_only_torch_kernels_need_a_component_per_backend(table: str, catalog: Catalog) -> None:
+    lint(HEAD + table, catalog)
+
+
+@pytest.mark.parametrize(
+    ("bound", "speaks"),
+    [
+        ('minver = "13"', False),  # 13.0 is not older than 13 in the reference either
+        ('minver = "13.0"', False),
+        ('minver = "13.0.0"', True),
+        ('minver = "12.6.1"', False),  # names another version than any toolchain
+        ('maxver = "13"', True),
+        ('maxver = "13.0.0"', False),
+        ('maxver = "13.0"', False),
+        ('maxver = " 13 "', True),
+    ],
+)
+def test_bounds_are_flagged_exactly_where_the_reference_decides_otherwise(
+    bound: str, speaks: bool, catalog: Catalog
+) -> None:
+    found = lint(HEAD + f"[general.cuda]\n{bound}\n[torch-noarch]\n", catalog)
+    assert bool(only("KCI135", found)) is speaks
+    assert not only("KCI133", found)
+
+
+def test_equal_bounds_are_not_inverted(catalog: Catalog) -> None:
+    found = lint(HEAD + '[general.cuda]\nminver = "13.0"\nmaxver = "13"\n[torch-noarch]\n', catalog)
+    assert not only("KCI133", found)
+
+
+@pytest.mark.parametrize("text", ["mit", "MIT", "Apache-2.0", "apache-2.0", "other", "OpenRAIL++", "MIT OR Apache-2.0",
+                                  "GPL-2.0-only WITH Classpath-exception-2.0", "LicenseRef-acme", "bsd"])  # fmt: skip
+@pytest.mark.rule("KCI141", triggers=False)
+def test_known_licences(text: str, catalog: Catalog) -> None:
+    lint(HEAD.replace('"mit"', json.dumps(text)) + "[torch-noarch]\n", catalog)
+
+
+@pytest.mark.parametrize("text", ["", " ", "MIT License", "apache 2", "(" * 500 + "MIT", "mit\\u0000", "not or and"])
+@pytest.mark.rule("KCI141", triggers=True)
+def test_unknown_licences(text: str, catalog: Catalog) -> None:
+    lint(HEAD.replace('"mit"', f'"{text}"') + "[torch-noarch]\n", catalog)
+
+
+@pytest.mark.parametrize("text", ["a/b", "acme/gated-norm", "A_c.me/x_1.2-y", "1/2"])
+def test_repository_ids(text: str) -> None:
+    assert repo_id_problem(text) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "norm", "/norm", "acme/", "a/b/c", "a b/c", "acme/-norm", "acme/norm.",
+     "a/b--c", "a/b..c", "a/norm.git", "https://x/y", "a/" + "b" * 97, "acme/ñ", "a/b\n"]
+)  # fmt: skip
+def test_texts_that_are_no_repository_id(text: str) -> None:
+    assert repo_id_problem(text)
+
+
+@pytest.mark.rule("KCI140", triggers=True)
+def test_the_repositories_of_kernel_dependencies_are_judged_too(catalog: Catalog) -> None:
+    found = lint(
+        HEAD + '[general.cuda]\nkernel-depends = [{ repo-id = "norm", version = 1 }]\n[torch-noarch]\n', catalog
+    )
+    assert only("KCI140", found) == [(9, 31, 37)]
+
+
+def test_a_dependency_in_the_wrong_list_is_told_where_it_belongs(catalog: Catalog) -> None:
+    found = lint(HEAD + 'python-depends = ["onednn", "einop"]\n[torch-noarch]\n', catalog)
+    hints = [item.hint for item in found if item.rule == "KCI142"]
+    assert hints == ["it belongs into `general.xpu.python-depends`", "did you mean `einops`?"]
+
+
+@pytest.mark.rule("KCI142", triggers=False)
+def test_names_for_neuron_are_never_resolved_and_not_judged(catalog: Catalog) -> None:
+    lint(HEAD + '[general.neuron]\npython-depends = ["whatever"]\n[torch-noarch]\n', catalog)
+
+
+@pytest.mark.parametrize(
+    ("path", "escapes"),
+    [
+        ("a.cpp", False), ("csrc/../a.cpp", False), ("./a.cpp", False), ("..a/b.cpp", False), ("../a.cpp", True),
+        ("csrc/../../a.cpp", True), ("/a.cpp", True), ("C:\\a.cpp", True), ("\\\\host\\a", True), ("..\\a.cpp", True),
+    ],
+)  # fmt: skip
+def test_paths_that_lead_out_of_the_kernel(path: str, escapes: bool) -> None:
+    made = parse_kernel((HEAD + f"[torch]\nsrc = [{json.dumps(path)}]\n").encode())
+    assert bool(list(source_escapes(made))) is escapes
+
+
+def test_every_lint_is_registered_once() -> None:
+    assert len(FILE_LINTS) == len(set(FILE_LINTS))
+
+
+@pytest.mark.skipif(not CONFORMANCE.is_file(), reason="the conformance cases are not beside this checkout")
+def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpose(catalog: Catalog) -> None:
+    wrong = {
+        "kernels/relu-invalid-capability": {"KCI150", "KCI155"},
+        "edge/36 cuda.minver > cuda.maxver": {"KCI133"},
+    }
+    for case in json.loads(CONFORMANCE.read_text())["cases"]:
+        try:
+            found = lint(case["build_toml"], catalog)
+        except FindingsError as error:
+            pytest.fail(f"{case['name']}: {error}")
+        errors = {item.rule for item in found if item.severity is Severity.ERROR}
+        assert errors == wrong.get(case["name"], set()), case["name"]
+
+
+def test_the_examples_of_this_project_are_clean(catalog: Catalog) -> None:
+    from kci.config.reader import read_kernel
+
+    for file in sorted((ROOT / "examples").glob("*/build.toml")):
+        made = read_kernel(file.parent)
+        found = lint_kernel(made, catalog, Path(file.parent))
+        assert [item for item in found if item.severity is not Severity.INFO] == []

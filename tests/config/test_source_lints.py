@@ -1,0 +1,155 @@
+"""Lints of the files that a build.toml names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kci.config.reader import Kernel, read_kernel
+from kci.config.source_lints import MAX_MISSING, lint_sources
+from kci.diagnostics import Diagnostic
+
+BUILD = """\
+[general]
+name = "norm"
+version = 1
+edition = 5
+license = "mit"
+backends = ["cuda"]
+
+[torch]
+src = ["torch-ext/binding.cpp"]
+{torch}
+
+[kernel.norm]
+backend = "cuda"
+depends = ["torch"]
+src = [{src}]
+{component}
+"""
+
+
+def make(
+    directory: Path, files: dict[str, str], src: list[str], *, torch: str = "", component: str = ""
+) -> tuple[Kernel, list[Diagnostic]]:
+    quoted = ", ".join(f'"{name}"' for name in src)
+    (directory / "build.toml").write_text(BUILD.format(src=quoted, torch=torch, component=component))
+    for name, text in {"torch-ext/binding.cpp": "", **files}.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
+    made = read_kernel(directory)
+    return made, lint_sources(made, directory)
+
+
+@pytest.mark.rule("KCI136", triggers=True)
+@pytest.mark.rule("KCI138", triggers=False)
+def test_a_missing_source_is_an_error_at_its_entry(tmp_path: Path) -> None:
+    _, found = make(tmp_path, {"csrc/a.cu": ""}, ["csrc/a.cu", "csrc/b.cu"])
+    assert [(item.rule, item.line, item.column) for item in found] == [("KCI136", 15, 21)]
+
+
+@pytest.mark.rule("KCI136", triggers=True)
+@pytest.mark.parametrize("name", ["csrc/*.cu", "", "nul\\u0000byte"])
+def test_patterns_and_impossible_names_do_not_exist(tmp_path: Path, name: str) -> None:
+    _, found = make(tmp_path, {"csrc/a.cu": ""}, [name])
+    assert [item.rule for item in found] == ["KCI136"]
+
+
+@pytest.mark.rule("KCI136", triggers=True)
+def test_thousands_of_missing_sources_are_counted_and_not_listed(tmp_path: Path) -> None:
+    _, found = make(tmp_path, {}, [f"csrc/{number}.cu" for number in range(3000)])
+    assert len(found) == MAX_MISSING + 1
+    assert found[-1].message == "2950 more sources do not exist"
+
+
+@pytest.mark.rule("KCI136", triggers=False)
+def test_what_escapes_is_not_looked_at(tmp_path: Path) -> None:
+    make(tmp_path, {}, ["../nowhere.cu", "/nowhere.cu"])
+
+
+@pytest.mark.rule("KCI138", triggers=True)
+def test_a_header_beside_its_source_has_to_be_listed(tmp_path: Path) -> None:
+    _, found = make(tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu"])
+    assert [(item.rule, item.line, item.column, item.hint) for item in found] == [
+        ("KCI138", 15, 8, 'add "csrc/a.h" to this `src`')
+    ]
+
+
+@pytest.mark.rule("KCI138", triggers=True)
+def test_headers_of_headers_are_followed_and_each_is_told_once(tmp_path: Path) -> None:
+    files = {
+        "csrc/a.cu": '#include "a.h"\n',
+        "csrc/b.cu": '#include "a.h"\n',
+        "csrc/a.h": '#include "sub/b.h"\n#include "a.h"\n',
+        "csrc/sub/b.h": '#include "../a.h"\n',
+    }
+    _, found = make(tmp_path, files, ["csrc/a.cu", "csrc/b.cu"])
+    assert [item.hint.split('"')[1] for item in found] == ["csrc/a.h", "csrc/sub/b.h"]
+
+
+@pytest.mark.rule("KCI138", triggers=True)
+@pytest.mark.parametrize(
+    ("where", "component"), [("include/x.h", 'include = ["include"]'), ("csrc/x.h", ""), ("src/x.h", "")]
+)
+def test_include_directories_and_csrc_are_searched(tmp_path: Path, where: str, component: str) -> None:
+    _, found = make(tmp_path, {"src/a.cu": '#  include  "x.h"', where: ""}, ["src/a.cu"], component=component)
+    assert [item.rule for item in found] == ["KCI138"]
+
+
+@pytest.mark.rule("KCI138", triggers=True)
+def test_a_header_without_any_binding_directory_is_found_through_torch_include(tmp_path: Path) -> None:
+    files = {"torch-ext/binding.cpp": '#include "x.h"', "inc/x.h": ""}
+    _, found = make(tmp_path, files, [], torch='include = ["inc"]')
+    assert [item.line for item in found] == [9]
+
+
+@pytest.mark.rule("KCI138", triggers=False)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#include <a.h>\n",
+        '// #include "a.h"\n',
+        '/* #include "a.h"\n#include "a.h" */\n',
+        'const char* text = "\\"; #include \\"a.h\\"";\n',
+        '#include "elsewhere.h"\n',
+        '#include "../../a.h"\n',
+        '#include "/etc/hostname"\n',
+        '#include "listed.h"\r\n',
+        "",
+    ],
+)
+def test_what_is_no_include_of_an_unlisted_header(tmp_path: Path, text: str) -> None:
+    outside = tmp_path / "a.h"
+    outside.write_text("")
+    directory = tmp_path / "kernel"
+    directory.mkdir()
+    files = {"csrc/a.cu": text, "csrc/a.h": "", "csrc/listed.h": ""}
+    make(directory, files, ["csrc/a.cu", "csrc/listed.h"])
+
+
+@pytest.mark.rule("KCI138", triggers=False)
+def test_headers_that_a_build_sees_anyway(tmp_path: Path) -> None:
+    files = {
+        "torch-ext/binding.cpp": '#include "registration.h"\n#include "data.inc"\n',
+        "torch-ext/registration.h": "",  # generated
+        "torch-ext/data.inc": "",  # an extension of pyext
+        "csrc/a.cu": '#include "../third/party/x.h"',
+        "third/party/x.h": "",  # a listed directory
+    }
+    make(tmp_path, files, ["csrc/a.cu", "third"], torch='pyext = ["py", "inc"]')
+
+
+@pytest.mark.rule("KCI138", triggers=True)
+def test_comments_and_line_endings_do_not_hide_an_include(tmp_path: Path) -> None:
+    text = '/* a */ // b\r\n"unclosed\r\n#include "a.h" // c\r\n'
+    make(tmp_path, {"csrc/a.cu": text, "csrc/a.h": ""}, ["csrc/a.cu"])
+
+
+def test_a_link_out_of_the_kernel_is_not_read(tmp_path: Path) -> None:
+    directory = tmp_path / "kernel"
+    (directory / "csrc").mkdir(parents=True)
+    (tmp_path / "secret.h").write_text('#include "a.h"\n')
+    (directory / "csrc" / "a.cu").symlink_to(tmp_path / "secret.h")
+    _, found = make(directory, {"csrc/a.h": ""}, ["csrc/a.cu"])
+    assert found == []

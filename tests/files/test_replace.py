@@ -1,0 +1,223 @@
+"""A directory or file is replaced whole, in one step, whatever happens to the process that does it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kci.errors import FindingsError
+from kci.files import replace
+from kci.files.lock import beside, locked
+from kci.files.replace import replacing, write_atomic
+
+
+def fill(directory: Path, **files: str) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_text(text)
+    return directory
+
+
+def contents(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted(directory.iterdir())}
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+@pytest.fixture(params=["one step", "two renames"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways of putting a directory in place of another."""
+    if request.param == "two renames":
+        monkeypatch.setattr(replace, "_exchange", lambda _one, _other: False)
+    return str(request.param)
+
+
+def test_this_system_exchanges_directories_in_one_step(tmp_path: Path) -> None:
+    one, other = fill(tmp_path / "one", a="1"), fill(tmp_path / "other", b="2")
+    assert replace._exchange(one, other)
+    assert (contents(one), contents(other)) == ({"b": "2"}, {"a": "1"})
+
+
+@pytest.mark.usefixtures("way")
+def test_an_older_directory_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="old", stale="")
+    with replacing(target) as made:
+        fill(made.staging, a="new")
+        assert contents(target) == {"a": "old", "stale": ""}
+        made.commit()
+    assert contents(target) == {"a": "new"}
+    assert names(tmp_path) == ["build"]
+
+
+@pytest.mark.usefixtures("way")
+def test_without_a_commit_everything_stays(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="old")
+    with replacing(target) as made:
+        fill(made.staging, a="half")
+    assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_two_renames_put_the_old_directory_back_when_the_second_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fill(tmp_path / "build", a="old")
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        if self.name.endswith(".new"):
+            raise OSError(28, "No space left on device")
+        return real(self, to)
+
+    monkeypatch.setattr(replace, "_exchange", lambda _one, _other: False)
+    monkeypatch.setattr(Path, "rename", rename)
+    with replacing(target) as made:
+        fill(made.staging, a="new")
+        with pytest.raises(FindingsError, match="No space left"):
+            made.commit()
+    assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_a_file_that_stood_where_a_directory_goes_is_no_surprise(tmp_path: Path) -> None:
+    target = tmp_path / "artifact.tar"
+    target.write_text("old")
+    with replacing(target) as made:
+        made.staging.write_text("new")
+        made.commit()
+    assert target.read_text() == "new"
+
+
+def test_a_death_between_the_renames_is_mended_by_the_next_process(tmp_path: Path) -> None:
+    target = tmp_path / "build"
+    fill(beside(target, "old"), a="old")
+    fill(beside(target, "new"), a="half")
+    said: list[str] = []
+    with replacing(target, said.append):
+        assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+    assert [line.split(":")[0].split(" ")[0] for line in said] == [str(target), "removed"]
+
+
+def test_a_death_after_the_exchange_leaves_the_new_directory(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="new")
+    fill(beside(target, "new"), a="old")
+    said: list[str] = []
+    with replacing(target, said.append):
+        pass
+    assert contents(target) == {"a": "new"}
+    assert names(tmp_path) == ["build"]
+    assert len(said) == 1
+
+
+def test_a_read_only_leftover_does_not_stay(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build", a="new")
+    inner = fill(beside(target, "new") / "inner", a="old")
+    inner.chmod(0o500)
+    with replacing(target):
+        pass
+    assert names(tmp_path) == ["build"]
+
+
+def test_everything_is_on_the_disk_before_the_name_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    real_fsync, real_exchange = os.fsync, replace._exchange
+
+    def fsync(handle: int) -> None:
+        events.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real_fsync(handle)
+
+    def exchange(one: Path, other: Path) -> bool:
+        events.append("exchange")
+        return real_exchange(one, other)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(replace, "_exchange", exchange)
+    target = fill(tmp_path / "build", a="old")
+    with replacing(target) as made:
+        fill(made.staging / "inner", a="1", b="2")
+        made.commit()
+    swap = events.index("exchange")
+    assert sorted(events[:swap]) == sorted(["a", "b", "inner", made.staging.name])
+    assert events[swap + 1 :] == [tmp_path.name]
+
+
+def test_a_disk_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FindingsError, match=r"cannot replace .*plan\.json: No space left"):
+        write_atomic(tmp_path / "plan.json", b"{}")
+    assert names(tmp_path) == []
+
+
+HOLD = """
+import sys, pathlib
+from kci.files.lock import locked
+with locked(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+ADD = """
+import sys, pathlib
+from kci.files.replace import replacing
+target = pathlib.Path(sys.argv[1])
+for number in range(20):
+    with replacing(target) as made:
+        made.staging.mkdir()
+        for file in target.iterdir():
+            (made.staging / file.name).write_text(file.read_text())
+        (made.staging / f"{sys.argv[2]}-{number}").write_text("x")
+        made.commit()
+"""
+
+
+def run(script: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_lock_ends_with_the_process_that_holds_it_and_leaves_nothing(tmp_path: Path) -> None:
+    target = tmp_path / "build"
+    with run(HOLD, target) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with run(HOLD, target) as waiter:
+            holder.kill()
+            assert waiter.stdout is not None
+            assert waiter.stdout.readline() == "held\n"
+            waiter.communicate("")
+    assert names(tmp_path) == []
+
+
+def test_who_waits_says_so(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def let_go(line: str) -> None:
+        said.append(line)
+        holder.communicate("")
+
+    with run(HOLD, tmp_path / "build") as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with locked(tmp_path / "build", let_go):
+            assert names(tmp_path) == [".kci-build.lock"]
+    assert said == [f"waiting for another kci that is busy with {tmp_path / 'build'}"]
+
+
+def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path: Path) -> None:
+    target = fill(tmp_path / "build")
+    writers = [run(ADD, target, name) for name in ("a", "b", "c")]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    for writer in writers:
+        writer.communicate()
+    assert len(names(target)) == 60
+    assert names(tmp_path) == ["build"]

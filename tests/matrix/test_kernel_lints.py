@@ -1,0 +1,183 @@
+"""Lints that know the toolkits and torch versions of a kernel's own matrix."""
+
+from __future__ import annotations
+
+import pytest
+
+from conftest import kernel, torch_kernel
+from kci.catalog.rows import Catalog
+from kci.catalog.toolkits import toolkits
+from kci.config.values import Version
+from kci.matrix.archs import component_archs, intersect_capabilities
+from kci.matrix.kernel_lints import MATRIX_LINTS, lint_matrix
+
+
+def lint(catalog: Catalog, capabilities: str, *, general: str = "", component: str = "") -> list[tuple[str, str]]:
+    parts = f'[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\ncuda-capabilities = [{capabilities}]\n{component}'
+    made = torch_kernel(["cuda"], general=general, components=parts)
+    return [(item.rule, item.message) for item in lint_matrix(made, catalog)]
+
+
+def rules_of(found: list[tuple[str, str]]) -> list[str]:
+    return [rule for rule, _ in found]
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ('"8.0", "9.0a"', []),
+        ('"7.5", "8.0", "9.0+PTX"', []),
+        ('"8.0", "9.0a", "12.0+PTX"', ["KCI153"]),
+        ('"8.0", "9.0", "9.0a"', ["KCI152"]),
+        ('"8.0", "10.1"', ["KCI151", "KCI153"]),
+        ('"8.0", "10.1", "11.0"', ["KCI153"]),  # both names of the same thing: only 12.6 has neither
+        ('"8.0", "11.8"', ["KCI150"]),
+        ('"8.0", "sm_90"', ["KCI150"]),
+        ('"8.0", "9.0b"', ["KCI150"]),
+        ('"8.0", "9.0f"', ["KCI150"]),  # 9.0 has no family
+        ('"7.0", "8.0"', ["KCI154"]),  # picked for 7.5, which CUDA 13 has, although CUDA 13 lacks 7.0
+        ('"7.0", "7.5", "8.0"', ["KCI151"]),
+        ('"5.0", "8.0"', ["KCI151", "KCI152"]),  # 12.6 could build it, but no default picks it
+        ('"8.0", "11.0+PTX"', ["KCI153"]),
+        ('"10.3", "8.0"', ["KCI152", "KCI153"]),
+        ('"6.0+PTX", "8.0"', ["KCI154"]),
+        ('"10.0a", "10.0"', ["KCI152", "KCI153", "KCI155"]),
+        ('"12.0f", "8.0"', ["KCI153"]),
+        ('"8.0", "8.0"', []),
+    ],
+)
+def test_what_is_said_about_a_list(catalog: Catalog, capabilities: str, expected: list[str]) -> None:
+    assert sorted(set(rules_of(lint(catalog, capabilities)))) == expected
+
+
+def test_toolkits_are_named_and_only_those_of_the_matrix(catalog: Catalog) -> None:
+    assert "CUDA 13.0, 13.2" in dict(lint(catalog, '"8.0", "10.1"'))["KCI151"]
+    assert "is called 11.0 at" in dict(lint(catalog, '"8.0", "10.1"'))["KCI151"]
+    assert "is gone at" in dict(lint(catalog, '"7.0", "7.5"'))["KCI151"]
+    older = '[general.cuda]\nmaxver = "12.9"\n'
+    assert rules_of(lint(catalog, '"7.0", "7.5", "8.0"', general=older)) == []
+    newer = '[general.cuda]\nminver = "13.0"\n'
+    assert rules_of(lint(catalog, '"8.0", "12.0"', general=newer)) == []
+
+
+def test_cuda_minver_narrows_the_toolkits_of_a_component(catalog: Catalog) -> None:
+    found = lint(catalog, '"10.0a"', component='cuda-minver = "13.0"\n')
+    assert rules_of(found) == ["KCI158"], "12.6 has no component left; the list itself is fine"
+
+
+def test_a_finding_points_at_the_entry(catalog: Catalog) -> None:
+    parts = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\ncuda-capabilities = [\n  "8.0",\n  "11.8",\n]\n'
+    found = lint_matrix(torch_kernel(["cuda"], components=parts), catalog)
+    assert [(item.line, item.column) for item in found] == [(17, 3)]
+
+
+@pytest.mark.rule("KCI150", triggers=True)
+@pytest.mark.parametrize("key", ["cuda_capabilities", "cuda-capabilities"])
+def test_the_list_of_a_noarch_kernel_is_judged_in_both_spellings(catalog: Catalog, key: str) -> None:
+    made = kernel(f"""
+        [general]
+        name = "py-only"
+        version = 1
+        edition = 5
+        license = "MIT"
+        backends = ["cuda"]
+        [torch-noarch]
+        {key} = ["8.0", "11.8"]
+        rocm_archs = ["gfx1151"]
+    """)
+    found = lint_matrix(made, catalog)
+    assert [(item.rule, item.line) for item in found] == [("KCI150", 9)]
+
+
+@pytest.mark.rule("KCI155", triggers=True)
+def test_rocm_lists_are_exact_and_an_empty_one_stops_the_build(catalog: Catalog) -> None:
+    parts = '[kernel.a]\nbackend = "rocm"\ndepends = []\nsrc = []\nrocm-archs = ["gfx940"]\n'
+    found = lint_matrix(torch_kernel(["rocm"], components=parts), catalog)
+    assert [item.rule for item in found] == ["KCI155", "KCI156"]
+    assert "ROCm 7.1, 7.2" in found[0].message
+
+
+@pytest.mark.rule("KCI158", triggers=True)
+@pytest.mark.rule("KCI157", triggers=False)
+def test_a_component_newer_than_every_toolkit_is_in_no_variant(catalog: Catalog) -> None:
+    parts = "".join(
+        f'[kernel.{name}]\nbackend = "cuda"\ndepends = []\nsrc = []\n{more}\n'
+        for name, more in (("a", ""), ("b", 'cuda-minver = "13.4"'))
+    )
+    found = lint_matrix(torch_kernel(["cuda"], components=parts), catalog)
+    assert [item.message for item in found] == ["component `b` is in no variant: CUDA 13.2 is the newest that is built"]
+
+
+@pytest.mark.rule("KCI160", triggers=True)
+def test_a_stable_abi_newer_than_some_rows_names_them(catalog: Catalog) -> None:
+    """XPU 2025.3 exists with torch 2.12 only, so an ABI of 2.13 cannot be built there."""
+    found = lint_matrix(torch_kernel(["xpu"], torch='stable-abi = { xpu = "2.13" }'), catalog)
+    assert [(item.rule, item.line) for item in found] == [("KCI160", 10)]
+    assert "1 of the xpu variants" in found[0].message
+    assert "torch 2.12" in found[0].message
+    assert found[0].hint == "ask for at most 2.12"
+
+
+@pytest.mark.rule("KCI160", triggers=True)
+def test_one_string_for_every_backend_is_one_finding(catalog: Catalog) -> None:
+    found = lint_matrix(torch_kernel(["cpu", "cuda"], torch='stable-abi = "2.14"'), catalog)
+    assert [item.rule for item in found] == ["KCI160"]
+
+
+@pytest.mark.rule("KCI160", triggers=False)
+def test_entries_for_undeclared_backends_do_not_count(catalog: Catalog) -> None:
+    lint_matrix(torch_kernel(["cuda"], torch='stable-abi = { cuda = "2.11", xpu = "2.99" }'), catalog)
+
+
+@pytest.mark.rule("KCI161", triggers=True)
+def test_torch_bounds_that_drop_everything_are_told_once(catalog: Catalog) -> None:
+    found = lint_matrix(torch_kernel(["cpu", "cuda"], torch='minver = "2.99"'), catalog)
+    assert [(item.rule, item.line) for item in found] == [("KCI161", 10)]
+    assert "torch 2.12, 2.13" in found[0].message
+
+
+@pytest.mark.rule("KCI161", triggers=False)
+@pytest.mark.parametrize(
+    "general", ['[general.cuda]\nminver = "13.2"\nmaxver = "12.6"\n', '[general.cuda]\nminver = "13.2"\n']
+)
+def test_inverted_bounds_are_another_rule_s_matter(catalog: Catalog, general: str) -> None:
+    lint_matrix(torch_kernel(["cuda"], general=general), catalog)
+
+
+@pytest.mark.rule("KCI161", triggers=False)
+def test_bounds_on_a_backend_that_is_not_declared_drop_nothing(catalog: Catalog) -> None:
+    lint_matrix(torch_kernel(["cpu"], general='[general.cuda]\nminver = "99"\n'), catalog)
+
+
+def test_every_lint_is_registered_once() -> None:
+    assert len(MATRIX_LINTS) == len(set(MATRIX_LINTS))
+
+
+@pytest.mark.parametrize(
+    ("capability", "since", "until"),
+    [("9.0", "11.8", None), ("9.0a", "12.1", None), ("10.1", "12.8", "13.0"), ("10.3", "12.9", None),
+     ("11.0", "13.0", None), ("12.0f", "12.9", None), ("12.0a+PTX", "12.8", None), ("7.2", "11.8", "13.0"),
+     ("3.5", "11.8", "12.1"), ("10.7", "13.4", None), ("8.8", "13.0", None)],
+)  # fmt: skip
+def test_what_each_toolkit_builds(capability: str, since: str, until: str | None) -> None:
+    for text in ("11.8", "12.1", "12.4", "12.6", "12.8", "12.9", "13.0", "13.2", "13.4", "13.5"):
+        version = Version.parse(text)
+        expected = Version.parse(since) <= version and (until is None or version < Version.parse(until))
+        assert toolkits().builds(capability, version) is expected, text
+
+
+def test_the_default_lists_can_be_built_by_their_toolkits(catalog: Catalog) -> None:
+    """Two tables that were taken from different places agree: no default asks a toolkit for what it lacks."""
+    made = torch_kernel(["cuda"]).build.kernel["cuda_part"]
+    for row in catalog.rows:
+        if row.backend == "cuda" and row.compute is not None:
+            for arch in component_archs(made, row.compute):
+                assert toolkits().builds(arch, row.compute), (arch, row.compute)
+
+
+def test_names_of_renamed_capabilities() -> None:
+    at_13, at_12 = Version.parse("13.0"), Version.parse("12.8")
+    assert toolkits().new_name("10.1a", at_13) == "11.0a"
+    assert toolkits().new_name("10.1", at_12) == "" == toolkits().new_name("10.0", at_13)
+    assert toolkits().old_name("11.0+PTX") == "10.1+PTX"
+    assert intersect_capabilities(["11.0a"], ["10.0", "11.0"]) == ("11.0a",)

@@ -1,0 +1,267 @@
+"""What kci.toml does to a plan, and the lints that know what cannot be meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from conftest import torch_kernel
+from kci.catalog.rows import Catalog
+from kci.catalog.runners import Runner, default_runners
+from kci.config.document import parse_document
+from kci.config.settings import FoundSettings, interpret_settings, parse_settings
+from kci.diagnostics import Diagnostic, rules
+from kci.errors import FindingsError
+from kci.matrix.selection import compute_matrix
+from kci.plan.github import github_matrix
+from kci.plan.legs import RunnerGroup, make_plan
+from kci.plan.machines import runners_from
+from kci.plan.settings_lints import SETTINGS_LINTS, is_cron, lint_settings
+
+
+def runners(text: str):
+    return runners_from(parse_settings(text.encode()))
+
+
+def test_nothing_changes_without_settings(catalog: Catalog) -> None:
+    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm", "metal"])], catalog)
+    assert make_plan(matrix, runners("")) == make_plan(matrix)
+
+
+def test_a_backend_goes_before_any_and_any_before_the_defaults() -> None:
+    made = runners("""
+        [runners.any.x86_64-linux]
+        labels = ["mine"]
+        memory-gb = 64
+        [runners.cuda.x86_64-linux]
+        group = "gpu"
+        price = 2
+        currency = "EUR"
+        pool-size = 3
+    """)
+    assert made.machine("cpu", "x86_64-linux") == Runner(("mine",), 4, 64)
+    assert made.machine("noarch", "x86_64-linux") == Runner(("mine",), 4, 64)
+    assert made.machine("cuda", "x86_64-linux") == Runner((), 4, 64, "gpu", 2.0, "EUR", 3)
+    assert made.machine("cuda", "aarch64-linux") == default_runners().runner["aarch64-linux"]
+    assert made.machine("cuda", "aarch64-windows") is None
+
+
+def test_keys_without_labels_describe_the_default_runner() -> None:
+    made = runners(
+        '[runners.any.x86_64-linux]\nprice = 0.5\ncurrency = "USD"\n[runners.any.aarch64-windows]\ncpus = 8\n'
+    )
+    machine = made.machine("cpu", "x86_64-linux")
+    assert machine is not None
+    assert (machine.labels, machine.price) == (("ubuntu-24.04",), 0.5)
+    assert made.machine("cpu", "aarch64-windows") is None, "nothing says which machine that is"
+
+
+def test_runners_that_test_have_no_defaults() -> None:
+    made = runners('[test.cuda.x86_64-linux]\nlabels = ["l4"]\n')
+    assert {place: runner.labels for place, runner in made.test.items()} == {("cuda", "x86_64-linux"): ("l4",)}
+
+
+def test_a_plan_has_the_runners_images_and_limits_of_its_settings(catalog: Catalog) -> None:
+    made = runners("""
+        [runners.cuda.x86_64-linux]
+        group = "gpu"
+        labels = ["big"]
+        [images.cuda]
+        x86_64-linux = "ghcr.io/acme/cuda:{compute}"
+        [images.xpu]
+        x86_64-linux = "ghcr.io/acme/xpu"
+        [[limits]]
+        timeout-minutes = 100
+        [[limits]]
+        kernel = "some-kernel"
+        backend = "xpu"
+        max-jobs = 1
+        [[limits]]
+        kernel = "other-kernel"
+        timeout-minutes = 1
+    """)
+    plan = make_plan(compute_matrix([torch_kernel(["cuda", "xpu"])], catalog), made)
+    legs = {leg.variant: leg for leg in plan.legs}
+    cuda, arm = legs["torch213-cxx11-cu130-x86_64-linux"], legs["torch213-cxx11-cu130-aarch64-linux"]
+    assert (cuda.runner, cuda.image, cuda.timeout) == (RunnerGroup("gpu", ("big",)), "ghcr.io/acme/cuda:13.0", 100)
+    assert (arm.runner, arm.image) == (("ubuntu-24.04-arm",), "docker.io/pytorch/manylinuxaarch64-builder:cuda13.0")
+    xpu = legs["torch213-cxx11-xpu20260-x86_64-linux"]
+    assert (xpu.image, xpu.max_jobs, xpu.cores, xpu.timeout) == ("ghcr.io/acme/xpu", 1, None, 100)
+    include = json.loads(github_matrix(plan))["include"]
+    by_variant = {entry["variant"]: entry for entry in include}
+    assert by_variant[cuda.variant]["runner"] == {"group": "gpu", "labels": ["big"]}
+    assert by_variant[xpu.variant]["max_jobs"] == 1
+    assert "cores" not in by_variant[xpu.variant]
+    assert "max_jobs" not in by_variant[cuda.variant]
+
+
+KERNEL = """\
+[general]
+name = "norm"
+version = 1
+edition = 5
+license = "mit"
+backends = ["cpu"]
+hub.repo-id = "acme/norm"
+[torch]
+[kernel.a]
+backend = "cpu"
+depends = ["torch"]
+src = []
+"""
+
+
+def test_the_commands_use_it(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "norm").mkdir()
+    (tmp_path / "norm" / "build.toml").write_text(KERNEL)
+    (tmp_path / "kci.toml").write_text(
+        'catalog = "2026-09-02"\n[tiers.mine]\nonly = ["*-x86_64-linux"]\n'
+        '[runners.any.x86_64-linux]\ngroup = "g"\nlabels = ["mine"]\n'
+    )
+    plan = kci("plan", tmp_path / "norm", "--tier", "mine")
+    assert plan.code == 0
+    assert "group:g mine" in plan.stdout
+    assert "ubuntu" not in plan.stdout
+    names = kci("matrix", tmp_path / "norm", "--tier", "mine", "--format", "names").stdout.split()
+    assert names == ["torch213-cxx11-cpu-x86_64-linux", "torch214-cxx11-cpu-x86_64-linux"]
+    assert json.loads(kci("matrix", tmp_path / "norm", "--tier", "mine", "--format", "json").stdout)["tier"] == "mine"
+    assert json.loads(kci("matrix", tmp_path / "norm", "--format", "github").stdout)["include"][0]["runner"]
+    older = kci("matrix", tmp_path / "norm", "--catalog", "2026-03-25", "--format", "names").stdout
+    assert "torch214" not in older, "the command line goes before the file"
+    wrong = kci("plan", tmp_path / "norm", "--tier", "min")
+    assert (wrong.code, "did you mean `mine`?" in wrong.stderr) == (2, True)
+    (tmp_path / "kci.toml").write_text("[tiers]\nmine = 1\n")
+    broken = kci("plan", tmp_path / "norm")
+    assert broken.code == 1
+    assert "kci.toml:2:8: error[KCI103]" in broken.stderr
+
+
+# --- lints ------------------------------------------------------------------------------------------------------------
+
+
+def lint(text: str, kernels: set[str] | None = None) -> list[Diagnostic]:
+    document = parse_document(text.encode(), "kci.toml")
+    try:
+        settings = interpret_settings(document)
+    except FindingsError as error:
+        return list(error.diagnostics)
+    return lint_settings(FoundSettings(settings, Path(), document), kernels)
+
+
+def _cases(field: str, triggers: bool) -> list:
+    return [
+        pytest.param(rule.id, getattr(rule, field), id=rule.id, marks=pytest.mark.rule(rule.id, triggers=triggers))
+        for rule in rules().values()
+        if rule.id.startswith(("KCI32", "KCI33")) and rule.bad
+    ]
+
+
+@pytest.mark.parametrize(("rule", "text"), _cases("bad", True))
+def test_a_rule_speaks_about_its_bad_example_and_points_at_it(rule: str, text: str) -> None:
+    found = lint(text)
+    assert [item.rule for item in found] == [rule]
+    assert found[0].line
+
+
+@pytest.mark.parametrize(("rule", "text"), _cases("good", False))
+def test_a_rule_is_silent_about_its_good_example(rule: str, text: str) -> None:
+    assert lint(text) == []
+
+
+@pytest.mark.rule("KCI326", triggers=True)
+def test_a_limit_for_a_kernel_that_is_not_there() -> None:
+    found = lint('[[limits]]\nkernel = "flash-atn"\nmax-jobs = 1\n', {"flash-attn", "relu"})
+    assert [(item.rule, item.hint) for item in found] == [("KCI326", "did you mean `flash-attn`?")]
+
+
+@pytest.mark.rule("KCI326", triggers=True)
+def test_an_overlay_for_a_kernel_that_does_not_exist() -> None:
+    text = '[[overlay]]\nkernel = "flash-atn"\n[[overlay]]\nkernel = "flash-attn"\n[[overlay]]\n'
+    assert [(item.rule, item.line) for item in lint(text, {"flash-attn"})] == [("KCI326", 2)]
+
+
+@pytest.mark.rule("KCI326", triggers=False)
+def test_limits_are_not_judged_where_nobody_looked_for_kernels() -> None:
+    assert lint('[[limits]]\nkernel = "flash-atn"\nmax-jobs = 1\n') == []
+    assert lint('[[limits]]\nkernel = "relu"\nmax-jobs = 1\n', {"relu"}) == []
+
+
+@pytest.mark.rule("KCI322", triggers=True)
+@pytest.mark.parametrize("label", ["", " a", "a\\nb", "a,b", "x" * 300, "${{ x }}", "ñ"])
+def test_labels_that_no_runner_has(label: str) -> None:
+    assert [item.rule for item in lint(f'[runners.any.x86_64-linux]\nlabels = ["{label}"]\n')] == ["KCI322"]
+    assert "KCI322" in [item.rule for item in lint(f'[test.any.x86_64-linux]\ngroup = "{label}"\n')]
+
+
+@pytest.mark.rule("KCI323", triggers=False)
+@pytest.mark.parametrize(
+    "keys",
+    ['labels = ["ubuntu-24.04-16core"]', 'labels = ["ubuntu-24.4", "self-hosted"]',
+     'labels = ["ubuntu-24.4"]\ngroup = "g"', 'labels = ["my-ubuntu"]', 'labels = ["Ubuntu-24.04"]',
+     'labels = ["gpu-t4-4-core"]'],
+)  # fmt: skip
+def test_labels_of_ones_own_are_left_alone(keys: str) -> None:
+    assert lint(f"[runners.any.x86_64-linux]\n{keys}\n") == []
+
+
+@pytest.mark.rule("KCI324", triggers=False)
+def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
+    assert lint('[runners.any.x86_64-linux]\ncurrency = "USD"\n[runners.cuda.x86_64-linux]\nprice = 1\n') == []
+
+
+@pytest.mark.rule("KCI330", triggers=True)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[runners.any.x86_64-linux]\ncpus = 0\n",
+        "[runners.any.x86_64-linux]\nlabels = []\n",
+        '[runners.any.x86_64-linux]\nprice = -1\ncurrency = "USD"\n',
+        '[runners.any.x86_64-linux]\nprice = nan\ncurrency = "USD"\n',
+        '[runners.any.x86_64-linux]\nprice = inf\ncurrency = "USD"\n',
+        "[[limits]]\ntimeout-minutes = 0\n",
+        '[images.cpu]\nx86_64-linux = "Not An Image"\n',
+        '[schedule]\ntimezone = "Mars/Olympus"\n',
+        '[actions."actions/checkout"]\nsha = "v4"\n',
+        '[actions."checkout"]\nsha = "0000000000000000000000000000000000000000"\n',
+        '[publish]\nrepo-prefix = "acme/norm"\n',
+        '[publish]\nbranch = "a..b"\n',
+    ],
+)
+def test_impossible_values(text: str) -> None:
+    found = lint(text)
+    assert [item.rule for item in found] == ["KCI330"]
+    assert found[0].line
+
+
+@pytest.mark.rule("KCI331", triggers=False)
+def test_the_entry_for_any_backend_may_have_the_labels() -> None:
+    any_machine = '[runners.any.aarch64-windows]\nlabels = ["arm"]\n'
+    assert lint(f"{any_machine}[runners.cuda.aarch64-windows]\ncpus = 8\n") == []
+
+
+@pytest.mark.rule("KCI331", triggers=True)
+def test_a_testing_machine_needs_labels_everywhere() -> None:
+    assert [item.rule for item in lint("[test.cuda.x86_64-linux]\ncpus = 8\n")] == ["KCI331"]
+
+
+@pytest.mark.parametrize(
+    "line", ["17 4 * * 1", "*/15 * * * *", "0 0 1,15 * MON-FRI", "5 4 * jan-mar sun", "0-59/5 0 * * 0"]
+)
+def test_cron_lines(line: str) -> None:
+    assert is_cron(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 7", "@daily",
+             "5-1 * * * *", "*/0 * * * *", "a * * * *", "1-2-3 * * * *", "-1 * * * *", "٣ * * * *"],
+)  # fmt: skip
+def test_lines_that_are_no_cron(line: str) -> None:
+    assert not is_cron(line)
+
+
+def test_every_lint_is_registered_once() -> None:
+    assert len(SETTINGS_LINTS) == len(set(SETTINGS_LINTS))
