@@ -20,7 +20,7 @@ from common import (
     text_input,
     words_input,
 )
-from kci.render.workflow import is_hosted
+from kci.catalog.runners import is_hosted
 
 
 def main() -> None:

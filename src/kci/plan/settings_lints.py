@@ -10,12 +10,12 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from kci.catalog.runners import default_runners, hosted_labels
+from kci.catalog.runners import default_runners, hosted_runners
 from kci.config.document import Document, KeyPath
 from kci.config.settings import FoundSettings, Machine, MachinesByBackend, Settings, by_name
 from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Tier
-from kci.suggest import one_of, suggestion
+from kci.suggest import nearest
 
 
 class _Subject(NamedTuple):
@@ -74,9 +74,9 @@ def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
             continue
         for index, label in enumerate(machine.labels or ()):
-            if label.lower() in hosted_labels() or not label.startswith(("ubuntu-", "macos-", "windows-")):
+            if label.lower() in hosted_runners().labels or not label.startswith(("ubuntu-", "macos-", "windows-")):
                 continue
-            near = difflib.get_close_matches(label[:100], sorted(hosted_labels()), n=1, cutoff=0.85)
+            near = difflib.get_close_matches(label[:100], sorted(hosted_runners().labels), n=1, cutoff=0.85)
             if near and len(label) <= len(near[0]) + 1:
                 message = f"GitHub hosts no runner {label[:60]!r}: without a runner of one's own, jobs wait for ever"
                 yield subject.at((*path, "labels", index), "KCI323", message, f"did you mean `{near[0]}`?")
@@ -125,7 +125,7 @@ def unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
     ]
     for path, name in meant:
         if name is not None and name not in subject.kernels:
-            yield subject.at(path, "KCI326", f"no kernel here is named {name[:60]!r}", _near(name, subject.kernels))
+            yield subject.at(path, "KCI326", f"no kernel here is named {name[:60]!r}", nearest(name, subject.kernels))
 
 
 def limit_empty(subject: _Subject) -> Iterator[Diagnostic]:
@@ -157,7 +157,7 @@ def tier_unknown(subject: _Subject) -> Iterator[Diagnostic]:
         ("schedule", subject.settings.schedule.tier),
     ):
         if tier not in known:
-            yield subject.at((key, "tier"), "KCI329", f"there is no tier {tier[:60]!r}", _near(tier, known))
+            yield subject.at((key, "tier"), "KCI329", f"there is no tier {tier[:60]!r}", nearest(tier, known))
 
 
 def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
@@ -261,10 +261,6 @@ def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
                 f"nothing says which machine this is, and kci knows none for {path[2]} here: the entry does nothing"
             )
             yield subject.at_key(path, "KCI331", message, "add `labels` or `group`")
-
-
-def _near(word: str, known: Collection[str]) -> str:
-    return suggestion(word, sorted(known)) or one_of(sorted(known)[:20])
 
 
 def _machines(name: str, table: MachinesByBackend) -> Iterator[tuple[KeyPath, Machine]]:
