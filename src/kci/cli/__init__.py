@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 
 import click
 
-from kci import __version__
 from kci.errors import KciError
 from kci.suggest import suggestion
+from kci.version import __version__
 
 COMMANDS = {
     "run": "do the whole job here: plan, build, merge, verify",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kci.cli import Options
 from kci.diagnostics import Diagnostic, Severity, render_github, render_text
 from kci.errors import KciError
 
@@ -27,6 +28,16 @@ def print_error(error: KciError) -> None:
     if os.environ.get("GITHUB_ACTIONS") == "true" and not error.diagnostics:
         message = error.message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
         click.echo(f"::error::{message}", err=True)
+
+
+def progress_log(options: Options) -> Callable[[str], None]:
+    """Takes lines of progress, and shows them on stderr unless kci is to be quiet."""
+
+    def log(line: str) -> None:
+        if not options.quiet:
+            click.echo(line, err=True)
+
+    return log
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False) -> None:
