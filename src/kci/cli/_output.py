@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from kci.cli import Options
 from kci.diagnostics import Diagnostic, Severity, render_github, render_text
@@ -52,6 +53,25 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False)
         click.echo(text.replace(mark, styled, 1), err=True)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             click.echo(render_github(diagnostic), err=True)
+
+
+MANY = 3
+"""Findings of one rule that are shown one by one where they are not the answer."""
+
+
+def print_grouped(diagnostics: Sequence[Diagnostic], *, quiet: bool = False) -> None:
+    """Show what reading found beside an answer: many findings of one rule are one line, since one cause made them."""
+    by_rule: dict[str, list[Diagnostic]] = {}
+    for diagnostic in diagnostics:
+        by_rule.setdefault(diagnostic.rule, []).append(diagnostic)
+    for same in by_rule.values():
+        if len(same) <= MANY:
+            print_diagnostics(same, quiet=quiet)
+            continue
+        first = same[0]
+        message = f"{first.message} (this file and {len(same) - 1} more)"
+        hint = f"{first.hint}; `kci check` lists them all" if first.hint else "`kci check` lists them all"
+        print_diagnostics([replace(first, message=message, hint=hint)], quiet=quiet)
 
 
 def source_line(diagnostic: Diagnostic, cache: dict[str, list[str]]) -> str | None:

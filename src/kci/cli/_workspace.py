@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kci.cli import Options
-from kci.cli._output import print_diagnostics
+from kci.cli._output import print_grouped
 from kci.matrix.names import SYSTEMS
 from kci.matrix.variants import Tier
 from kci.workspace.choice import BACKENDS, Choice
@@ -47,5 +47,5 @@ def opened(options: Options, kernels: Sequence[str], catalog: str | None) -> Wor
         KciError: see `open_workspace`.
     """
     workspace = open_workspace(kernels, catalog=catalog)
-    print_diagnostics(workspace.diagnostics, quiet=options.quiet)
+    print_grouped(workspace.diagnostics, quiet=options.quiet)
     return workspace

@@ -28,6 +28,8 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """The number of matrices that the workflow file has; None for as many as are needed."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
+    without_component: frozenset[tuple[str, str]] = frozenset()
+    """The variants (kernel and name) of a compiled kernel that no component is for; nothing can build them."""
     fingerprints: Mapping[tuple[str, str], str] | None = None
     """What each variant (kernel and name) is made from."""
     commit: str | None = None
@@ -76,6 +78,8 @@ def make_plan(
         planned: list[str] = []
         for name, variant in each_once(kernel):
             found = place(variant, runners, container=options.container, kernel=kernel.name, durations=durations)
+            if (kernel.name, name) in options.without_component:
+                found = Unplaced("KCI130", f"no component of the kernel is for {variant.backend}")
             if isinstance(found, Unplaced):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
                 continue

@@ -5,7 +5,6 @@ One function per rule, each a generator of diagnostics; `SETTINGS_LINTS` is the 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
@@ -167,8 +166,8 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
     for path, machine in subject.machines():
         for key, number in (("cpus", machine.cpus), ("memory-gb", machine.memory_gb), ("pool-size", machine.pool_size)):
             values.append(((*path, key), number is None or number >= 1, "at least 1"))
-        price_ok = machine.price is None or (math.isfinite(machine.price) and machine.price >= 0)
-        values.append(((*path, "price"), price_ok, "a number that is not negative"))
+        price_ok = machine.price is None or 0 <= machine.price <= _MOST_EXPENSIVE  # false for NaN too
+        values.append(((*path, "price"), price_ok, f"a number from 0 to {_MOST_EXPENSIVE}"))
         if machine.labels == () and machine.group is None:
             values.append(((*path, "labels"), False, "at least one label"))
     for index, limit in enumerate(settings.limits):
@@ -198,6 +197,9 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
         if not fine:
             yield subject.at(path, "KCI330", f"`{'.'.join(map(str, path))[:100]}` must be {expected}")
 
+
+_MOST_EXPENSIVE = 1_000_000
+"""An hour of no machine costs more, in any currency; what does is a slip that would make every sum meaningless."""
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 _AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"

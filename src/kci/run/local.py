@@ -21,7 +21,6 @@ from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Files
-from kci.plan.legs import Unplaced, place
 from kci.run.one_variant import BuildOptions, make_variant_dir
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import Manifest
@@ -82,17 +81,18 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     Raises:
         KciError: as `plan_run`: what cannot be planned cannot be run here either.
     """
-    plan_run(workspace, PlanRequest(choice=choice))
+    left_out = plan_run(workspace, PlanRequest(choice=choice, container=False)).plan.left_out
+    # This machine is there already: it needs no runner.
+    reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
     system = this_system()
     found: list[Outcome] = []
     for kernel in workspace.matrix(choice).kernels:
         for variant in _each_once(kernel, system):
             outcome = Outcome(kernel.name, variant)
-            placed = place(variant, workspace.runners, container=False, kernel=kernel.name)
             if variant.kind is not Kind.NOARCH and variant.system != system:
                 outcome.state, outcome.note = OutcomeState.LEFT, f"needs {_article(variant.system)} machine"
-            elif isinstance(placed, Unplaced) and placed.rule != "KCI301":  # this machine needs no runner
-                outcome.state, outcome.note = OutcomeState.LEFT, f"{placed.rule}: {placed.reason}"
+            elif reason := reasons.get((kernel.name, variant.name)):
+                outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.reason}"
             found.append(outcome)
     return found
 

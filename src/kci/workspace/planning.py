@@ -11,6 +11,7 @@ import msgspec
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
+from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Tier
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate
@@ -103,7 +104,12 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     matrix = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(matrix, request.choice)
-    options = PlanOptions(container=request.container, grouping=request.grouping, shards=request.shards)
+    options = PlanOptions(
+        container=request.container,
+        grouping=request.grouping,
+        shards=request.shards,
+        without_component=_without_component(workspace, matrix),
+    )
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request.choice, request.affected)
@@ -123,6 +129,17 @@ def _refuse_faulty(workspace: Workspace) -> None:
     if found:
         hint = "mend them, or name other kernels; `kci check` shows all that is said about them"
         raise FindingsError(f"nothing is planned: {found[0].message}", hint=hint, diagnostics=found)
+
+
+def _without_component(workspace: Workspace, matrix: Matrix) -> frozenset[tuple[str, str]]:
+    """The variants that are Python only by accident: a declared backend of a [torch] kernel has no component."""
+    compiled = {kernel.directory for kernel in workspace.kernels if kernel.build.torch_noarch is None}
+    return frozenset(
+        (kernel.name, variant.name)
+        for kernel in matrix.kernels
+        for variant in kernel.variants
+        if kernel.path in compiled and variant.kind is Kind.NOARCH
+    )
 
 
 def _narrowed(workspace: Workspace, matrix: Matrix, choice: Choice, base: str) -> tuple[Matrix, list[Touch]]:
