@@ -5,7 +5,6 @@ stdout carries the answer and nothing else; diagnostics, progress and errors go 
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -104,7 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that interface and error say."""
     from click.exceptions import Exit
 
-    gc.set_threshold(100_000)  # most commands end before a collection would pay for itself
     try:
         result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
         sys.stdout.flush()

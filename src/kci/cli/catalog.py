@@ -65,7 +65,7 @@ def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
     if where is None:
         return list(rows)
     from kci.catalog.overlay import FIELDS, subject
-    from kci.workspace.choice import expression
+    from kci.catalog.where import expression
 
     test = expression(where, FIELDS).over([subject(row) for row in rows])
     return [row for row in rows if test(subject(row))]

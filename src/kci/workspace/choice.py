@@ -6,12 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kci.catalog.comparisons import WhereError
-from kci.catalog.where import Where, parse_where
 from kci.config.values import Backend
-from kci.diagnostics import printable
 from kci.errors import UsageError
-from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope
 from kci.matrix.names import SYSTEMS
 from kci.matrix.selection import Narrow
 from kci.matrix.variants import Tier
@@ -50,22 +46,14 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
             for name in given:
                 if name not in known:
                     raise UsageError(f"{name[:60]!r} is not a {kind}", hint=nearest(name, known))
+        if not (self.filtered or scopes):
+            return []
+        from kci.catalog.where import expression  # noqa: PLC0415
+        from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope  # noqa: PLC0415  - start-up
+
         narrow = [by_scope(scopes)] if scopes else []
         if self.systems or self.backends or self.only:
             narrow.append(by_choice(systems=self.systems, backends=self.backends, only=self.only))
         if self.where is not None:
             narrow.append(by_expression(expression(self.where, FIELDS)))
         return narrow
-
-
-def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
-    """Read an expression that a person typed.
-
-    Raises:
-        UsageError: it is none; the message shows where.
-    """
-    try:
-        return parse_where(text, fields)
-    except WhereError as error:
-        excerpt = f"\n  {printable(text)}\n  {' ' * error.column}^"
-        raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from kci.catalog.overlay import Overlay, overlays_of
 from kci.catalog.rows import Catalog, load_catalog
-from kci.catalog.runners import Runners
 from kci.config.discover import find_kernels, read_kernels
 from kci.config.reader import Kernel
 from kci.config.settings import FoundSettings, settings_for
@@ -24,16 +22,19 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError
 from kci.matrix.names import this_system
 from kci.matrix.selection import Narrow, compute_matrix
-from kci.matrix.tiers import TierDefinition, narrowing, tier_of
 from kci.matrix.variants import Matrix, Tier, Variant
 from kci.suggest import nearest, suggestion
 from kci.workspace.choice import BACKENDS, Choice
 
+if TYPE_CHECKING:
+    from kci.catalog.overlay import Overlay
+    from kci.catalog.runners import Runners
+    from kci.matrix.tiers import TierDefinition
+
 _ALL = Choice()
 
 
-@dataclass(frozen=True)
-class Workspace:
+class Workspace(msgspec.Struct, frozen=True, dict=True):
     """Kernels and everything that decides about them. Open one with `open_workspace`."""
 
     kernels: tuple[Kernel, ...]
@@ -42,7 +43,7 @@ class Workspace:
     catalog: Catalog
     overlays: tuple[tuple[str | None, Overlay], ...] = ()
     """The overlays of kci.toml, each with its kernel's name or None for every kernel."""
-    scopes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    scopes: Mapping[str, Sequence[str]] = {}
     """Backends by kernel directory, from arguments such as `kernels/relu[cuda]`."""
     catalog_name: str | None = None
     """The edition or file that was named in place of kci.toml's; None if none was."""
@@ -95,8 +96,7 @@ class Workspace:
             UsageError: the choice names something that does not exist.
             FindingsError: a custom tier of kci.toml cannot be read.
         """
-        tier = tier_of(choice.tier, self.settings)
-        return self._matrix(tier, choice, explain=explain, thinned=True)
+        return self._matrix(self._tier(choice.tier), choice, explain=explain, thinned=True)
 
     def whole(self, choice: Choice = _ALL) -> Matrix:
         """What the tier is a part of: a custom tier without thinning; for `pr` the release.
@@ -104,13 +104,22 @@ class Workspace:
         Raises:
             KciError: see `matrix`.
         """
-        tier = tier_of(choice.tier, self.settings)
+        tier = self._tier(choice.tier)
         return self._matrix(Tier.RELEASE if tier is Tier.PR else tier, choice, explain=False, thinned=False)
+
+    def _tier(self, name: str) -> Tier | TierDefinition:
+        if name in list(Tier):
+            return Tier(name)
+        from kci.matrix.tiers import tier_of  # noqa: PLC0415  - most runs have no custom tier
+
+        return tier_of(name, self.settings)
 
     def _matrix(self, tier: Tier | TierDefinition, choice: Choice, *, explain: bool, thinned: bool) -> Matrix:
         filters = choice.filters(self.scopes)
         if isinstance(tier, Tier):
             return self._compute(tier, filters, explain=explain)
+        from kci.matrix.tiers import narrowing  # noqa: PLC0415
+
         filters = [*narrowing(tier, thinned=thinned), *filters]
         return msgspec.structs.replace(self._compute(tier.base, filters, explain=explain), tier=tier.name)
 
@@ -119,7 +128,7 @@ class Workspace:
 
     def of(self, kernels: Sequence[Kernel]) -> Workspace:
         """The same workspace with other kernels: some of its own, or the same ones as they were once."""
-        return replace(self, kernels=tuple(kernels))
+        return msgspec.structs.replace(self, kernels=tuple(kernels))
 
     def require_variants(self, matrix: Matrix, choice: Choice) -> None:
         """Refuse a selection that selects nothing: in CI it would be a green run that built nothing.
@@ -166,7 +175,7 @@ class Workspace:
         """
         kernel = kernel or self.only_kernel()
         tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
-        one = replace(self.of([kernel]), scopes={})
+        one = msgspec.structs.replace(self.of([kernel]), scopes={})
         variants = [variant for item in tiers for variant in one.matrix(Choice(tier=item)).kernels[0].variants]
         for variant in sorted(variants, key=lambda item: item.system != this_system()):
             if variant.name == name:
@@ -224,15 +233,24 @@ def assemble(
     settings = settings_for(places)
     _require_valid(settings)
     rows = load_catalog(catalog or settings.catalog)
-    overlays = tuple(overlays_of(settings))
+    overlays = _overlays(settings)
     return Workspace(tuple(kernels), settings, rows, overlays, scopes or {}, catalog)
+
+
+def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]:
+    if not settings.settings.overlay:
+        return ()
+    from kci.catalog.overlay import overlays_of  # noqa: PLC0415  - most repositories have none
+
+    return tuple(overlays_of(settings))
 
 
 def _require_valid(settings: FoundSettings) -> None:
     """Errors of kci.toml stop every command that uses it, as `kci check` would."""
     if settings.document is None:
         return
-    from kci.plan.settings_lints import lint_settings  # noqa: PLC0415  - most kernels have no kci.toml
+    from kci.matrix.tiers import tier_of  # noqa: PLC0415  - most kernels have no kci.toml
+    from kci.plan.settings_lints import lint_settings  # noqa: PLC0415
 
     found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR]
     for name in settings.settings.tiers:
