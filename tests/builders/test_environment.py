@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from kci.builders.environment import COMPLETE, Environment, ensure, isolated, ow
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
+from kci.files.lock import locked
 from wheels import make_wheel, only_wheels, torch_wheel
 
 
@@ -154,14 +154,16 @@ def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "ensure(isolated(Path(sys.argv[1]), '2.13', 'cpu'), lambda line: print(line, flush=True))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    lock = tmp_path / "envs"
-    while first.poll() is None and not list(lock.glob("*.lock")):
-        time.sleep(0.01)
-    second = subprocess.run(command, capture_output=True, text=True, check=True)
-    out, _ = first.communicate()
-    assert first.returncode == 0
-    assert (out + second.stdout).count("installing torch") == 1
+    root = isolated(tmp_path, "2.13", "cpu").root
+    assert root is not None
+    with locked(root):  # until both of them have asked for it
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        for process in both:
+            assert process.stdout is not None
+            assert "waiting for another kci" in process.stdout.readline()
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert "".join(said).count("installing torch") == 1
 
 
 # --- what is really there ---
