@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kci.files.lock import locked
 from kci.render.pins import find_pins
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,23 @@ def offline_pip(checkout: Path, into: Path) -> dict[str, str]:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(into), str(checkout), "hatchling"]
     subprocess.run(command, check=True, capture_output=True)
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
+
+
+def installed(checkout: Path, shared: Path) -> Path:
+    """An environment as `actions/run.sh` makes it, made once for all workers of a test run.
+
+    Args:
+        checkout: see `copy_checkout`.
+        shared: a folder that the workers have in common.
+    """
+    root = shared / "kci-of-the-actions"
+    with locked(root):
+        if not (root / "complete").exists():
+            for command in (["-m", "venv", root], ["-m", "pip", "install", "--quiet", "--no-compile", checkout]):
+                python = root / "bin" / "python" if "pip" in command else sys.executable
+                subprocess.run([python, "-I", *command], check=True, capture_output=True)
+            (root / "complete").touch()
+    return root
 
 
 def commit_all(repository: Path) -> None:

@@ -32,7 +32,8 @@ def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
 
 def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path) -> None:
     venv, torch, ninja = isolated(tmp_path, "2.13", "cu130").setup()
-    assert venv[:3] == [sys.executable, "-m", "venv"]
+    assert venv[1:3] == ["-m", "venv"]
+    assert Path(venv[0]).is_relative_to(sys.base_prefix), "the environment outlives the one that this Python is in"
     assert torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/cu130", "torch==2.13.0+cu130"]
     assert "--no-deps" in torch
     assert torch[torch.index("--only-binary") + 1] == ":all:"
@@ -104,6 +105,7 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert "cannot be reached" in said[0]
     assert environment.root is not None
     marker = (environment.root / COMPLETE).stat().st_mtime_ns
+    assert sys.prefix == sys.base_prefix or sys.prefix not in (environment.root / "pyvenv.cfg").read_text()
     assert marker >= max(path.stat().st_mtime_ns for path in environment.torch.rglob("*.py"))
     said.clear()
     ensure(isolated(tmp_path, "2.13", "cpu"), said.append)
