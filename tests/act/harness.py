@@ -70,8 +70,8 @@ def offline_pip(checkout: Path, into: Path) -> dict[str, str]:
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
 
 
-def installed(checkout: Path, shared: Path) -> Path:
-    """An environment as `actions/run.sh` makes it, made once for all workers of a test run.
+def installed(checkout: Path, shared: Path) -> dict[str, str]:
+    """Environment variables with which jobs find kci installed, once for all workers of a test run.
 
     Args:
         checkout: see `copy_checkout`.
@@ -84,7 +84,7 @@ def installed(checkout: Path, shared: Path) -> Path:
                 python = root / "bin" / "python" if "pip" in command else sys.executable
                 subprocess.run([python, "-I", *command], check=True, capture_output=True)
             (root / "complete").touch()
-    return root
+    return {"KCI_ACT_INSTALLED": str(root), "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh")}
 
 
 def commit_all(repository: Path) -> None:

@@ -55,7 +55,7 @@ def test_the_examples_workflow_builds_merges_and_loads(
         scratch,
         checkout=checkout,
         payload={"inputs": {"tier": "release", "only": only, "backends": ""}},
-        env={"KCI_CACHE": str(torch_cache), "KCI_ACT_INSTALLED": str(installed(checkout, shared_by_workers))},
+        env={"KCI_CACHE": str(torch_cache), **installed(checkout, shared_by_workers)},
     )
     built = [f"build {kernel} {variant}" for kernel, variants in legs.items() for variant in variants]
     assert run.jobs == dict.fromkeys(sorted([*built, "kci", "merge", "plan"]), "success"), run.log

@@ -44,7 +44,7 @@ class Runner(NamedTuple):
 def runner(tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path) -> Runner:
     """Jobs find kci installed; see `installing`."""
     checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
-    return Runner(checkout, {"KCI_ACT_INSTALLED": str(installed(checkout, shared_by_workers))})
+    return Runner(checkout, installed(checkout, shared_by_workers))
 
 
 @pytest.fixture
