@@ -15,7 +15,7 @@ from kci.catalog.rows import Catalog, load_catalog
 from kci.config.reader import Kernel, parse_kernel
 from kci.matrix import selection
 from kci.matrix.variants import Dropped
-from kci.plan import legs
+from kci.plan import forks, legs
 from kci.plan.plan import LeftOut
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -122,7 +122,8 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     recorded = _Recorded(diagnostics.rules())
     monkeypatch.setattr(diagnostics, "rules", lambda: recorded)  # `finding` looks rules up there
     monkeypatch.setattr(selection, "Dropped", recorded.noting(Dropped))
-    monkeypatch.setattr(legs, "LeftOut", recorded.noting(LeftOut))
+    for module in (legs, forks):
+        monkeypatch.setattr(module, "LeftOut", recorded.noting(LeftOut))
     yield
     for mark in marks:
         for rule in mark.args:

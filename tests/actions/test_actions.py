@@ -194,7 +194,10 @@ def test_a_failing_build_prints_how_to_do_the_same_with_the_same_limit(runner: R
 
 
 def test_nothing_to_do(runner: Runner, repository: Path) -> None:
-    plan = runner.run("plan", repository, only="nothing-like-this")
+    refused = runner.run("plan", repository, only="nothing-like-this")
+    assert refused.code == 1, "a filter that selects nothing is no green run"
+    assert "nothing is selected" in refused.log
+    plan = runner.run("plan", repository, only="nothing-like-this", allow_empty="true")
     assert plan.code == 0, plan.log
     assert plan.outputs["has-work"] == "false"
     assert json.loads(plan.outputs["matrix"]) == {"include": []}

@@ -177,7 +177,10 @@ def test_every_lint_is_registered_once() -> None:
 
 def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpose(catalog: Catalog) -> None:
     wrong = {
-        "kernels/relu-invalid-capability": {"KCI150", "KCI155"},
+        "kernels/relu-invalid-capability": {"KCI130", "KCI155"},
+        "kernels/relu-torch-stable-abi": {"KCI130"},
+        "edge/16 stable-abi all + backend without component": {"KCI130"},
+        "edge/30 [torch] minver on a kernel with no component at all": {"KCI130"},
         "edge/36 cuda.minver > cuda.maxver": {"KCI133"},
     }
     for case in cases():

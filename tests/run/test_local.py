@@ -14,13 +14,12 @@ import pytest
 
 from cli.runner import kci
 from conftest import ROOT
-from kci.catalog.rows import load_catalog
-from kci.config.reader import Kernel, read_kernel
-from kci.matrix.selection import compute_matrix
-from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here
-from kci.run.make_variant import BuildOptions
+from kci.run.local import KEPT_BUILDS, Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
+from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
+from kci.workspace.choice import Choice
+from kci.workspace.workspace import open_workspace
 
 SWIGLU = ROOT / "examples" / "swiglu"
 NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
@@ -33,10 +32,10 @@ def kernel_dir(tmp_path: Path) -> Path:
 
 
 def run(directory: Path, tree: Path, cache: Path, changed: object = None) -> RunResult:
-    kernel: Kernel = read_kernel(directory)
-    outcomes = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    workspace = open_workspace([directory])
+    outcomes = outcomes_of(workspace, Choice())
     tell = changed if callable(changed) else lambda _outcome: None
-    return run_here([kernel], outcomes, {kernel.build.name: tree}, BuildOptions(cache), tell)
+    return run_here(workspace, outcomes, tree_places(workspace, tree), BuildOptions(cache), tell)
 
 
 def states(result: RunResult) -> dict[str, OutcomeState]:
@@ -65,7 +64,7 @@ def test_a_rerun_takes_over_what_still_holds(kernel_dir: Path, tmp_path: Path) -
 
 def test_a_kept_variant_that_was_tampered_with_is_built_again(kernel_dir: Path, tmp_path: Path) -> None:
     run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    (kept,) = (tmp_path / "cache" / "run").glob("*/torch-cpu/__init__.py")
+    (kept,) = (tmp_path / "cache" / "run").glob("*/*/torch-cpu/__init__.py")
     kept.write_text("import os\n")
     again = states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache"))
     assert again == {
@@ -98,8 +97,7 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
 
 
 def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> None:
-    kernel = read_kernel(ROOT / "examples" / "relu")
-    found = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    found = outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
     notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is OutcomeState.LEFT}
     assert notes["torch213-cxx11-cpu-aarch64-linux"] == "needs an aarch64-linux machine"
     waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
@@ -108,18 +106,18 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> N
 
 
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:
-    kernel = read_kernel(kernel_dir)
-    outcomes = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    workspace = open_workspace([kernel_dir])
+    outcomes = outcomes_of(workspace, Choice())
     outcomes[0].state = OutcomeState.LEFT
-    result = run_here(
-        [kernel], outcomes, {"swiglu": tmp_path / "tree"}, BuildOptions(tmp_path / "cache"), lambda _: None
-    )
+    trees = {"swiglu": tmp_path / "tree"}
+    result = run_here(workspace, outcomes, trees, BuildOptions(tmp_path / "cache"), lambda _: None)
     (tree,) = result.trees
     assert tree.manifest.missing == ("torch-cpu",)
     assert not tree.manifest.complete
     assert tree.findings == ()
 
 
+@pytest.mark.rule("KCI217", triggers=False)
 def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) -> None:
     result = kci("run", kernel_dir, "--cache", tmp_path / "cache")
     assert result.code == 0, result.stderr
@@ -140,8 +138,20 @@ def test_several_kernels_get_a_folder_each(kernel_dir: Path, tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == ["other", "swiglu"]
 
 
-def test_nothing_selected_is_wrong_usage(kernel_dir: Path) -> None:
-    assert kci("run", kernel_dir, "--only", "nothing-*").code == 2
+@pytest.mark.rule("KCI217", triggers=True)
+def test_nothing_selected_is_no_success(kernel_dir: Path) -> None:
+    result = kci("run", kernel_dir, "--only", "TORCH-C*")
+    assert result.code == 1
+    assert "did you mean `torch-cpu`?" in result.stderr
+
+
+def test_builds_of_older_sources_do_not_pile_up(kernel_dir: Path, tmp_path: Path) -> None:
+    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
+    for number in range(KEPT_BUILDS + 2):
+        source.write_text(f"NUMBER = {number}\n")
+        run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+        assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text() == f"NUMBER = {number}\n"
+    assert len(list((tmp_path / "cache" / "run").glob("*/*/torch-cpu"))) == KEPT_BUILDS
 
 
 def test_only_variants_for_other_machines_is_exit_3(tmp_path: Path) -> None:
