@@ -45,7 +45,7 @@ class Runner:
         env |= {f"KCI_INPUT_{name.upper()}": value for name, value in inputs.items()} | (extra or {})
         done = subprocess.run(
             ["bash", str(self.checkout / "actions" / "run.sh"), action],
-            cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600,
+            cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         return Done(done.returncode, done.stdout, _outputs(output), summary.read_text() if summary.exists() else "")
 

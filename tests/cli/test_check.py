@@ -189,7 +189,7 @@ def sarif_multitool(request: pytest.FixtureRequest) -> Path:
     if not (package / "sarif-2.1.0.json").exists():
         command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund"]
         command.append("@microsoft/sarif-multitool-linux@5.7.0")
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip("the npm registry cannot be reached")
     return package
@@ -219,7 +219,7 @@ def test_github_code_scanning_would_take_it(tmp_path: Path, sarif_multitool: Pat
         (tmp_path / "log.sarif").write_text(text, encoding="utf-8")
         command = [program, "validate", tmp_path / "log.sarif", "--rule-kind", "Sarif;Ghas", "--output", "out.sarif"]
         command += ["--log", "ForceOverwrite"]
-        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=120)
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
         (run,) = json.loads((tmp_path / "out.sarif").read_text(encoding="utf-8-sig"))["runs"]
         return [f"{item['ruleId']} {item['message']}" for item in run["results"] if item.get("level") == "error"]
 
