@@ -1,7 +1,7 @@
 """Lints of the files that a build.toml names: are they there, inside the kernel, and all that a build needs.
 
-The reference builds in a sandbox in which only files named in a `src` list are visible (format section 8.1), so that a
-header that happens to lie beside a source is not enough.
+The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header that happens
+to lie beside a source is not enough (docs/format.md#visible-files).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, finding
 
 GENERATED = frozenset({"torch-ext/registration.h"})
-"""Headers that the generated project brings along (format section 8.1)."""
+"""Headers that the generated project brings along (docs/format.md#visible-files)."""
 
 MAX_MISSING = 50
 """How many missing sources of a file are named one by one."""

@@ -110,7 +110,7 @@ def _spread_stable_abi(edits: _Edits, build: Build) -> None:
 
 
 def _respell_noarch(edits: _Edits) -> None:
-    """Write the list keys of `[torch-noarch]` as the reference reads them (format section 1.7)."""
+    """Write the list keys of `[torch-noarch]` as the reference reads them (docs/format.md#key-spelling)."""
     table = edits.document.data.get("torch-noarch", {})
     for name in ("cuda-capabilities", "rocm-archs"):
         if name in table:
