@@ -18,7 +18,7 @@ _GPU_COMPILERS = {
 }
 
 MANYLINUX_GLIBC = Version.parse("2.28")
-"""What published kernels may need at most (format section 6.1)."""
+"""What published kernels may need at most (docs/format.md#system-libraries)."""
 
 
 def cxx_compiler() -> tuple[str, ...]:
