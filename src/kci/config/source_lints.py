@@ -20,6 +20,9 @@ from kci.config.model import DEFAULT_PYEXT
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, finding
 
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+"""How to open a source: as bytes, which only Windows has to be told."""
+
 GENERATED = frozenset({"torch-ext/registration.h"})
 """Headers that the generated project brings along (docs/format.md#visible-files)."""
 
@@ -196,7 +199,7 @@ class _Includes:
             if not file.endswith(_SCANNED) or not self.is_inside(file, path):
                 return []
             # The plainest calls that there are: a kernel may have tens of thousands of sources.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, _READ)
             try:
                 raw = os.read(descriptor, _BLOCK)
                 if len(raw) == _BLOCK:
