@@ -12,6 +12,8 @@ import pytest
 
 from render.cases import GOLDEN
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[2]
 ACTIONS = [ROOT / "action.yml", ROOT / "plan" / "action.yml", ROOT / "merge" / "action.yml"]
 STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
