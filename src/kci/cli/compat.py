@@ -7,17 +7,13 @@ from typing import Any
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import CommandGroup, Options
 from kci.cli._kernels import selected_matrix, selection_options
 from kci.cli._output import table, to_json
 from kci.errors import UsageError
 
 
-class _Group(click.Group):
-    command_class = Command
-
-
-@click.group("compat", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("compat", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """The scheduled side: what should be published against what is."""
 
