@@ -38,8 +38,9 @@ lint: $(VENV)/.dev  ## style, and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-types: $(VENV)/.dev  ## the strict type checker
+types: $(VENV)/.dev  ## the strict type checker, for the system here and for Windows
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 
 format: $(VENV)/.dev  ## mend what can be mended by machine
 	$(BIN)/ruff check --fix .

@@ -1,6 +1,6 @@
-"""Writes docs/rules.md from the rule texts and docs/cli.md from the help of the commands.
+"""Writes docs/rules.md from the rule texts, docs/cli.md from the help of the commands, and the drawing in docs/house.md.
 
-python bin/gen_docs.py            writes both
+python bin/gen_docs.py            writes them
 python bin/gen_docs.py --check    writes nothing; exit 1 and a diff if one is not what it should be
 """
 
@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 
 import click
+
+from drawing import drawn
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -98,7 +100,12 @@ def _block(path: str, command: click.Command) -> str:
 
 def pages() -> dict[Path, str]:
     """Each generated page and what it has to be."""
-    return {DOCS / "rules.md": rules_page(), DOCS / "cli.md": cli_page()}
+    house = DOCS / "house.md"
+    return {
+        DOCS / "rules.md": rules_page(),
+        DOCS / "cli.md": cli_page(),
+        house: drawn(house.read_text(encoding="utf-8")),
+    }
 
 
 def main(arguments: list[str]) -> int:

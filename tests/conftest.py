@@ -46,8 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
-    """The default edition."""
-    return load_catalog()
+    """An edition that tests can count on, whichever is the default."""
+    return load_catalog("2026-08-20")
 
 
 @pytest.fixture(scope="session")
@@ -130,7 +130,25 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
             assert (rule in recorded.asked) is mark.kwargs["triggers"], f"{rule}: {mark.kwargs}"
 
 
+PORTABLE_ROOMS = {"catalog", "config", "matrix", "plan", "render"}
+"""Rooms of functions from values to values; what of their tests needs no file runs on every system."""
+
+OF_ONE_SYSTEM = {"torch", "network", "slow", "programs"}
+FILES = {"tmp_path", "tmp_path_factory", "tmpdir", "capfd", "torch_cache", "torch_python"}
+"""Fixtures that stand for the file system and for programs."""
+
+
+def is_portable(item: pytest.Item) -> bool:
+    """Whether a test of this room asks for nothing that differs between systems."""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    marks = {mark.name for mark in item.iter_markers()}
+    return item.path.parent.name in PORTABLE_ROOMS and not fixtures & FILES and not marks & OF_ONE_SYSTEM
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if is_portable(item):
+            item.add_marker(pytest.mark.portable)
     if config.getoption("--list-rule-marks"):
         marks = [mark for item in items for mark in item.iter_markers("rule")]
         for line in sorted({f"rule {rule} {mark.kwargs['triggers']}" for mark in marks for rule in mark.args}):

@@ -6,8 +6,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from conftest import ROOT
 from kci.diagnostics import rules
 
@@ -21,9 +19,3 @@ def test_generated_pages_are_up_to_date() -> None:
 def test_every_rule_is_on_the_page() -> None:
     page = (ROOT / "docs" / "rules.md").read_text(encoding="utf-8")
     assert re.findall(r"^### (KCI[0-9]{3}) ", page, re.MULTILINE) == list(rules())
-
-
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target

@@ -101,7 +101,7 @@ class Binary:
 
 
 def check_manylinux(binary: Binary) -> None:
-    """The caps of manylinux_2_28 (format section 6.2)."""
+    """The caps of manylinux_2_28 (docs/format.md#system-libraries)."""
     assert binary.newest("GLIBC") <= (2, 28)
     assert binary.newest("GLIBCXX") <= (3, 4, 24)
     assert binary.newest("CXXABI") <= (1, 3, 11)

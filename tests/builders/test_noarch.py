@@ -187,7 +187,7 @@ def test_an_id_that_does_not_fit_never_reaches_generated_code(tmp_path: Path, ke
         )
 
 
-# A torch that says which backend it has, in the words of each backend. Earlier ones win (format section 8.5).
+# A torch that says which backend it has, in the words of each backend. Earlier ones win (docs/format.md#ops).
 FAKE_TORCH = """
 class ops: pass
 class _Ops:

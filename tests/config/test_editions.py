@@ -1,4 +1,4 @@
-"""Which edition a file is, and what is said about files of older ones: format sections 1.2 and 1.9, trap 2."""
+"""Which edition a file is, and what is said about files of older ones (docs/format.md#editions)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build.toml may say: format section 1, and what is said about one that says something else."""
+"""What a build.toml may say (docs/format.md#build-toml), and what is said about one that says something else."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
         update.write_update(tmp_path / "build.toml", planned)
 
 
-# --- section 1 and the traps that touch reading -----------------------------------------------------------------------
+# --- what is easily read wrong ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
         GOOD.replace("version = 1", "version = 0"),
         GOOD.replace('license = "x"', 'license = ""'),
         GOOD + "stable-abi = {}",
-        HEAD + 'python-depends = ["no-such-package"]\n[torch]\n',  # trap 11: names are looked up later
+        HEAD + 'python-depends = ["no-such-package"]\n[torch]\n',  # docs/format.md#dependencies
         HEAD + "[general.cuda]\nminver = '13.2'\nmaxver = '12.6'\n[torch]\n",
         HEAD + "[general.neuron]\n[general.xpu]\n[general.tpu]\n[torch-noarch]\n",
         HEAD + "[tvm-ffi]\nsrc = []\n",

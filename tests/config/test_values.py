@@ -1,4 +1,4 @@
-"""Versions, names, URLs and the stable ABI: format sections 1.6 and 1.8."""
+"""Versions, names, URLs and the stable ABI (docs/format.md#values)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_no_version(text: str) -> None:
 
 
 def test_versions_compare_by_number_whatever_their_spelling() -> None:
-    """Trap 5: the reference's other reader compares texts, so that 13 excludes 13.0."""
+    """The reference's other reader compares texts, so that 13 excludes 13.0 (docs/format.md#version-bounds)."""
     assert Version.parse("13") == Version.parse("13.0") == Version.parse("13.0.0")
     assert Version.parse("2.10") > Version.parse("2.9")
     assert str(Version.parse(" 13.0 ")) == "13.0"

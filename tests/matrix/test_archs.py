@@ -1,4 +1,4 @@
-"""Which archs a component is built for (format sections 2.6 to 2.8)."""
+"""Which archs a component is built for (docs/format.md#cuda-capabilities)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities, natural, variant_archs
 from kci.matrix.names import Kind
 
-# What the reference's own code gives, by list and toolkit (section 2.6).
+# What the reference's own code gives, by list and toolkit (docs/format.md#cuda-capabilities).
 TABLE = [
     ("8.0 9.0a 12.0+PTX", "8.0 9.0a", "8.0 9.0a 12.0+PTX", "8.0 9.0a 12.0+PTX"),
     ("7.5 8.0 8.6 9.0 9.0a", "7.5 8.0 8.6 9.0a", "7.5 8.0 8.6 9.0a", "7.5 8.0 8.6 9.0a"),

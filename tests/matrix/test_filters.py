@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conftest import torch_kernel
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.rows import Catalog, interpret_edition
 from kci.catalog.where import parse_where
+from kci.config.document import parse_document
 from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope, subject
 from kci.matrix.selection import Narrow, select
 from kci.matrix.variants import Tier
@@ -66,13 +67,31 @@ def test_an_expression_sees_every_field(catalog: Catalog, text: str, expected: s
     assert left(catalog, *narrow) == {name.format("x86_64-linux") for name in expected}
 
 
+ROWS = """
+name = "rows"
+as-of = 2026-01-01
+source = "this test"
+
+[[row]]
+torch = "2.14"
+backend = "cpu"
+systems = ["x86_64-linux"]
+
+[[row]]
+torch = "2.13"
+backend = "xpu"
+compute = ["2026.0.0"]
+systems = ["x86_64-linux"]
+"""
+
+
 def test_newest_is_meant_among_what_the_filters_before_left() -> None:
-    """No oneAPI is known for torch 2.14, so the newest torch of all has no XPU variant, and the newest of XPU has."""
-    made, newer = torch_kernel(["cpu", "xpu"]), load_catalog("2026-09-02")
+    """The newest torch of all has no XPU variant here, and the newest of XPU has."""
+    made, rows = torch_kernel(["cpu", "xpu"]), interpret_edition(parse_document(ROWS.encode(), "rows.toml"))
     newest = by_expression(parse_where("torch == newest", FIELDS))
-    found = select(made, newer, narrow=[newest]).variants
+    found = select(made, rows, narrow=[newest]).variants
     assert {(variant.backend, variant.torch) for variant in found} == {("cpu", "2.14")}
-    found = select(made, newer, narrow=[by_choice(backends=["xpu"]), newest]).variants
+    found = select(made, rows, narrow=[by_choice(backends=["xpu"]), newest]).variants
     assert {(variant.backend, variant.torch) for variant in found} == {("xpu", "2.13")}
 
 

@@ -1,4 +1,4 @@
-"""The name grammar (format section 2.3)."""
+"""The name grammar (docs/format.md#variant-names)."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def test_widening_bounds_removes_no_variant(
     wide_torch = (min(torch[0], more_torch[0]), max(torch[1], more_torch[1]))
     wide_cuda = (min(cuda[0], more_cuda[0]), max(cuda[1], more_cuda[1]))
     # Rows that are not bundled can win a stable ABI collapse and then fall to the bundle filter, as in the reference
-    # (trap 4: the collapse comes first), so this holds for a table in which every row is bundled.
+    # (docs/format.md#selection: the collapse comes first), so this holds for a table in which every row is bundled.
     bundled = replace(catalog, rows=tuple(replace(row, bundled=True) for row in catalog.rows))
     narrow = select(bounded(backends, stable, torch, cuda), bundled).variants
     wide = select(bounded(backends, stable, wide_torch, wide_cuda), bundled).variants

@@ -1,4 +1,4 @@
-"""Which variants a kernel has, and why not the others (format sections 2.1 to 2.5)."""
+"""Which variants a kernel has, and why not the others (docs/format.md#selection)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_bounds_compare_as_versions_and_name_their_line(
 
 
 def test_a_maxver_without_a_minor_keeps_its_toolkit(catalog: Catalog) -> None:
-    """Trap 5: the reference compares text and would drop CUDA 13.0 here."""
+    """The reference compares text and would drop CUDA 13.0 here (docs/format.md#version-bounds)."""
     made = torch_kernel(["cuda"], general='[general.cuda]\nminver = "13"\nmaxver = "13"')
     assert {variant.compute for variant in select(made, catalog).variants} == {"13.0"}
 
@@ -123,7 +123,7 @@ def test_the_collapse_comes_before_the_bundle_filter(catalog: Catalog) -> None:
 
 
 def test_a_backend_without_a_component_turns_noarch(catalog: Catalog) -> None:
-    """Trap 6."""
+    """As in the reference (docs/format.md#selection)."""
     made = torch_kernel(["cpu", "cuda"], components='[kernel.one]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n')
     assert "torch-cpu" in names(made, catalog, system="x86_64-linux")
 

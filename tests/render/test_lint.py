@@ -12,10 +12,16 @@ import pytest
 
 from render.cases import GOLDEN
 
+pytestmark = pytest.mark.programs
+
 ROOT = Path(__file__).parents[2]
 ACTIONS = [ROOT / "action.yml", ROOT / "plan" / "action.yml", ROOT / "merge" / "action.yml"]
 STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
-WORKFLOWS = sorted(GOLDEN.glob("*/kci*.yml"))
+OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+RENDERED = sorted(GOLDEN.glob("*/kci*.yml"))
+WORKFLOWS = [*RENDERED, *OWN]
+DEPENDABOT = ROOT / ".github" / "dependabot.yml"
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
 
 ALLOWED = {"self-hosted-runner", "unpinned-uses"}
 """Ignored on purpose: kci's own actions follow their major tag until a committed file pins them, and a static matrix
@@ -36,12 +42,13 @@ def run(*command: object) -> subprocess.CompletedProcess[str]:
 
 def zizmor(*options: str) -> list[dict]:
     strict = ["--offline", "--strict-collection", "--persona", "auditor", "--no-progress", "--format", "json"]
-    done = run(program("zizmor"), *strict, *options, *WORKFLOWS, *ACTIONS)
+    done = run(program("zizmor"), *strict, *options, *WORKFLOWS, *ACTIONS, DEPENDABOT)
     return json.loads(done.stdout)
 
 
 def test_there_is_something_to_lint() -> None:
-    assert len(WORKFLOWS) >= 8
+    assert len(RENDERED) >= 8
+    assert [file.name for file in OWN] == ["ci.yml", "kci-compat.yml", "kci.yml", "release.yml"]
 
 
 def test_zizmor_finds_nothing() -> None:
@@ -53,8 +60,18 @@ def test_only_the_documented_findings_are_ignored() -> None:
     assert {item["ident"] for item in found} == ALLOWED
 
 
-@pytest.mark.parametrize(("schema", "files"), [("github-workflows", WORKFLOWS), ("github-actions", ACTIONS)])
+@pytest.mark.parametrize(
+    ("schema", "files"),
+    [
+        ("github-workflows", WORKFLOWS),
+        ("github-actions", ACTIONS),
+        ("github-issue-forms", FORMS),
+        ("github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
+        ("dependabot", [DEPENDABOT]),
+    ],
+)
 def test_schemas(schema: str, files: list[Path]) -> None:
+    assert files
     done = run(program("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", *files)
     assert done.returncode == 0, done.stdout
 

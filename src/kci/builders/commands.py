@@ -1,6 +1,6 @@
 """The command lines of a native build: compile, link, and the stub library.
 
-Where a flag is not obvious the reason stands beside it; the rules are those of the format, sections 8.2 and 8.3.
+Where a flag is not obvious the reason stands beside it; the rules are those of docs/format.md#flags.
 ninja runs in the work directory, and everything that a command names lies there: the kernel, torch and the rest are
 links (`links`). No path of this machine is on a command line then, so none gets into a binary, and the same C++ sources
 give the same bytes wherever they are compiled (nvcc still makes some names from the directory). nvcc hands its options
@@ -38,7 +38,7 @@ STUBS = {"cuda": "torch_cuda", "rocm": "torch_hip"}
 """Torch's library for a GPU backend, for which an empty one stands in; see `link_command`."""
 
 PYTHON_ABI = "0x03090000"
-"""The limited API of CPython 3.9, the oldest that kernels promise to work with (format section 6.1)."""
+"""The limited API of CPython 3.9, the oldest that kernels promise to work with (docs/format.md#python-abi)."""
 
 
 _BACKEND_DEFINES = {
@@ -47,7 +47,7 @@ _BACKEND_DEFINES = {
     # Torch's `cpp_extension` gives the last two to the C++ sources of a ROCm extension as well.
     "rocm": ("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
 }
-"""What a kernel's sources can ask for the backend with (format section 8.2)."""
+"""What a kernel's sources can ask for the backend with (docs/format.md#defines)."""
 
 
 class Toolchain(msgspec.Struct, frozen=True):
@@ -150,7 +150,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str]) -> li
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
-    """The flags of nvcc for archs: machine code for each, and PTX on top for one with `+PTX` (format section 2.6)."""
+    """The flags of nvcc for archs: machine code, and PTX on top with `+PTX` (docs/format.md#cuda-capabilities)."""
     flags: list[str] = []
     for arch in archs:
         number = arch.removesuffix("+PTX").replace(".", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 from typing import NoReturn
 
 from kci.builders.process import run
@@ -18,7 +19,7 @@ _GPU_COMPILERS = {
 }
 
 MANYLINUX_GLIBC = Version.parse("2.28")
-"""What published kernels may need at most (format section 6.1)."""
+"""What published kernels may need at most (docs/format.md#system-libraries)."""
 
 
 def cxx_compiler() -> tuple[str, ...]:
@@ -52,6 +53,8 @@ def version_line(cxx: tuple[str, ...]) -> str:
 
 def glibc_is_newer() -> bool:
     """Whether this machine's glibc is newer than what published kernels may need."""
+    if sys.platform == "win32":
+        return False
     try:
         name = os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (AttributeError, ValueError, OSError):

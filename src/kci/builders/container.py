@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -112,7 +113,8 @@ def docker_command(
     if not _IMAGE.fullmatch(image):
         raise UsageError(f"{image!r} is not the name of an image", hint="write it as registry/name:tag or name@digest")
     arguments = [ENGINE, "run", "--rm", "--init", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
-    arguments.append(f"--user={os.getuid()}:{os.getgid()}")
+    if sys.platform != "win32":
+        arguments.append(f"--user={os.getuid()}:{os.getgid()}")
     for mount in sorted({item.path: item for item in sorted(mounts)}.values()):
         arguments.append(_mount(mount))
     for name in sorted(environment):

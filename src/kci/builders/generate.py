@@ -1,6 +1,6 @@
 """The texts that kci generates into a build: `_ops.py`, `registration.h`, and two small C++ files.
 
-What `_ops.py` and `registration.h` provide is fixed by the format (section 8.5), because kernels use these names.
+Kernels use the names that `_ops.py` and `registration.h` provide, so the format fixes them (docs/format.md#ops).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turning CUDA sources into HIP, with the hipify that comes in torch's wheel (format section 8.3).
+"""Turning CUDA sources into HIP, with the hipify that comes in torch's wheel (docs/format.md#flags).
 
 The kernel is copied into the work directory and translated there; its own files are never written. The `.cu` sources
 and the headers that they include are translated, and C++ sources are compiled as they are: so does the reference.

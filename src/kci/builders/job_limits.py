@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from kci.errors import UsageError
 
 # What one compiler of torch sources was seen to need at its worst, in GiB; a GPU compiler needs more.
 _MEMORY_PER_JOB = {"cuda": 4, "rocm": 4, "cpu": 2}
+_UNKNOWN_MEMORY = 4
+"""What to count with where the machine does not say."""
 
 
 def job_count(asked: int | None, backend: str) -> int:
@@ -55,7 +58,9 @@ def _cores() -> int:
 
 
 def _memory_gib() -> int:
+    if sys.platform == "win32":
+        return _UNKNOWN_MEMORY
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**30
     except (ValueError, OSError):
-        return 4
+        return _UNKNOWN_MEMORY

@@ -11,7 +11,7 @@ from kci.matrix.names import Kind
 
 
 def build(request: Request, log: Log) -> Built:
-    """Copy the package and generate its `_ops.py` (format sections 8.4 and 8.5).
+    """Copy the package and generate its `_ops.py` (docs/format.md#noarch-build).
 
     Raises:
         UsageError: the variant is not a noarch one.
@@ -33,7 +33,7 @@ def check(request: Request) -> None:
 
     Raises:
         UsageError: the variant's name says that it is compiled.
-        BuildFailedError: only its framework says so (trap 6 of the format).
+        BuildFailedError: only its framework says so (docs/format.md#noarch-build).
     """
     variant = request.variant
     if variant.kind is not Kind.NOARCH:

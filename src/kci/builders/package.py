@@ -19,10 +19,10 @@ _SEALED = ("metadata.json", "metadata.json.sigstore")
 
 
 def package_dir(kernel_dir: Path, build: Build) -> Path:
-    """Where the package lies: `torch-ext/<python name>`, or `tvm-ffi-ext/<python name>` (format section 8.1).
+    """Where the package lies: `torch-ext/<python name>`, or `tvm-ffi-ext/<python name>` (docs/format.md#visible-files).
 
     Raises:
-        FindingsError: it is missing, has no `__init__.py`, or holds an entry with its own name (section 4).
+        FindingsError: it is missing, has no `__init__.py`, or holds an entry with its own name (docs/format.md#tree).
         UnsafeError: it is a link that leads out of the kernel's directory.
     """
     name = python_name(build.name)
@@ -53,7 +53,7 @@ def all_files(kernel_dir: Path, package: Path) -> dict[str, Path]:
 
 
 def installed_files(kernel_dir: Path, package: Path, build: Build) -> dict[str, Path]:
-    """The files that a compiled variant carries: `*.py`, and the data extensions of `pyext`; no `.pyi` (section 4)."""
+    """What a compiled variant carries: `*.py`, and the data extensions of `pyext`; no `.pyi` (docs/format.md#tree)."""
     endings = tuple(f".{ext}" for ext in ("py", *build.data_extensions))
     return {name: real for name, real in all_files(kernel_dir, package).items() if name.endswith(endings)}
 

@@ -27,7 +27,7 @@ class Toolchains(Dated, frozen=True):
         return self.torch.get(minor, f"{minor}.0")
 
     def cxx_standard(self, torch: str) -> int:
-        """The C++ standard that a torch's headers are written for (format section 8.3)."""
+        """The C++ standard that a torch's headers are written for (docs/format.md#flags)."""
         before = Version.parse(torch) < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
 

@@ -59,7 +59,7 @@ class Sources(msgspec.Struct, frozen=True):
     units: tuple[Unit, ...]
     depends: tuple[Depend, ...]
     archs: tuple[str, ...]
-    """The union over the components, sorted as text, as metadata.json lists them (format section 2.8)."""
+    """The union over the components, sorted as text, as metadata.json lists them (docs/format.md#arch-order)."""
 
 
 class _Origin(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class _Origin(msgspec.Struct, frozen=True):
 def collect(request: Request, log: Log) -> Sources:
     """The units of a variant, in the order of build.toml.
 
-    A component whose `cuda-minver` is above the variant's toolkit is left out, as the format says (section 2.2).
+    A component whose `cuda-minver` is above the variant's toolkit is left out (docs/format.md#components).
 
     Raises:
         FindingsError: a source is missing or of the wrong kind, a flag cannot be carried, or no arch is left.
@@ -133,7 +133,7 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
 
 
 def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
-    """Without the one flag that kernels commonly set and that a toolkit below 12.8 does not know (section 8.3)."""
+    """Without the one common flag that a toolkit below 12.8 does not know (docs/format.md#flags)."""
     return (flag for flag in flags if compute >= _STUB_SINCE or not flag.startswith(_STUB_FLAGS))
 
 

@@ -69,7 +69,13 @@ class Command(click.Command):
         return super().invoke(ctx)
 
 
-class _Group(click.Group):
+class CommandGroup(click.Group):
+    """A command with commands of its own; those take the common options."""
+
+    command_class = Command
+
+
+class _Commands(click.Group):
     """Finds commands by name and imports one only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -93,7 +99,7 @@ class _Group(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="kci", message="%(prog)s %(version)s")
 def kci() -> None:
     """CI for GPU kernels: from build.toml to a verified tree of binaries."""

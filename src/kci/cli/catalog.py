@@ -9,15 +9,11 @@ from typing import Any
 import click
 
 from kci.catalog.rows import Row, editions, load_catalog
-from kci.cli import Command, Options
+from kci.cli import CommandGroup, Options
 from kci.cli._output import print_diagnostics, table, to_json
 
 
-class _Group(click.Group):
-    command_class = Command
-
-
-@click.group("catalog", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("catalog", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """The toolchain data: which torch, compute versions and systems exist."""
 

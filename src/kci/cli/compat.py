@@ -7,17 +7,13 @@ from typing import Any
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import CommandGroup, Options
 from kci.cli._output import table, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.compat.coverage import coverage
 
 
-class _Group(click.Group):
-    command_class = Command
-
-
-@click.group("compat", cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("compat", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """The scheduled side: what should be published against what is."""
 

@@ -1,4 +1,4 @@
-"""The formats before edition 5: what tells them apart, and what they mean in edition 5 (format sections 1.2 and 1.9).
+"""The formats before edition 5: what tells them apart, and what they mean in edition 5 (docs/format.md#editions).
 
 Only files without `general.edition` come here. Edition 4 is edition 5 without the keys of `newer_keys`; version 3 lacks
 more keys, and may leave out `version`, `license` and the framework. The reference reads version 3 only to rewrite it.

@@ -22,7 +22,7 @@ from kci.suggest import one_of, suggestion
 Lint = Callable[[Kernel], Iterator[Diagnostic]]
 
 WITHOUT_COMPONENTS = (Backend.CANN, Backend.NEURON, Backend.TPU)
-"""Backends that no component can be for (format section 1.5)."""
+"""Backends that no component can be for (docs/format.md#components)."""
 
 
 def lint_file(kernel: Kernel) -> list[Diagnostic]:
@@ -49,7 +49,7 @@ def at_key(kernel: Kernel, path: KeyPath, rule: str, message: str, hint: str = "
 
 
 def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI130: a backend is declared under `[torch]` and has nothing to build (format section 8.4)."""
+    """KCI130: a backend is declared under `[torch]` and has nothing to build (docs/format.md#noarch-build)."""
     if kernel.build.torch is None:
         return
     for index, backend in _backends(kernel):
@@ -94,9 +94,9 @@ def bounds_inverted(kernel: Kernel) -> Iterator[Diagnostic]:
 def bounds_read_differently(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI135: a bound whose spelling makes the reference drop the very version that it names.
 
-    The reference compares bounds piece by piece as they are spelled, and a missing piece sorts lower (format section
-    1.11). Its toolchains are spelled `major.minor`, so that a lower bound with more pieces, or an upper bound with
-    fewer, lies on the wrong side of the version that it equals.
+    The reference compares bounds piece by piece as they are spelled, and a missing piece sorts lower
+    (docs/format.md#version-bounds). Its toolchains are spelled `major.minor`, so that a lower bound with more pieces,
+    or an upper bound with fewer, lies on the wrong side of the version that it equals.
     """
     for table, least, most in _bounds(kernel):
         name = ".".join(table)
@@ -182,7 +182,7 @@ def _is_spdx(text: str) -> bool:
 def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI142: a Python dependency outside of the reference's curated tables; there is no looking across them.
 
-    Names for neuron are not judged: the reference never resolves them (format section 1.6).
+    Names for neuron are not judged: the reference never resolves them (docs/format.md#dependencies).
     """
     table = depends_table()
     general = sorted(table.general)
@@ -224,7 +224,7 @@ def components_under_noarch(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI144: a stable ABI version without a non-zero minor; the generated project cannot read it (section 1.8)."""
+    """KCI144: a stable ABI version whose minor is zero or missing (docs/format.md#stable-abi)."""
     stable = kernel.build.torch.stable_abi if kernel.build.torch else None
     if stable is None:
         return

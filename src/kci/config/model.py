@@ -121,7 +121,7 @@ class Torch(Table, frozen=True):
 class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`[torch-noarch]`: a kernel of Python only.
 
-    Its reader in the reference has no case conversion, so its two list keys are snake_case (format section 1.7).
+    Its reader in the reference has no case conversion, so its two list keys are snake_case.
     """
 
     pyext: tuple[str, ...] | None = None
@@ -241,14 +241,14 @@ class Build(Table, frozen=True):
         return {label: part for label, part in self.kernel.items() if part.backend == backend}
 
     def stable_abi(self, backend: str) -> Version | None:
-        """The stable ABI version that a backend is built for, or None for an ordinary build (section 1.8)."""
+        """The stable ABI version that a backend is built for, None for the full ABI (docs/format.md#stable-abi)."""
         if self.torch is None or self.torch.stable_abi is None:
             return None
         return self.torch.stable_abi.version_for(backend)
 
     @property
     def data_extensions(self) -> tuple[str, ...]:
-        """Extensions of data files that are installed beside the Python files (section 1.4)."""
+        """Extensions of data files that are installed beside the Python files (docs/format.md#frameworks)."""
         return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)
 
 

@@ -1,6 +1,6 @@
 """build.toml to `Build`: which edition a file is, and the strict reading of it.
 
-The rules of detection are the reference's (format section 1.2): `edition = 5` is read as such and nothing else is
+The rules of detection are the reference's (docs/format.md#editions): `edition = 5` is read as such and nothing else is
 tried; any other number is an error; without an edition the file is tried as v4, which is upgraded in memory, and then
 as v3, which has to be rewritten by `kci update` first.
 """
@@ -125,7 +125,7 @@ _NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_ar
 
 
 def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic]]:
-    """Accept the kebab-case spelling in `[torch-noarch]` that the reference's documentation shows (trap 1)."""
+    """Accept the kebab-case keys of `[torch-noarch]` that the reference documents (docs/format.md#key-spelling)."""
     table = document.data.get("torch-noarch")
     if not isinstance(table, dict) or not _NOARCH_KEYS.keys() & table.keys():
         return document.data, []

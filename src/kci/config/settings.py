@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -270,9 +271,14 @@ def locate(directory: Path) -> tuple[Path, Path | None]:
         if device is not None and place.stat().st_dev != device:
             break
         file = place / KCI_TOML
-        if file.is_file() and file.stat().st_uid in (0, os.getuid()):
+        if file.is_file() and _is_ours(file):
             return place, file
     return start, None
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file belongs to this user or to root. On Windows nobody can tell, so that no such file counts."""
+    return sys.platform != "win32" and file.stat().st_uid in (0, os.getuid())
 
 
 def _shown(path: Path) -> str:

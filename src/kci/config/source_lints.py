@@ -1,7 +1,7 @@
 """Lints of the files that a build.toml names: are they there, inside the kernel, and all that a build needs.
 
-The reference builds in a sandbox in which only files named in a `src` list are visible (format section 8.1), so that a
-header that happens to lie beside a source is not enough.
+The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header that happens
+to lie beside a source is not enough (docs/format.md#visible-files).
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from kci.config.model import DEFAULT_PYEXT
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, finding
 
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+"""How to open a source: as bytes, which only Windows has to be told."""
+
 GENERATED = frozenset({"torch-ext/registration.h"})
-"""Headers that the generated project brings along (format section 8.1)."""
+"""Headers that the generated project brings along (docs/format.md#visible-files)."""
 
 MAX_MISSING = 50
 """How many missing sources of a file are named one by one."""
@@ -196,7 +199,7 @@ class _Includes:
             if not file.endswith(_SCANNED) or not self.is_inside(file, path):
                 return []
             # The plainest calls that there are: a kernel may have tens of thousands of sources.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, _READ)
             try:
                 raw = os.read(descriptor, _BLOCK)
                 if len(raw) == _BLOCK:

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,7 @@ def _spread_stable_abi(edits: _Edits, build: Build) -> None:
 
 
 def _respell_noarch(edits: _Edits) -> None:
-    """Write the list keys of `[torch-noarch]` as the reference reads them (format section 1.7)."""
+    """Write the list keys of `[torch-noarch]` as the reference reads them (docs/format.md#key-spelling)."""
     table = edits.document.data.get("torch-noarch", {})
     for name in ("cuda-capabilities", "rocm-archs"):
         if name in table:
@@ -247,7 +248,8 @@ def write_update(path: Path, update: Update) -> None:
         with open(handle, "wb") as file:  # noqa: PTH123  - a descriptor, not a path
             file.write(update.after)
             file.flush()
-            os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
+            if sys.platform != "win32":  # where a file has no such mode
+                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
             os.fsync(file.fileno())
         if target.read_bytes() != update.before:
             raise refuse(

@@ -25,7 +25,7 @@ def check_git_url(url: str) -> str:
     """Return the URL if git could fetch from it: an absolute URL of a git scheme, or the scp form `host:path`.
 
     A host in scp form needs a character that no scheme has, such as the `@` of `git@host:path`; `host:path` alone is a
-    URL with the scheme `host` (format section 1.6).
+    URL with the scheme `host` (docs/format.md#values).
 
     Raises:
         ValueError: it is neither.

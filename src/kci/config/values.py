@@ -104,7 +104,7 @@ def shorten(text: str) -> str:
 
 
 class StableAbi:
-    """`torch.stable-abi`: one version for every backend, or a table of backend to version (section 1.8)."""
+    """`torch.stable-abi`: one version for all backends, or a table of them (docs/format.md#stable-abi)."""
 
     __slots__ = ("by_backend", "every")
 

@@ -1,4 +1,4 @@
-"""Which GPU architectures a component is built for at a toolkit version (format sections 2.6 to 2.8)."""
+"""Which GPU architectures a component is built for at a toolkit version (docs/format.md#cuda-capabilities)."""
 
 from __future__ import annotations
 

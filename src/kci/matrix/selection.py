@@ -1,6 +1,6 @@
 """From a kernel and a catalog to its variants: which candidates are kept, which are dropped, and why.
 
-The algorithm is the reference's (format section 2.2), per system: filter by backend, framework and version bounds;
+The algorithm is the reference's (docs/format.md#selection). Per system: filter by backend, framework, version bounds;
 collapse the rows of a backend with the stable ABI to the newest torch per compute version; name; leave out rows that
 are not bundled; let the first of several rows with one name win. The pr tier then keeps one row per backend.
 
@@ -279,7 +279,7 @@ def exclusion(build: Build, row: Row) -> Decision | None:
     """Why a row is not for a kernel, or None if it is. Bounds are inclusive and compare as versions.
 
     The reference compares the raw spelling, so that `maxver = "13"` drops CUDA 13.0 there; that is taken for a bug
-    (trap 5), and `kci check` warns about such a spelling.
+    (docs/format.md#version-bounds), and `kci check` warns about such a spelling.
     """
     if row.backend not in build.general.backends:
         return Decision("KCI201", f"the kernel does not declare {row.backend}", ("general", "backends"))

@@ -143,7 +143,7 @@ def removed(path: str, uses: Mapping[str, Uses], before: Mapping[str, Uses]) -> 
 
 
 def package_path(build: Build) -> str:
-    """Where the Python package lies, relative to the kernel's directory (format section 8.1)."""
+    """Where the Python package lies, relative to the kernel's directory (docs/format.md#visible-files)."""
     return f"{'tvm-ffi-ext' if build.tvm_ffi is not None else 'torch-ext'}/{python_name(build.name)}"
 
 

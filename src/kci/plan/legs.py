@@ -13,7 +13,7 @@ from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.grouping import Assignment, Placed, group
-from kci.plan.plan import Grouping, LeftOut, Leg, Plan, PlannedKernel, RunnerGroup, Skipped
+from kci.plan.plan import Grouping, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
 
@@ -69,7 +69,7 @@ def make_plan(
     runners = runners or default_runners()
     options = options or PlanOptions(container=container)
     _refuse_twins(matrix)
-    kernels: list[PlannedKernel] = []
+    kernels: list[KernelPlan] = []
     legs: list[Leg] = []
     left_out: list[LeftOut] = []
     skipped: list[Skipped] = []
@@ -91,7 +91,7 @@ def make_plan(
         legs += group(kernel, placed, options.grouping)
         prints = options.fingerprints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
-        kernels.append(PlannedKernel(kernel.name, kernel.path, kernel.version, tuple(planned), known))
+        kernels.append(KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known))
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
     legs, count = assign(legs, options.shards)

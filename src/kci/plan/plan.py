@@ -91,7 +91,7 @@ class Skipped(msgspec.Struct, frozen=True):
     reason: str
 
 
-class PlannedKernel(msgspec.Struct, frozen=True):
+class KernelPlan(msgspec.Struct, frozen=True):
     """A kernel of the plan and the variants that its tree must have, those that are skipped among them."""
 
     name: str
@@ -117,7 +117,7 @@ class Plan(msgspec.Struct, frozen=True):
     tier: str
     catalog_name: str
     catalog_as_of: str
-    kernels: tuple[PlannedKernel, ...]
+    kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...]
     left_out: tuple[LeftOut, ...]
     skipped: tuple[Skipped, ...] = ()

@@ -8,7 +8,7 @@ import msgspec
 
 from kci.config.schema import answer_schema
 from kci.plan.budget import Estimate
-from kci.plan.plan import LeftOut, Leg, Plan, PlannedKernel, Shard, Skipped
+from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped
 
 
 class CatalogName(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class PlanDocument(msgspec.Struct, frozen=True):
     commit: str | None
     has_work: bool
     """Whether there is a leg: an empty matrix fails a run."""
-    kernels: tuple[PlannedKernel, ...]
+    kernels: tuple[KernelPlan, ...]
     legs: tuple[Leg, ...]
     left_out: tuple[LeftOut, ...]
     skipped: tuple[Skipped, ...]

@@ -1,4 +1,4 @@
-"""Python dependencies: the curated names, and which of them a variant's metadata carries (format section 1.6)."""
+"""Python dependencies: the curated names, and which a variant's metadata carries (docs/format.md#dependencies)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digest of a variant directory: which files it has, and their hashes (format section 3.4)."""
+"""The digest of a variant directory: which files it has, and their hashes (docs/format.md#digest)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What tells one build of a kernel from another: the unique id, the kernel id, and the commit it came from.
 
-Format section 3.2: the kernel id is torch's op namespace, the native module's name and the key in `sys.modules`, all in
-one, so two builds of different sources must not share it.
+The kernel id is torch's op namespace, the native module's name and the key in `sys.modules`, all in one, so two builds
+of different sources must not share it (docs/format.md#kernel-id).
 """
 
 from __future__ import annotations

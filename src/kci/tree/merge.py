@@ -29,7 +29,7 @@ from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.unpack import unpack
 
 KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME)
-"""What a tree holds at its top besides variants (format section 4)."""
+"""What a tree holds at its top besides variants (docs/format.md#tree)."""
 
 
 class _Job(msgspec.Struct, frozen=True):

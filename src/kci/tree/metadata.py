@@ -1,4 +1,4 @@
-"""`metadata.json` of a variant: its keys, how it is made from a build.toml, reading and writing (format section 3)."""
+"""`metadata.json` of a variant: its keys, making it from a build.toml, reading, writing (docs/format.md#metadata)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def metadata_for(
 
 
 def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The archs to record (section 2.8): only cuda and rocm have them."""
+    """The archs to record (docs/format.md#arch-order): only cuda and rocm have them."""
     if build.torch_noarch is not None:
         noarch = {Backend.CUDA: build.torch_noarch.cuda_capabilities, Backend.ROCM: build.torch_noarch.rocm_archs}
         return noarch.get(backend)

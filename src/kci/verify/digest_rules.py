@@ -1,4 +1,4 @@
-"""The digest in the metadata against the files (format section 3.4)."""
+"""The digest in the metadata against the files (docs/format.md#digest)."""
 
 from __future__ import annotations
 

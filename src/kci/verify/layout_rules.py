@@ -1,4 +1,4 @@
-"""The layout of trees and variant directories (format section 4)."""
+"""The layout of trees and variant directories (docs/format.md#tree)."""
 
 from __future__ import annotations
 

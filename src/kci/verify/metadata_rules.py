@@ -1,4 +1,4 @@
-"""Metadata against the directory's name and files, and across the variants of a tree (format sections 3 and 5)."""
+"""Metadata against the directory's name and files, and across the variants of a tree (docs/format.md#metadata)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
 
 
 def module_file(variant: VariantDir, metadata: Metadata) -> str:
-    """The native module's file name, by system and framework (section 4)."""
+    """The native module's file name, by system and framework (docs/format.md#tree)."""
     assert variant.name is not None  # noqa: S101  - callers have looked
     system = (variant.name.system or "").rpartition("-")[2]
     if variant.name.kind is Kind.TVM_FFI:

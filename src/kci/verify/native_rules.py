@@ -1,4 +1,4 @@
-"""Native libraries (format section 6): machine, system library versions, Python's and torch's ABI, dependencies."""
+"""Native libraries: machine, system libraries, Python's and torch's ABI, dependencies (docs/format.md#requirements)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kci.verify.metadata_rules import module_file
 from kci.verify.subject import VariantDir
 
 PYTHON_ABI = (3, 9)
-"""The oldest Python whose stable ABI a kernel may rely on (format section 6.1)."""
+"""The oldest Python whose stable ABI a kernel may rely on (docs/format.md#python-abi)."""
 
 _SHOWN = 5
 _TORCH_CPP = ("at", "c10", "caffe2", "torch")

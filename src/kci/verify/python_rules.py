@@ -1,7 +1,7 @@
 """Python files: they parse, import only what is there wherever a kernel is loaded, and register ops under the prefix.
 
-The rule about ops is the reference's (format section 6.3): it looks at top-level definitions only, so that it can be
-checked without running anything.
+The rule about ops is the reference's (docs/format.md#source-rules): it looks at top-level definitions only, so that it
+can be checked without running anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A kernel's sources: what can be said about them before anything is built (format section 6.3)."""
+"""A kernel's sources: what can be said about them before anything is built (docs/format.md#source-rules)."""
 
 from __future__ import annotations
 

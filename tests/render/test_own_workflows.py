@@ -1,0 +1,71 @@
+"""The project's own workflows: the examples' are what kci renders, and the written ones hold to the same data."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.runner import kci
+from conftest import ROOT
+from kci.render.pins import shipped_pins
+
+FOLDER = ROOT / ".github" / "workflows"
+WRITTEN = [FOLDER / "ci.yml", FOLDER / "release.yml"]
+USES = re.compile(r"uses: (\S+?)@(\S+)(?: # (\S+))?$", re.MULTILINE)
+
+
+def read(name: str) -> dict[str, Any]:
+    return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def test_the_workflows_of_the_examples_are_what_kci_renders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    result = kci("render", "examples", "--check")
+    assert result.code == 0, f"run `kci render examples` at the root\n{result.stdout}{result.stderr}"
+
+
+@pytest.mark.parametrize("file", WRITTEN, ids=lambda file: file.name)
+def test_every_action_is_pinned_to_a_commit_with_its_version(file: Path) -> None:
+    used = USES.findall(file.read_text(encoding="utf-8"))
+    assert used
+    for action, commit, version in used:
+        assert re.fullmatch(r"[0-9a-f]{40}", commit), action
+        assert re.fullmatch(r"v\d+\.\d+\.\d+", version), action
+
+
+def test_an_action_has_one_pin_in_all_files() -> None:
+    files = [*WRITTEN, FOLDER / "kci.yml", ROOT / "action.yml"]
+    used = {use for file in files for use in USES.findall(file.read_text(encoding="utf-8"))}
+    pins = {(action, commit) for action, commit, _ in used}
+    names = [action for action, _ in pins]
+    assert len(names) == len(set(names))
+    assert set(names) & set(shipped_pins())
+
+
+def test_the_job_to_require_needs_every_other() -> None:
+    jobs = read("ci.yml")["jobs"]
+    assert set(jobs["ci"]["needs"]) == set(jobs) - {"ci"}
+
+
+def test_ci_runs_every_python_that_the_project_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = {line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r":: 3\.\d+$", line)}
+    assert set(read("ci.yml")["jobs"]["fast"]["strategy"]["matrix"]["python"]) == named
+    assert project["requires-python"] == f">={min(named, key=lambda version: int(version.split('.')[1]))}"
+
+
+def test_ci_runs_on_every_kind_of_system() -> None:
+    systems = read("ci.yml")["jobs"]["portable"]["strategy"]["matrix"]["system"]
+    assert {system.split("-")[0] for system in systems} == {"ubuntu", "macos", "windows"}
+
+
+def test_only_the_publishing_jobs_may_write_anything() -> None:
+    jobs = {**read("ci.yml")["jobs"], **read("release.yml")["jobs"]}
+    writing = {name: job["permissions"] for name, job in jobs.items() if "write" in job["permissions"].values()}
+    assert writing == {"publish": {"id-token": "write"}, "major": {"contents": "write"}}
+    assert all("environment" in jobs[name] for name in writing)

@@ -1,0 +1,124 @@
+"""docs/house.md against the code: the drawing is the imports that are there, and a name belongs to one thing."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+
+import grimp
+import pytest
+
+from conftest import ROOT
+
+SOURCE = ROOT / "src" / "kci"
+PAGE = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("drawing", ROOT / "bin" / "drawing.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+drawing = load()
+
+
+def by_grimp() -> set[tuple[str, str]]:
+    """The imports between rooms, as the library under import-linter sees them."""
+    graph = grimp.build_graph("kci", cache_dir=None)
+    found = set()
+    for module in graph.modules:
+        for target in graph.find_modules_directly_imported_by(module):
+            one, other = module.split(".")[1:2], target.split(".")[1:2]
+            if one and other and one != other:
+                found.add((one[0], other[0]))
+    return {(one, other) for one, other in found if {one, other} <= set(drawing.rooms())}
+
+
+def drawn_arrows() -> set[tuple[str, str]]:
+    return set(re.findall(r"^ +(\w+) --> (\w+)$", PAGE, re.MULTILINE))
+
+
+def listed() -> set[tuple[str, str]]:
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", PAGE, re.MULTILINE)
+    return {(room, target) for room, targets in rows for target in targets.split(", ") if target != "nothing of kci"}
+
+
+def test_the_table_has_every_import_that_is_there() -> None:
+    assert listed() == by_grimp()
+
+
+def test_the_drawing_leads_wherever_the_imports_lead() -> None:
+    arrows, real = drawn_arrows(), by_grimp()
+    assert arrows <= real
+    reached = set(arrows)
+    while more := {(a, d) for a, b in reached for c, d in arrows if b == c} - reached:
+        reached |= more
+    assert real <= reached
+
+
+def test_the_imports_go_down_the_levels_of_the_contract() -> None:
+    level = {room: number for number, layer in enumerate(drawing.layers()) for room in layer}
+    assert set(level) >= set(drawing.rooms())
+    assert [edge for edge in by_grimp() if level[edge[0]] >= level[edge[1]]] == []
+
+
+def test_a_planted_import_changes_the_drawing(tmp_path: Path) -> None:
+    copy = tmp_path / "kci"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "config" / "planted.py").write_text("def late():\n    from kci.matrix import names\n    return names\n")
+    assert "matrix" in drawing.imports(copy)["config"]
+    assert "matrix" not in drawing.imports()["config"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "rooms"),
+    [
+        ("import kci.plan.legs", {"plan"}),
+        ("from kci import errors, verify", {"errors", "verify"}),
+        ("from kci.tree.pack import pack", {"tree"}),
+        ("from . import kci", set()),
+        ("import kcinot.plan", set()),
+    ],
+)
+def test_each_form_of_an_import_is_seen(tmp_path: Path, statement: str, rooms: set[str]) -> None:
+    for room in ("catalog", "errors", "plan", "tree", "verify"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "__init__.py").touch()
+    (tmp_path / "catalog" / "planted.py").write_text(statement)
+    assert drawing.imports(tmp_path)["catalog"] == rooms
+
+
+def modules() -> list[Path]:
+    return [path for path in sorted(SOURCE.rglob("*.py")) if path.stem not in ("__init__", "__main__")]
+
+
+def test_no_two_rooms_have_a_module_of_the_same_name() -> None:
+    """A command may be called like the one module that does its work."""
+    by_name = defaultdict(list)
+    for path in modules():
+        if path.parent.name != "cli":
+            by_name[path.stem].append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in by_name.items() if len(paths) > 1} == {}
+
+
+def test_no_two_types_have_the_same_name() -> None:
+    by_name = defaultdict(list)
+    for path in [*modules(), *SOURCE.rglob("__init__.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                by_name[node.name].append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in by_name.items() if len(paths) > 1} == {}
+
+
+def test_a_room_says_what_it_is_for() -> None:
+    for room, path in drawing.rooms().items():
+        assert (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0].endswith("."), room

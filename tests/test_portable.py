@@ -1,0 +1,53 @@
+"""kci where there is no POSIX: its modules can be imported. The tests for all systems are chosen by `-m portable`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+ONLY_POSIX = ["fcntl", "grp", "posix", "pwd", "resource", "termios"]
+
+IMPORT_ALL = f"""
+import importlib, os, pkgutil, sys, types
+import concurrent.futures, ctypes, multiprocessing, shutil, subprocess, tempfile, urllib.request, venv
+import click, jinja2, msgspec, rich.console, tomlkit, yaml  # how others do it is their matter
+import elftools.elf.elffile, packaging.version, tree_sitter_toml
+
+for name in {ONLY_POSIX}:
+    sys.modules[name] = None  # importing it fails
+for name in ("getuid", "geteuid", "fchmod", "mkfifo", "sysconf", "confstr", "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW"):
+    if hasattr(os, name):
+        delattr(os, name)
+sys.modules["msvcrt"] = types.ModuleType("msvcrt")
+sys.platform = "win32"
+
+import kci
+for module in pkgutil.walk_packages(kci.__path__, "kci."):
+    if module.name != "kci.__main__":
+        importlib.import_module(module.name)
+        print(module.name)
+"""
+
+
+def test_every_module_is_imported_without_posix() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 100
+
+
+def test_a_module_for_posix_only_would_be_seen() -> None:
+    planted = IMPORT_ALL.replace("import kci\n", "import fcntl\n")
+    done = subprocess.run([sys.executable, "-c", planted], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "fcntl" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_types_hold_on_windows(tmp_path) -> None:
+    command = [sys.executable, "-m", "mypy", "--platform", "win32", "--cache-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
