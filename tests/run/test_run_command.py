@@ -79,13 +79,13 @@ def test_another_version_of_kci_builds_anew(tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     other = Path(shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__")))
     shutil.copytree(ROOT / "templates", tmp_path / "templates")
-    init = other / "kci" / "__init__.py"
-    text = init.read_text().replace('__version__ = "', '__version__ = "9')
-    assert text != init.read_text()
+    version = other / "kci" / "version.py"
+    text = version.read_text().replace('__version__ = "', '__version__ = "9')
+    assert text != version.read_text()
     arguments = ("run", kernel, "--cache", tmp_path / "cache")
     assert states(kci_process(*arguments).stdout) == dict.fromkeys(NAMES, "built")
     assert states(kci_process(*arguments, PYTHONPATH=str(other)).stdout) == dict.fromkeys(NAMES, "reused")
-    init.write_text(text)
+    version.write_text(text)
     assert states(kci_process(*arguments, PYTHONPATH=str(other)).stdout) == dict.fromkeys(NAMES, "built")
 
 
