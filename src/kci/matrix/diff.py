@@ -155,5 +155,5 @@ def _texts(kernels: Iterable[KernelMatrix]) -> Iterable[str]:
 
 
 def _refused(rule: str, message: str, shown: str) -> FindingsError:
-    hint = "it is what `kci matrix --format json` prints" if rule == "KCI216" else ""
+    hint = "create it with `kci matrix --format json`" if rule == "KCI216" else ""
     return FindingsError(f"{shown}: {message}", diagnostics=[finding(rule, message, hint=hint, path=shown)])

@@ -78,9 +78,9 @@ def _published(system: str, backend: str, name: str, known: list[Row]) -> Publis
     versions = {(str(row.backend), row.compute) for row in known if row.compute is not None}
     parsed = parse_variant_name(name, versions)
     if parsed.kind is not Kind.FULL or parsed.framework_version is None:
-        raise ValueError(f"{name!r} is no full-ABI variant, which is all that such a table has")
+        raise ValueError(f"{name!r} is not a full-ABI variant, and such a table has no others")
     if system not in SYSTEMS or parsed.system != system or parsed.backend != backend:
-        raise ValueError(f"{name!r} stands under {system[:40]!r} and {backend[:40]!r}, which it is not for")
+        raise ValueError(f"{name!r} is listed for {system[:40]!r} and {backend[:40]!r}, and is for another")
     torch = Version.parse(parsed.framework_version)
     if parsed.compute_version is None:
         return Published(torch, Backend(backend), None, system)

@@ -90,7 +90,7 @@ def narrowing(tier: TierDefinition, *, thinned: bool = True) -> list[Narrow]:
 
 
 def _pairwise(tier: TierDefinition) -> Narrow:
-    left_out = Filtered("KCI215", f"tier {tier.name}: other variants have each of its pairs", *tier.place)
+    left_out = Filtered("KCI215", f"tier {tier.name}: other variants cover each of its pairs", *tier.place)
 
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
         chosen = {id(variant) for variant in choose(variants)}

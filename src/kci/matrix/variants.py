@@ -17,7 +17,7 @@ class Tier(enum.StrEnum):
     RELEASE = "release"
     """All that users load."""
     COMPAT = "compat"
-    """Rows beside the catalog's supported window."""
+    """Rows outside of the catalog's supported torch range."""
     ALL = "all"
     """Release and compat, and the rows that are not bundled."""
 
