@@ -112,7 +112,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 1024} KiB"
         raise refuse(
-            finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not hold them")
+            finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not contain them")
         )
     try:
         text = raw.removeprefix(BOM).decode("utf-8")

@@ -312,7 +312,7 @@ def interpret_settings(document: Document) -> Settings:
         problems = [item for item in explain(document, document.data, Settings) if (item.line, item.column) not in told]
         problems = sorted(misplaced + problems, key=lambda item: (item.line, item.column, item.rule))
         if not problems:
-            problems = [finding("KCI103", "the file does not have the shape of a kci.toml", path=document.path)]
+            problems = [finding("KCI103", "the file does not have the structure of a kci.toml", path=document.path)]
         raise refuse(*problems) from None
 
 
@@ -329,7 +329,7 @@ def _misplaced_machines(document: Document) -> list[Diagnostic]:
         for backend, by_system in by_backend.items() if isinstance(by_backend, dict) else ():
             span = document.key_span((table, backend)) if backend not in _PLACES else None
             if backend in _SYSTEMS or backend in _MACHINE_KEYS:
-                message = f"`{table}.{backend}` names no backend"
+                message = f"`{table}.{backend}` does not name a backend"
                 example = backend if backend in _SYSTEMS else "x86_64-linux"
                 hint = f"write `[{table}.any.{example}]`, or a backend in place of `any`"
                 found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
@@ -347,8 +347,8 @@ def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) 
     for system in by_system if isinstance(by_system, dict) else ():
         span = document.key_span((table, backend, system)) if system not in _SYSTEMS else None
         if system in _MACHINE_KEYS:
-            message = f"`{system}` stands in `[{table}.{backend}]`, which names no system"
-            hint = f"write it in `[{table}.{backend}.x86_64-linux]`, or the system that it is for"
+            message = f"`{system}` is in `[{table}.{backend}]`, which does not name a system"
+            hint = f"write it in `[{table}.{backend}.x86_64-linux]`, or in the table of its system"
             found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
         elif system not in _SYSTEMS:
             message = f"`{system[:60]}` is not a system"

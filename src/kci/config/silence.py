@@ -58,10 +58,10 @@ def apply_comments(found: Sequence[Diagnostic], document: Document) -> list[Diag
         if item.rule not in rules():
             kept.append(_unknown_rule(item.rule, document.path, item.span))
         elif item not in used:
-            message = f"nothing on line {item.line} is silenced by this: no {item.rule} there"
+            message = f"this suppression has no effect: line {item.line} has no {item.rule}"
             kept.append(finding("KCI191", message, hint=_REMOVE, path=document.path, span=item.span))
         elif not item.reason:
-            message = f"the silence of {item.rule} gives no reason, and does not count"
+            message = f"the suppression of {item.rule} gives no reason and has no effect"
             kept.append(finding("KCI190", message, hint=_WHY, path=document.path, span=item.span))
     return kept
 
@@ -96,21 +96,21 @@ def apply_settings(found: Sequence[Diagnostic], settings: FoundSettings, checked
         if entry.rule not in rules():
             kept.append(_unknown_rule(entry.rule, document.path, span))
         elif not entry.reason.strip():
-            message = f"the silence of {entry.rule} gives no reason, and does not count"
+            message = f"the suppression of {entry.rule} gives no reason and has no effect"
             kept.append(finding("KCI190", message, hint=_WHY, path=document.path, span=span))
         elif index not in used and _was_checked(entry.path, (relative[path] for path in checked), root):
-            message = f"nothing is silenced by this: no {entry.rule} in {entry.path}"
+            message = f"this suppression has no effect: no {entry.rule} in {entry.path}"
             kept.append(finding("KCI191", message, hint=_REMOVE, path=document.path, span=span))
     return kept
 
 
-_REMOVE = "remove it; errors that make a file unreadable cannot be silenced"
-_WHY = "write after the rule why it does not hold here"
+_REMOVE = "remove it; errors that make a file unreadable cannot be suppressed"
+_WHY = "write after the rule why it does not apply here"
 
 
 def _unknown_rule(rule: str, path: str, span: Span | None) -> Diagnostic:
     hint = suggestion(rule, list(rules())) or "`kci explain` lists the rules"
-    return finding("KCI192", f"there is no rule {rule[:40]!r} to silence", hint=hint, path=path, span=span)
+    return finding("KCI192", f"there is no rule {rule[:40]!r} to suppress", hint=hint, path=path, span=span)
 
 
 def _was_checked(pattern: str, checked: Iterable[str], root: Path) -> bool:

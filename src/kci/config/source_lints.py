@@ -87,7 +87,9 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
             yield at_value(kernel, source.place, "KCI136", f"{source.text[:100]!r} does not exist", hint)
     if missing > MAX_MISSING:
         message = f"{missing - MAX_MISSING} more sources do not exist"
-        yield finding("KCI136", message, path=kernel.document.path, hint="are they generated, or is this a part only?")
+        yield finding(
+            "KCI136", message, path=kernel.document.path, hint="are they generated, or is the checkout incomplete?"
+        )
 
 
 def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:

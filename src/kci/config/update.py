@@ -86,7 +86,7 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) ->
 def _upgrade_3(edits: _Edits, data: dict[str, Any]) -> Build:
     document = edits.document
     if "license" not in document.data["general"]:
-        message = "a version 3 file without `license`, which edition 5 requires; nobody but you can know it"
+        message = "a version 3 file without `license`, which edition 5 requires and kci cannot choose"
         hint = 'add `license = "..."` to `[general]`, for example "Apache-2.0", and run `kci update` again'
         raise refuse(finding("KCI113", message, hint=hint, path=document.path, span=document.key_span(("general",))))
     build = convert_or_none(data)
@@ -266,4 +266,4 @@ def write_update(path: Path, update: Update) -> None:
                 os.unlink(temporary)  # noqa: PTH108
 
 
-_AGAIN = "the file is as it was; mend the cause and run `kci update` again"
+_AGAIN = "the file is unchanged; fix the cause and run `kci update` again"
