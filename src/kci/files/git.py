@@ -47,7 +47,7 @@ def run_git(directory: Path, *arguments: str) -> bytes | None:
     """
     git = shutil.which("git")
     if git is None:
-        raise MissingToolError("git is not on this machine", hint="install git")
+        raise MissingToolError("git is not installed on this machine", hint="install git")
     environment = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | _QUIET
     options = [part for setting in _HARMLESS for part in ("-c", setting)]
     command = [git, *options, "-C", str(directory), *arguments]

@@ -61,7 +61,7 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = beside(path, "lock")
-    handle = _acquire(file, lambda: log(f"waiting for another kci that is busy with {path}"))
+    handle = _acquire(file, lambda: log(f"waiting for another kci process that uses {path}"))
     try:
         yield
     finally:

@@ -107,10 +107,10 @@ def recover(target: Path, log: Log) -> None:
             _remove(old)
         else:
             old.rename(target)
-            log(f"{target} was put back: a kci that died had moved it aside")
+            log(f"{target} was restored: a kci process that was killed had moved it")
     if os.path.lexists(new):
         _remove(new)
-        log(f"removed what a kci that died left beside {target}")
+        log(f"removed what a kci process that was killed left next to {target}")
 
 
 def _remove(path: Path) -> None:

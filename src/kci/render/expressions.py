@@ -118,7 +118,7 @@ def output_problem(
         if other is None or job_id not in _listed(job.get("needs")):
             return f"{place.path} reads job `{job_id}`, which `{place.job}` does not need"
         if what != "result" and (what != "outputs" or output not in other.get("outputs", {})):
-            return f"{place.path} reads `needs.{job_id}.{what}{'.' + output if output else ''}`, which nothing sets"
+            return f"{place.path} reads `needs.{job_id}.{what}{'.' + output if output else ''}`, which no step sets"
     return ""
 
 
@@ -130,12 +130,12 @@ def _step_problem(
     before = steps if place.step < 0 else steps[: place.step]
     step = next((step for step in before if step.get("id") == step_id), None)
     if step is None:
-        return f"{place.path} reads step `{step_id}`, which no step before it is called"
+        return f"{place.path} reads step `{step_id}`, which no earlier step has as its id"
     if what in ("outcome", "conclusion"):
         return ""
     set_by_step = known.get(str(step.get("uses", "")).split("@")[0], ())
     if what != "outputs" or (output not in set_by_step and f"{output}=" not in step.get("run", "")):
-        return f"{place.path} reads `steps.{step_id}.{what}{'.' + output if output else ''}`, which nothing sets"
+        return f"{place.path} reads `steps.{step_id}.{what}{'.' + output if output else ''}`, which no step sets"
     return ""
 
 

@@ -150,4 +150,4 @@ def _conflict(first: FoundPin, twin: FoundPin) -> Diagnostic:
         f"and {twin.version} ({twin.path}:{twin.line})"
     )
     span = Span(twin.line, twin.column, twin.line, twin.column + twin.width)
-    return finding("KCI403", message, hint="make them the same, the newer one as a rule", path=twin.path, span=span)
+    return finding("KCI403", message, hint="make them the same, usually the newer one", path=twin.path, span=span)
