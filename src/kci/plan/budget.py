@@ -142,7 +142,7 @@ def check_budget(
         hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
         raise FindingsError(message, hint=hint, diagnostics=[finding("KCI309", message, hint=hint)])
     if max_cost is not None and made.unpriced:
-        message = f"{made.unpriced} of {made.legs} legs run on machines without a known price and count as free"
+        message = f"{made.unpriced} of {made.legs} legs run on runners without a known price and are counted as free"
         return [finding("KCI310", message, hint="give their runners a price in kci.toml")]
     return []
 
