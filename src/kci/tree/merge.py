@@ -274,7 +274,7 @@ def _missing(manifest: Manifest) -> list[Diagnostic]:
         finding(
             "KCI606",
             f"{manifest.kernel}: the planned variant {name} "
-            + ("is there from another source only" if name in there else "is in no artifact"),
+            + ("exists only from another source" if name in there else "is in no artifact"),
         )
         for name in manifest.missing
     ]
