@@ -1,4 +1,4 @@
-"""Tiers of one's own, and pairwise coverage."""
+"""Custom tiers, and pairwise coverage."""
 
 from __future__ import annotations
 

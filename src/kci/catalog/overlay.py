@@ -50,7 +50,7 @@ class Overlay(msgspec.Struct, frozen=True):
 
     document: Document
     place: KeyPath
-    """Where it stands in its file; empty for a file of its own."""
+    """Where it stands in its file; empty for a separate file."""
     edition: str | None
     replace: bool
     keep: tuple[tuple[Where, KeyPath], ...]
@@ -60,12 +60,12 @@ class Overlay(msgspec.Struct, frozen=True):
 
 
 def is_overlay(document: Document) -> bool:
-    """Whether a file of its own is an overlay rather than an edition."""
+    """Whether a catalog file is an overlay rather than an edition."""
     return bool({"edition", "replace", "keep", "drop", "change"} & document.data.keys())
 
 
 def read_overlay(document: Document) -> Overlay:
-    """Read an overlay that is a file of its own.
+    """Read an overlay that is a separate file.
 
     Raises:
         FindingsError: it is none (KCI120, KCI128); it carries what is wrong.
@@ -80,7 +80,7 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
     Args:
         document: the file that the table stands in.
         table: as read.
-        place: where it stands, for example `("overlay", 0)`; empty for a file of its own.
+        place: where it stands, for example `("overlay", 0)`; empty for a separate file.
         edition: the edition that it is about, where it names one.
 
     Raises:

@@ -71,7 +71,7 @@ def older_version(data: dict[str, Any]) -> int | None:
     """1, 2 or 3 for data that is no valid edition 4 and has the shape of that older format, or None.
 
     Versions 1 and 2 had no `general.backends`. Version 1 is told by `language` in components or `torch.universal`,
-    version 2 by `general.universal` or the CUDA bounds beside the name.
+    version 2 by `general.universal` or the CUDA bounds next to the name.
     """
     if version_3_as_5(data) is not None:
         return 3

@@ -1,7 +1,7 @@
 """Lints that need nothing but the text of a build.toml: what is valid and still wrong, or not what the author thinks.
 
 One function per rule, each a generator of diagnostics; `FILE_LINTS` is the registry. Lints of the files that a
-build.toml names are in `sources`, those that need the catalog in `kci.matrix.kernel_lints`.
+build.toml names are in `source_lints`, those that need the catalog in `kci.matrix.kernel_lints`.
 """
 
 from __future__ import annotations

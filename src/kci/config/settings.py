@@ -38,7 +38,7 @@ class System(enum.StrEnum):
 
 
 class BaseTier(enum.StrEnum):
-    """A tier that kci knows; a tier of one's own narrows one of them."""
+    """A built-in tier; a custom tier narrows one of them."""
 
     PR = "pr"
     RELEASE = "release"
@@ -47,7 +47,7 @@ class BaseTier(enum.StrEnum):
 
 
 class Machine(Table, frozen=True):
-    """A kind of machine that takes jobs. Keys that are left out keep their default."""
+    """A kind of runner. Keys that are left out keep their default."""
 
     labels: tuple[str, ...] | None = None
     """The labels of `runs-on`; all have to match."""
@@ -126,7 +126,7 @@ class Limit(Table, frozen=True):
 
 
 class UserTier(Table, frozen=True):
-    """A tier of one's own: what a base tier builds, narrowed. Different keys narrow, entries of one list widen."""
+    """A custom tier: what its base tier builds, narrowed. Different keys narrow, entries of one list widen."""
 
     base: BaseTier = BaseTier.RELEASE
     backends: tuple[Backend, ...] = ()
@@ -136,7 +136,7 @@ class UserTier(Table, frozen=True):
     where: str | None = None
     """An expression, such as `cuda >= 13.0 and torch == newest`; see docs/filters.md."""
     pairwise: bool = False
-    """Thin it to a part in which every pair of torch, compute version and system of the whole occurs."""
+    """Select a subset in which every pair of torch, compute version and system still occurs."""
 
 
 class PullRequest(Table, frozen=True):
@@ -163,7 +163,7 @@ class Publish(Table, frozen=True):
 
 
 class ActionPin(Table, frozen=True):
-    """The commit that an action is pinned to, and the version that a comment names beside it."""
+    """The commit that an action is pinned to, and the version that its comment names."""
 
     sha: str
     version: str = ""
@@ -214,7 +214,7 @@ class FoundSettings(msgspec.Struct, frozen=True):
 
     @property
     def catalog(self) -> str | None:
-        """What to load the catalog from: an edition's name, or the path of a file beside kci.toml."""
+        """What to load the catalog from: an edition's name, or the path of a file relative to kci.toml."""
         chosen = self.settings.catalog
         if chosen is None or not ("/" in chosen or chosen.endswith(".toml")):
             return chosen
@@ -277,12 +277,12 @@ def locate(directory: Path) -> tuple[Path, Path | None]:
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether a file belongs to this user or to root. On Windows nobody can tell, so that no such file counts."""
+    """Whether a file belongs to this user or to root. Unknown on Windows, where no such file is used."""
     return sys.platform != "win32" and file.stat().st_uid in (0, os.getuid())
 
 
 def _shown(path: Path) -> str:
-    """A path as a person would write it from here."""
+    """A path relative to the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
 

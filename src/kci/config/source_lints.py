@@ -1,7 +1,7 @@
 """Lints of the files that a build.toml names: are they there, inside the kernel, and all that a build needs.
 
-The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header that happens
-to lie beside a source is not enough (docs/format.md#visible-files).
+The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header in the
+directory of a source is not enough (docs/format.md#visible-files).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The ground: replacing directories and files whole, locks, bounded reading, dated data, git, portable names."""
+"""Shared helpers: replacing files and directories atomically, locks, bounded reading, dated data, git, portable names."""

@@ -41,7 +41,7 @@ else:
 
 
 def beside(path: Path, purpose: str) -> Path:
-    """A name beside a path that belongs to it: hidden, and recognised as kci's own."""
+    """A sibling of a path that belongs to it: hidden, and recognized as kci's."""
     return path.with_name(f".kci-{path.name}.{purpose}")
 
 
@@ -49,7 +49,7 @@ def beside(path: Path, purpose: str) -> Path:
 def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Iterator[None]:
     """Hold the lock of a path; another process waits.
 
-    The lock lies beside the path, whose parent is made if it is missing, and ends with the process that holds it,
+    The lock file is next to the path, whose parent is made if it is missing, and ends with the process that holds it,
     however that ends.
 
     Args:

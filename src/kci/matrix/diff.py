@@ -63,7 +63,7 @@ def _by_name(kernels: Sequence[KernelMatrix]) -> dict[str, KernelMatrix]:
     """Kernels by name.
 
     Raises:
-        FindingsError: two have the same name, so that nobody can say which of them is meant.
+        FindingsError: two have the same name, so that it is ambiguous which of them is meant.
     """
     found: dict[str, KernelMatrix] = {}
     for kernel in kernels:

@@ -1,4 +1,4 @@
-"""Filters: what the command line, or a tier of one's own, leaves of a kernel's variants."""
+"""Filters: what the command line, or a custom tier, keeps of a kernel's variants."""
 
 from __future__ import annotations
 

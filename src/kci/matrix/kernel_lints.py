@@ -234,7 +234,7 @@ def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
 
 def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
     """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
-    bare = _bare(subject)  # nothing_left speaks about those
+    bare = _bare(subject)  # nothing_left reports those
     for label, component in subject.cuda_components():
         missing = _without(subject, component)
         without = [version for version in missing if version not in bare]

@@ -1,6 +1,6 @@
 """The reference builder's published table of variants, `build-variants.json`, made into an edition of the catalog.
 
-That file lists, by system and backend, the names of the full-ABI variants that users are promised. A name does not
+That file lists, by system and backend, the names of the full-ABI variants that belong to a release. A name does not
 carry everything that a row does, so an edition that is made from it lacks rows that are not bundled, and which rows
 carry a tvm-ffi. Where a compute version is shortened in names (`xpu20253`), the editions that kci ships say what it is.
 """

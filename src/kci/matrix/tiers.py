@@ -1,4 +1,4 @@
-"""Tiers of one's own: a tier that kci knows, narrowed, and perhaps thinned to pairwise coverage.
+"""Custom tiers: a built-in tier, narrowed, and optionally reduced to pairwise coverage.
 
 kci.toml defines them; `narrowing` turns a definition into filters of `compute_matrix`.
 """
@@ -24,7 +24,7 @@ from kci.suggest import one_of, suggestion
 
 
 class TierDefinition(msgspec.Struct, frozen=True):
-    """A tier of one's own. Different settings narrow, entries of one list widen; empty means all."""
+    """A custom tier. Different settings narrow, entries of one list widen; empty means all."""
 
     name: str
     base: Tier = Tier.RELEASE
@@ -74,7 +74,7 @@ def narrowing(tier: TierDefinition, *, thinned: bool = True) -> list[Narrow]:
 
     Args:
         tier: the definition.
-        thinned: whether to thin a pairwise tier; without, the result is the full set that it has to cover.
+        thinned: whether to reduce a pairwise tier; without, the result is the full set that it has to cover.
     """
     asked = f"tier {tier.name}: {{}}"
     filters = [

@@ -39,7 +39,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """By currency, of the legs that have a price."""
     prices_as_of: str
     unpriced: int
-    """Legs on runners whose price nobody knows."""
+    """Legs on runners without a known price."""
     waves: int
     """How often the fullest pool is filled; legs of pools without a known size all start at once."""
     wall_minutes: int
@@ -81,7 +81,7 @@ def _costs(legs: Iterable[Leg]) -> dict[str, float]:
 
 
 def money(costs: dict[str, float]) -> str:
-    """Costs as a person reads them: `12.40 USD`."""
+    """Costs for a person to read: `12.40 USD`."""
     return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
 
 

@@ -137,7 +137,7 @@ def limit_empty(subject: _Subject) -> Iterator[Diagnostic]:
 
 
 def tier_name_taken(subject: _Subject) -> Iterator[Diagnostic]:
-    """KCI328: a tier of one's own with the name of one of kci's."""
+    """KCI328: a custom tier with the name of a built-in one."""
     for name in subject.settings.tiers:
         if name in list(Tier):
             message = f"`{name}` is a built-in tier: a custom tier needs another name"

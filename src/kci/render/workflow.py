@@ -65,12 +65,12 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def own_machines(self) -> bool:
-        """Whether some of its legs run on machines that GitHub does not throw away."""
+        """Whether some of its legs run on self-hosted runners."""
         return not all(is_hosted(leg.get("runner")) for leg in self.legs)
 
 
 class Hosted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """The machines that GitHub runs itself."""
+    """GitHub-hosted runners."""
 
     as_of: Any
     source: str
@@ -80,7 +80,7 @@ class Hosted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="ke
 
 @cache
 def hosted() -> Hosted:
-    """The labels of GitHub's own machines, from the catalog's `hosted.toml`."""
+    """The labels of GitHub-hosted runners, from the catalog's `hosted.toml`."""
     import tomllib  # noqa: PLC0415
 
     text = (Path(__file__).parent.parent / "catalog" / "data" / "hosted.toml").read_text(encoding="utf-8")
@@ -88,7 +88,7 @@ def hosted() -> Hosted:
 
 
 def is_hosted(runner: Any) -> bool:
-    """Whether a leg's `runner` is one of GitHub's throw-away machines, on which foreign code may run."""
+    """Whether a leg's `runner` is GitHub-hosted, so that untrusted code may run on it."""
     labels = [runner] if isinstance(runner, str) else runner
     return isinstance(labels, list | tuple) and len(labels) == 1 and labels[0] in hosted().labels
 
@@ -200,7 +200,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _template_folder() -> Path:
-    """Inside the package when installed, beside `src` in a checkout."""
+    """Inside the package when installed, next to `src` in a checkout."""
     installed = Path(__file__).parents[1] / "templates"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
 
