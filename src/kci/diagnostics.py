@@ -38,7 +38,7 @@ class Rule(msgspec.Struct, frozen=True):
     bad: str = ""
     """A part of a file in which the rule finds something; a test checks it."""
     good: str = ""
-    """The same, mended."""
+    """The same part, corrected."""
 
 
 class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):

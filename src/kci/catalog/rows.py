@@ -1,4 +1,4 @@
-"""Editions of the catalog: which torch, compute version and system combinations exist, and since when we know.
+"""Editions of the catalog: which torch, compute version and system combinations exist, with date and source.
 
 An edition is a TOML file in `data/editions/`, or one that a user names with `--catalog`. `kci.catalog.overlay` changes
 an edition for a repository or a kernel.
@@ -38,19 +38,19 @@ class Row(msgspec.Struct, frozen=True):
     bundled: bool
     tvm_ffi: Version | None
     edition: str
-    """The name of the edition or overlay that it stands in."""
+    """The name of the edition or overlay that it is in."""
     place: KeyPath
-    """Where it stands there."""
+    """Its place there."""
     document: Document
-    """The file that it stands in."""
+    """The file that it is in."""
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
-        """What makes it this toolchain, whatever edition it stands in."""
+        """What makes it this toolchain, whatever edition it is in."""
         return (self.torch, self.backend, self.compute, self.system)
 
     def line(self) -> tuple[str, int]:
-        """File and line where it stands."""
+        """File and line."""
         span = self.document.key_span(self.place)
         return self.document.path, span.line if span else 0
 
@@ -96,7 +96,7 @@ def load_catalog(name: str | None = None) -> Catalog:
 
     Raises:
         UsageError: there is no such edition.
-        FindingsError: the file is no catalog.
+        FindingsError: the file is not a catalog.
     """
     if name is None or name in editions():
         return _shipped(name or DEFAULT_EDITION)
@@ -157,7 +157,7 @@ def convert_table(document: Document, data: dict[str, Any], schema: type[_Table]
         document: the file, for places.
         data: the table.
         schema: the struct that it should be.
-        place: where in the file it stands.
+        place: where in the file it is.
 
     Raises:
         FindingsError: it is not (KCI120); it carries everything that is wrong.
@@ -177,9 +177,9 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
     """One row for each compute version and system of each `[[row]]`.
 
     Args:
-        document: the file that the tables stand in.
+        document: the file of the tables.
         tables: as read.
-        place: where the array `row` stands, without its own name.
+        place: the place of the array `row`, without its name.
         edition: the name to give to the rows.
 
     Raises:

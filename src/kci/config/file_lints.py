@@ -156,7 +156,7 @@ def repo_id_problem(repo_id: str) -> str:
 
 
 def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI141: a licence that neither SPDX nor the Hub knows. Upper and lower case do not count."""
+    """KCI141: a license that neither SPDX nor the Hub knows. Case is ignored."""
     text = kernel.build.general.license
     if text.lower() in _hub_licenses() or _is_spdx(text):
         return
@@ -179,7 +179,7 @@ def _is_spdx(text: str) -> bool:
 
 
 def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI142: a Python dependency outside of the reference's curated tables; there is no looking across them.
+    """KCI142: a Python dependency outside of the reference's curated tables; a name is looked up in one table only.
 
     Names for neuron are not judged: the reference never resolves them (docs/format.md#dependencies).
     """

@@ -33,7 +33,7 @@ class Kernel(msgspec.Struct, frozen=True):
     """The edition that the file is written in: 5, or 4 for a file without one."""
 
     def place(self, path: KeyPath) -> tuple[str, int]:
-        """File and line of a key path; line 0 where nothing stands."""
+        """File and line of a key path; line 0 if it is not in the file."""
         span = self.document.value_span(path) if path else None
         return self.document.path, span.line if span else 0
 
@@ -62,7 +62,7 @@ def interpret(document: Document, directory: str) -> Kernel:
     """Turn a parsed TOML file into a kernel.
 
     Raises:
-        FindingsError: it is no valid build.toml of a supported edition.
+        FindingsError: it is not a valid build.toml of a supported edition.
     """
     edition = detect_edition(document)
     data, notes = _respell_noarch(document)

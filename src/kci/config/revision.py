@@ -25,9 +25,9 @@ def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
         The kernels, sorted by directory; a kernel's directory is given as `REV:PATH`.
 
     Raises:
-        UsageError: there is no such revision or path, or this is no repository.
+        UsageError: there is no such revision or path, or this is not a repository.
         FindingsError: a build.toml there is not valid.
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
     """
     revision, _, path = spec.partition(":")
     directory = directory or Path()
@@ -56,7 +56,7 @@ def resolve_commit(revision: str, directory: Path) -> str:
 
     Raises:
         UsageError: the text names no commit of the repository.
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
     """
     if not revision or revision.startswith("-") or any(not char.isprintable() for char in revision):
         raise UsageError(f"{revision!r} is not a revision", hint="name a branch, a tag or a commit, as in main:kernels")

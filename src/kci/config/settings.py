@@ -1,4 +1,4 @@
-"""kci.toml: how and where one repository wants its kernels built. Optional, and so is every key in it.
+"""kci.toml: how and where a repository builds its kernels. Optional, and so is every key in it.
 
 The file lies at the root of the repository: the nearest directory at or above a kernel that has a `.git`. Outside of a
 repository the nearest kci.toml at or above the kernel counts, up to the border of the file system, and only if it
@@ -185,7 +185,7 @@ class LintSettings(Table, frozen=True):
 
 
 class Settings(Table, frozen=True):
-    """A whole kci.toml."""
+    """A complete kci.toml."""
 
     runners: MachinesByBackend = MachinesByBackend()
     images: Images = Images()
@@ -300,7 +300,7 @@ def interpret_settings(document: Document) -> Settings:
     """Turn a parsed TOML file into settings.
 
     Raises:
-        FindingsError: it is no valid kci.toml; it carries every diagnostic.
+        FindingsError: it is not a valid kci.toml; it carries every diagnostic.
     """
     try:
         return msgspec.convert(document.data, Settings, dec_hook=decode_value)

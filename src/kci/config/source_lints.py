@@ -35,7 +35,7 @@ _SCANNED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hip", ".h
 
 
 class _Source(NamedTuple):
-    """One entry of a `src` list: where it stands, its text, and where its quoted includes are looked for."""
+    """One entry of a `src` list: its place, its text, and where its quoted includes are looked for."""
 
     place: KeyPath
     text: str

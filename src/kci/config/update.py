@@ -37,7 +37,7 @@ class Update(msgspec.Struct, frozen=True):
 
     def diff(self) -> str:
         """The change as a unified diff; empty for a file that is up to date."""
-        import difflib  # noqa: PLC0415  - slow to import, and only `--diff` wants it
+        import difflib  # noqa: PLC0415  - slow to import, and only `--diff` needs it
 
         if not self.changes:
             return ""
@@ -157,7 +157,7 @@ class _Edits:
         self.edits: list[tuple[int, int, str]] = []
 
     def spans(self, path: KeyPath) -> tuple[Span, Span]:
-        """Where key and value at a path stand.
+        """The positions of key and value at a path.
 
         Raises:
             FindingsError: the syntax tree does not know (KCI114).

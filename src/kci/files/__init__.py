@@ -1,1 +1,1 @@
-"""Shared helpers: replacing files and directories atomically, locks, bounded reading, dated data, git, portable names."""
+"""Shared helpers: atomic replacement of files and directories, locks, bounded reading, dated data, git, file names."""

@@ -42,7 +42,7 @@ def run_git(directory: Path, *arguments: str) -> bytes | None:
         arguments: a command that only reads. What a user typed must come after `--end-of-options` or `--`.
 
     Raises:
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
         GitRefusedError: see there. Going on would silently take the repository for none.
     """
     git = shutil.which("git")

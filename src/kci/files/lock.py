@@ -1,7 +1,7 @@
 """One lock for everything that two processes must not do at the same time.
 
 The lock file is removed by whoever releases it, so that nothing is left in a user's repository. That is safe because a
-process believes in its lock only if the file that it locked is still the one that stands at the path.
+process believes in its lock only if the file that it locked is still the one at the path.
 """
 
 from __future__ import annotations

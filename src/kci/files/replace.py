@@ -1,4 +1,4 @@
-"""The one way in which kci replaces a directory or a file: whole, in one step, and whatever happens to the process.
+"""Atomic replacement of a directory or a file: complete or not at all, even if the process is killed.
 
 Next to the target, and only while its lock is held, are `.kci-<name>.new` (what is being made) and, where the system
 cannot exchange two directories in one step, `.kci-<name>.old`. The lock ends with its process, so whoever gets it next
@@ -49,7 +49,7 @@ class Replacement:
             raise FindingsError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
 
     def _swap(self) -> None:
-        """Two renames; `recover` mends what a death between them leaves."""
+        """Two renames; `recover` cleans up if the process is killed between them."""
         old = beside(self.target, "old")
         self.target.rename(old)
         try:

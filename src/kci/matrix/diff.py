@@ -52,7 +52,7 @@ class KernelDiff(msgspec.Struct, frozen=True):
 
 
 def diff_matrices(old: Sequence[KernelMatrix], new: Sequence[KernelMatrix]) -> list[KernelDiff]:
-    """Compare kernels by name; two kernels that stand alone are compared whatever their names."""
+    """Compare kernels by name; two single kernels are compared whatever their names."""
     if len(old) == len(new) == 1:
         return [diff_kernels(old[0], new[0])]
     before, after = _by_name(old), _by_name(new)

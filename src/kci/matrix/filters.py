@@ -62,7 +62,7 @@ def by_choice(
         only: patterns of names to keep.
         rule: what a variant that is left out is reported as.
         asked: how the reason names the setting that left it out, with a place for its name.
-        place: file and line of the setting, where it stands in a file.
+        place: file and line of the setting, if it is in a file.
     """
 
     def reason(variant: Variant) -> str | None:

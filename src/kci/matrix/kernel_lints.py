@@ -28,7 +28,7 @@ from kci.suggest import one_of
 
 
 class Subject:
-    """A kernel with its release variants, and what several lints want to know of them, found out once."""
+    """A kernel with its release variants, and facts that several lints need, computed once."""
 
     def __init__(self, kernel: Kernel, catalog: Catalog) -> None:
         self.kernel = kernel
@@ -176,7 +176,7 @@ def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
-    """KCI156: a ROCm target outside of the reference's list vanishes without a word."""
+    """KCI156: a ROCm target outside of the reference's list is dropped silently."""
     allowed = arch_tables().rocm
     for label, component in subject.kernel.build.kernel.items():
         if isinstance(component, RocmComponent):

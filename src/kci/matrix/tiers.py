@@ -38,7 +38,7 @@ class TierDefinition(msgspec.Struct, frozen=True):
 
 
 def tier_of(name: str, found: FoundSettings) -> Tier | TierDefinition:
-    """What a tier's name stands for: a tier that kci knows, or one that kci.toml defines.
+    """What a tier's name stands for: a built-in tier, or one that kci.toml defines.
 
     Raises:
         UsageError: there is no such tier.

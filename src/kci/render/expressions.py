@@ -1,6 +1,6 @@
-"""Expressions in a workflow: what they read, and whether that exists in the place where they stand.
+"""Expressions in a workflow: what they read, and whether that exists there.
 
-GitHub evaluates a missing output or context to nothing without a word, so a misspelt one shows only as a job that
+GitHub silently evaluates a missing output or context to nothing, so a misspelled one shows only as a job that
 does the wrong thing.
 """
 
@@ -20,7 +20,7 @@ _NEED = re.compile(r"(?<![\w.-])needs\.([\w-]+)\.([\w-]+)(?:\.([\w-]+))?")
 
 
 class Place(NamedTuple):
-    """A string of the workflow and where it stands."""
+    """A string of the workflow and its place."""
 
     kind: str
     """The key of the context table: `job.if`, `steps.with`, `concurrency`, ..."""
@@ -81,7 +81,7 @@ def context_problem(
     """What an expression reads or calls that its place does not have; empty when all is well.
 
     Args:
-        place: where the expression stands.
+        place: the place of the expression.
         expression: the text between the braces.
         available: contexts by kind of place; a kind that is not listed has those of its first word.
         limited: functions that only some kinds of place have.
@@ -102,7 +102,7 @@ def output_problem(
     """The first output of a step or job in the expression that nothing sets; empty when all is well.
 
     Args:
-        place: where the expression stands.
+        place: the place of the expression.
         expression: the text between the braces.
         workflow: the parsed workflow.
         known: the outputs of each action, by its reference without the `@`.

@@ -30,7 +30,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FoundPin(NamedTuple):
-    """A pin as it stands in a file."""
+    """A pin as written in a file."""
 
     action: str
     sha: str

@@ -87,7 +87,7 @@ def merge(
     Raises:
         UsageError: a path does not exist, or `kernel` is in neither plan nor artifacts.
         FindingsError: planned variants are missing, others are not planned, artifacts conflict or are damaged, or
-            `into` is no tree.
+            `into` is not a tree.
         UnsafeError: an artifact is unsafe to unpack.
     """
     sources = find_sources(artifacts, skip=into)

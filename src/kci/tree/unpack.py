@@ -28,7 +28,7 @@ def read_leg(artifact: Path) -> LegRecord:
 
     Raises:
         UnsafeError: the first member is not a plain file.
-        FindingsError: the file is no artifact, truncated or corrupt.
+        FindingsError: the file is not an artifact, truncated or corrupt.
         MissingToolError: `.tar.zst` without the zstandard package.
     """
     with _opened(artifact) as archive:
