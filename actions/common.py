@@ -1,20 +1,23 @@
-"""What the three actions share: strict inputs, outputs, summaries, and calling kci.
+"""What the three actions share: strict inputs, outputs, summaries.
 
-Inputs come from pull requests in the end. They arrive in the environment only, are checked here, and leave as single
-arguments of a command, never as part of a script.
+Inputs come from pull requests in the end. They arrive in the environment only, are checked here, and go to kci as
+values, never as part of a script.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import shlex
-import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
+
+import msgspec
+
+from kci.cli._output import print_error
+from kci.errors import KciError
 
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub drops a longer one as a whole."""
@@ -57,9 +60,9 @@ def required_input(name: str) -> str:
     return value
 
 
-def flag_input(name: str) -> bool:
+def flag_input(name: str, default: str = "") -> bool:
     """An input that is "true" or "false", exactly: every other word would be read as one of them by somebody."""
-    return flag(f"the input `{name}`", os.environ.get(_variable(name), ""))
+    return flag(f"the input `{name}`", os.environ.get(_variable(name), default))
 
 
 def flag(what: str, value: str) -> bool:
@@ -135,18 +138,19 @@ def table_row(*cells: object) -> str:
     return "| " + " | ".join(safe) + " |"
 
 
-def kci_command(*arguments: str) -> list[str]:
-    """The installed kci, where neither the kernel's repository (`python -m`) nor PYTHONPATH can replace its modules."""
-    return [sys.executable, "-E", str(Path(sys.executable).parent / "kci"), *arguments]
+def compact_json(value: object) -> str:
+    """JSON without blanks: the outputs of a job are short."""
+    return msgspec.json.encode(value).decode()
 
 
-def answer(*arguments: str) -> str:
-    """What a kci command prints; ends the action with kci's own exit code if it fails."""
-    done = subprocess.run(kci_command(*arguments), stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        sys.stdout.write(done.stdout.decode("utf-8", "replace"))
-        fail(f"{shlex.join(['kci', *arguments])[:500]}: exit code {done.returncode}", done.returncode)
-    return done.stdout.decode("utf-8")
+def run_action(main: Callable[[], None]) -> NoReturn:
+    """Run an action; what kci refuses ends it with a message, an annotation and kci's own exit code."""
+    try:
+        main()
+    except KciError as error:
+        print_error(error)
+        fail(error.message.splitlines()[0], error.exit_code)
+    sys.exit(0)
 
 
 @contextmanager

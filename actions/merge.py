@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import kci
 from common import (
     add_summary,
     fail,
     flag_input,
     group,
-    kci_command,
     lines_input,
+    run_action,
     runner_temp,
     set_output,
     table_row,
     text_input,
 )
-
-MANIFEST = "kci-manifest.json"
+from kci.cli._findings import show_findings
+from kci.cli._output import print_error
+from kci.tree.manifest import FILE_NAME
 
 
 def main() -> None:
@@ -31,32 +31,39 @@ def main() -> None:
         fail("the input `artifacts` is missing", 2)
     allow_partial = flag_input("allow-partial")
     plan = plan_file(text_input("plan"))
-    arguments = [f"--into={into}", "--json"]
-    arguments += [f"--plan={plan}"] if plan else []
-    arguments += ["--allow-partial"] if allow_partial else []
     for artifact in artifacts:
         if allow_partial and not Path(artifact).exists():
             Path(artifact).mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
-    with group("Merge"):
-        code = subprocess.run(kci_command("merge", *arguments, "--", *artifacts), check=False).returncode
-    if code:
+    try:
+        with group("Merge"):
+            planned = kci.read_plan(plan) if plan else None
+            merged = kci.merge_artifacts(
+                [Path(artifact) for artifact in artifacts], into, planned, allow_partial=allow_partial, log=print
+            )
+    except kci.KciError as error:
+        print_error(error)
         set_output("complete", "false")
+        code = error.exit_code
         fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")
-    manifests = find_manifests(into)
+    manifests = {place(into, manifest, merged): manifest for manifest in merged}
     if manifests:
         with group("Verify"):
-            verified = subprocess.run(kci_command("verify", "--", str(into)), check=False).returncode
+            verified = show_findings(kci.verify_path(into), "text", what=str(into))
         if verified:
             set_output("complete", "false")
             fail(f"the merged tree does not meet the requirements (exit code {verified})", verified)
-    complete = all(manifest.get("complete", not manifest.get("missing")) for manifest in manifests.values())
     tar = runner_temp() / "kci-tree.tar"
     pack(into, tar)
     set_output("tree", str(into))
-    set_output("complete", "true" if complete and manifests else "false")
+    set_output("complete", "true" if merged and all(manifest.complete for manifest in merged) else "false")
     set_output("manifest", "\n".join(str(path) for path in manifests))
     set_output("tar", str(tar))
     report(manifests)
+
+
+def place(into: Path, manifest: kci.Manifest, merged: list[kci.Manifest]) -> Path:
+    """Where a manifest stands: at the top of the one tree, or of its kernel's."""
+    return into / FILE_NAME if len(merged) == 1 else into / manifest.kernel / FILE_NAME
 
 
 def plan_file(plan: str) -> Path | None:
@@ -70,13 +77,6 @@ def plan_file(plan: str) -> Path | None:
     path = runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path
-
-
-def find_manifests(into: Path) -> dict[Path, dict[str, Any]]:
-    """The manifests of one tree, or of the trees of several kernels."""
-    single = into / MANIFEST
-    paths = [single] if single.is_file() else sorted(into.glob(f"*/{MANIFEST}"))
-    return {path: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def pack(into: Path, tar: Path) -> None:
@@ -94,17 +94,13 @@ def pack(into: Path, tar: Path) -> None:
                 archive.addfile(info)
 
 
-def report(manifests: dict[Path, dict[str, Any]]) -> None:
+def report(manifests: Mapping[Path, kci.Manifest]) -> None:
     """Show in log and summary what the trees have and lack."""
     rows, lacking = [], 0
     for manifest in manifests.values():
-        kernel = manifest.get("kernel", "")
-        rows += [table_row(kernel, name, "missing", "") for name in manifest.get("missing", [])]
-        rows += [
-            table_row(kernel, item["variant"], "present", item.get("digest", ""))
-            for item in manifest.get("present", [])
-        ]
-        lacking += len(manifest.get("missing", []))
+        rows += [table_row(manifest.kernel, name, "missing", "") for name in manifest.missing]
+        rows += [table_row(manifest.kernel, item.variant, "present", item.digest) for item in manifest.present]
+        lacking += len(manifest.missing)
     print(f"{len(rows) - lacking} variants present, {lacking} missing")
     if lacking:
         print(f"::warning::{lacking} planned variants are missing", flush=True)
@@ -112,4 +108,4 @@ def report(manifests: dict[Path, dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_action(main)

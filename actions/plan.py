@@ -2,52 +2,59 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Any
+from pathlib import Path
 
+import kci
 from common import (
     OUTPUT_LIMIT,
     add_summary,
-    answer,
+    compact_json,
     fail,
     flag,
+    flag_input,
     group,
     lines_input,
     output_units,
+    run_action,
     set_output,
     table_row,
     text_input,
     words_input,
 )
-from kci.render.workflow import is_hosted
+from kci.cli._output import print_diagnostics
+from kci.plan.forks import only_hosted
+from kci.plan.plan import LeftOut, Skipped
+from kci.plan.plan_json import promised
 
 
 def main() -> None:
-    """Run kci twice, for the matrix and for the plan, and set the outputs."""
-    arguments = [f"--tier={text_input('tier', 'release')}"]
-    arguments += [f"--backend={backend}" for backend in words_input("backends")]
-    arguments += [f"--only={glob}" for glob in words_input("only")]
-    if base := text_input("affected-base"):
-        arguments.append(f"--affected={base}")
-    arguments += [f"--published={manifest}" for manifest in lines_input("published")]
-    arguments += ["--", *(lines_input("kernels") or ["."])]
+    """Plan once, and set the outputs."""
+    choice = kci.Choice(
+        tier=text_input("tier", "release"),
+        backends=tuple(words_input("backends")),
+        only=tuple(words_input("only")),
+    )
+    request = kci.PlanRequest(
+        choice=choice,
+        affected=text_input("affected-base") or None,
+        published=tuple(Path(manifest) for manifest in lines_input("published")),
+        fingerprints=True,
+        allow_empty=flag_input("allow-empty", default="false"),
+    )
     with group("Plan"):
-        legs: list[dict[str, Any]] = json.loads(answer("plan", "--format=github", *arguments))["include"]
-        plan: dict[str, Any] = json.loads(answer("plan", "--format=json", "--fingerprints", *arguments))
-    unbuilt = [*plan.get("left_out", []), *plan.get("skipped", [])]
-    left_out = [(item["kernel"], item["variant"], item.get("reason", "")) for item in unbuilt]
-    if is_fork():
-        legs, refused = split_for_fork(legs)
-        left_out += refused
-    compact = compact_plan(plan, legs)
-    matrix_text, plan_text = compact_json({"include": legs}), compact_json(compact)
+        workspace = kci.open_workspace(lines_input("kernels") or ["."])
+        planned = kci.plan_run(workspace, request)
+        print_diagnostics([*workspace.diagnostics, *planned.diagnostics])
+        planned.require_runnable()
+    plan = only_hosted(planned.plan) if is_fork() else planned.plan
+    matrix_text, plan_text = planned.of(plan).github_matrix(), compact_json(promised(plan))
     if output_units(matrix_text, plan_text) > OUTPUT_LIMIT:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     set_output("matrix", matrix_text)
-    set_output("has-work", "true" if legs else "false")
+    set_output("has-work", "true" if plan.legs else "false")
     set_output("plan", plan_text)
-    report(legs, left_out, compact["tier"])
+    report(plan)
 
 
 def is_fork() -> bool:
@@ -55,58 +62,19 @@ def is_fork() -> bool:
     return flag("KCI_FORK", os.environ.get("KCI_FORK", "false"))
 
 
-def split_for_fork(legs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[str, str, str]]]:
-    """The legs that foreign code may run on, and the others with the reason why it may not."""
-    reason = "a pull request from a fork runs on GitHub's own machines only"
-    refused = [(leg["kernel"], leg["variant"], reason) for leg in legs if not is_hosted(leg["runner"])]
-    return [leg for leg in legs if is_hosted(leg["runner"])], refused
-
-
-def compact_plan(plan: dict[str, Any], legs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The plan without its legs: what the merged tree must have. Kernels of which nothing is built are left out.
-
-    What is published already is still planned: merging carries it over. The fingerprints let merging record what each
-    variant was made from, for the next run to compare with.
-    """
-    built = {(leg["kernel"], leg["variant"]) for leg in legs}
-    there = {(item["kernel"], item["variant"]) for item in plan.get("skipped", [])}
-    kernels = []
-    for kernel in plan["kernels"]:
-        name, prints = kernel["name"], kernel.get("fingerprints") or {}
-        planned = [variant for variant in kernel["planned"] if (name, variant) in built | there]
-        if any((name, variant) in built for variant in planned):
-            entry = {key: kernel[key] for key in ("name", "path", "version")} | {"planned": planned}
-            wanted = {variant: prints[variant] for variant in planned if variant in prints}
-            kernels.append(entry | ({"fingerprints": wanted} if wanted else {}))
-    compact = {"schema": plan["schema"], "tier": plan["tier"], "kernels": kernels}
-    return compact | ({"commit": plan["commit"]} if plan.get("commit") else {})
-
-
-def compact_json(value: object) -> str:
-    """JSON without blanks: the outputs of a job are short."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-
-
-def report(legs: list[dict[str, Any]], left_out: list[tuple[str, str, str]], tier: str) -> None:
+def report(plan: kci.Plan) -> None:
     """Show in log and summary what is built and what is not."""
-    print(f"{len(legs)} legs, {len(left_out)} variants left out")
-    head = [f"### {len(legs)} variants to build ({tier})", ""]
-    if legs:
+    unbuilt: list[LeftOut | Skipped] = [*plan.left_out, *plan.skipped]
+    print(f"{len(plan.legs)} legs, {len(unbuilt)} variants left out")
+    head = [f"### {len(plan.legs)} variants to build ({plan.tier})", ""]
+    if plan.legs:
         head += ["| kernel | variant | runner | image | minutes at most |", "|---|---|---|---|---|"]
-    rows = [
-        table_row(leg["kernel"], leg["variant"], runner_text(leg["runner"]), leg["image"] or "none", leg["timeout"])
-        for leg in legs
-    ]
+    rows = [table_row(leg.kernel, leg.variant, leg.runner_text, leg.image or "none", leg.timeout) for leg in plan.legs]
     add_summary(head, rows)
-    if left_out:
-        head = [f"### {len(left_out)} variants left out", "", "| kernel | variant | why |", "|---|---|---|"]
-        add_summary(head, [table_row(*item) for item in left_out])
-
-
-def runner_text(runner: Any) -> str:
-    """The labels of a runner, or its group, for people."""
-    return " ".join(runner) if isinstance(runner, list) else str(runner)
+    if unbuilt:
+        head = [f"### {len(unbuilt)} variants left out", "", "| kernel | variant | why |", "|---|---|---|"]
+        add_summary(head, [table_row(item.kernel, item.variant, item.reason) for item in unbuilt])
 
 
 if __name__ == "__main__":
-    main()
+    run_action(main)

@@ -56,7 +56,7 @@ def problems(text: str, version: str) -> list[str]:
         if entries and line and not line.startswith("#") and not goes_on and not line.endswith("."):
             found.append(f"{number}: a line ends with a full stop")
     if not entries or entries[0][0] != version:
-        found.append(f"the newest entry is not about {version}, the version in src/kci/__init__.py")
+        found.append(f"the newest entry is not about {version}, the version in src/kci/version.py")
     return found
 
 
@@ -86,7 +86,7 @@ def _parts(version: str) -> tuple[int, ...]:
 
 def code_version() -> str:
     """The version in the code, read without importing it."""
-    text = (ROOT / "src" / "kci" / "__init__.py").read_text(encoding="utf-8")
+    text = (ROOT / "src" / "kci" / "version.py").read_text(encoding="utf-8")
     match = re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE)
     return match[1] if match else ""
 

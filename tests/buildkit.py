@@ -127,11 +127,14 @@ def runtime(torch: str = "2.13") -> Path:
 
 
 def warm_cache(tmp_path: Path) -> Path:
-    """A cache with the user's environments and toolkits, and with objects of its own."""
+    """A cache with the user's environments and toolkits, and with objects of its own.
+
+    What is built in a test stays out of the user's cache: it would name places that go with the test.
+    """
     runtime()
     made = tmp_path / "cache"
     made.mkdir(exist_ok=True)
-    for part in ("cuda", "envs"):
+    for part in ("cuda", "envs", "headers"):
         (default_cache() / part).mkdir(exist_ok=True)
         if not (made / part).exists():
             (made / part).symlink_to(default_cache() / part)

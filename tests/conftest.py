@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -14,7 +15,7 @@ from kci.catalog.rows import Catalog, load_catalog
 from kci.config.reader import Kernel, parse_kernel
 from kci.matrix import selection
 from kci.matrix.variants import Dropped
-from kci.plan import legs
+from kci.plan import forks, legs
 from kci.plan.plan import LeftOut
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +50,13 @@ def catalog() -> Catalog:
     return load_catalog("2026-08-20")
 
 
+@pytest.fixture(scope="session")
+def shared_by_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the processes of one test run have in common, and no other run."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture
 def no_git_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Git commands of a test must not see an outer repository through the environment."""
@@ -56,20 +64,20 @@ def no_git_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(scope="session")
-def torch_cache() -> Path:
-    """The cache with kci's own torch environments; it is made once and shared with `make demo`."""
-    from kci.builders.cache import default_cache
+@pytest.fixture
+def torch_cache(tmp_path: Path) -> Path:
+    """A cache with kci's own torch environments, which are made once, and nothing else yet."""
+    from buildkit import warm_cache
 
-    return default_cache()
+    return warm_cache(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def torch_python(torch_cache: Path) -> Path:
+@pytest.fixture
+def torch_python() -> Path:
     """A Python that can import torch 2.13 (CPU) and load kernels."""
-    from kci.builders.environment import ensure_runtime
+    from buildkit import runtime
 
-    return ensure_runtime("2.13", cache=torch_cache, log=print)
+    return runtime()
 
 
 # --- rules and the tests that they have -------------------------------------------------------------------------------
@@ -114,7 +122,8 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     recorded = _Recorded(diagnostics.rules())
     monkeypatch.setattr(diagnostics, "rules", lambda: recorded)  # `finding` looks rules up there
     monkeypatch.setattr(selection, "Dropped", recorded.noting(Dropped))
-    monkeypatch.setattr(legs, "LeftOut", recorded.noting(LeftOut))
+    for module in (legs, forks):
+        monkeypatch.setattr(module, "LeftOut", recorded.noting(LeftOut))
     yield
     for mark in marks:
         for rule in mark.args:

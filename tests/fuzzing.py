@@ -9,7 +9,6 @@ import random
 from collections.abc import Callable, Iterator
 
 import mutations
-from kci.config.document import MAX_BYTES
 
 HEAD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n[torch]\n'
 
@@ -73,12 +72,6 @@ HOSTILE: dict[str, Callable[[int], str]] = {
     "dates": lambda size: HEAD + "src = [" + _fill("1979-05-27,", size - size % 11) + "]",
 }
 """Shapes that make some parser take the square of their size, each for a size in bytes."""
-
-
-def hostile(size: int) -> Iterator[tuple[str, bytes]]:
-    """Every hostile shape, about that large, but never too large to be read."""
-    for name, make in HOSTILE.items():
-        yield name, make(min(size, MAX_BYTES - 1000)).encode()[:MAX_BYTES]
 
 
 def endless(seed: int) -> Iterator[tuple[str, bytes]]:

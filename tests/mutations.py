@@ -1,4 +1,4 @@
-"""Many build.toml files, right and wrong: the seed files in `config/data`, changed as people and editors change files.
+"""Many build.toml files, right and wrong: seed files, changed as people and editors change files.
 
 Everything is deterministic. What the format allows is not written down here: the tests ask two readers.
 """
@@ -15,17 +15,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import conformance_cases
+
 DATA = Path(__file__).parent / "config" / "data"
-CONFORMANCE = Path(__file__).parents[2] / "shared" / "conformance" / "variants.json"
 
 
 def seeds() -> dict[str, bytes]:
-    """The seed files by name: our own, and those of the conformance collection where it lies beside the checkout."""
-    found = {path.stem: path.read_bytes() for path in sorted(DATA.glob("*.toml"))}
-    if CONFORMANCE.exists():
-        cases = json.loads(CONFORMANCE.read_text(encoding="utf-8"))["cases"]
-        found |= {case["name"]: case["build_toml"].encode() for case in cases}
-    return found
+    """The seed files by name: those of `config/data` and those of the conformance cases."""
+    return {path.stem: path.read_bytes() for path in sorted(DATA.glob("*.toml"))} | {
+        case.name: case.raw for case in conformance_cases.cases()
+    }
 
 
 # --- writing TOML -----------------------------------------------------------------------------------------------------

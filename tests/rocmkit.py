@@ -70,29 +70,68 @@ __host__ __device__ complex<T> polar(const T&, const T&);
 """,
 }
 
-# clang's own bundle format: a magic, a count, and for each entry offset, size, length of the name, and the name.
-_BUNDLER = '''\
-"""Stands in for clang-offload-bundler, as far as a compilation calls it."""
-import struct, sys
+# clang's own bundle format: a magic, a count, and for each entry offset, size, length of the name, and the name. In C,
+# so that nothing in the cache needs a Python, which may be that of a checkout and go with it.
+_BUNDLER = r"""
+/* Stands in for clang-offload-bundler, as far as a compilation calls it. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-options = [word.lstrip("-").partition("=") for word in sys.argv[1:]]
-value = {name: text for name, _, text in options}
-targets = value["targets"].split(",")
-files = [open(text, "rb").read() for name, _, text in options if name == "input"]
-align = int(value["bundle-align"])
-place = 32 + sum(24 + len(target) for target in targets)
-head, body = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(targets)), []
-for target, data in zip(targets, files, strict=True):
-    place += -place % align
-    head += struct.pack("<QQQ", place, len(data), len(target)) + target.encode()
-    body.append((place, data))
-    place += len(data)
-with open(value["output"], "wb") as out:
-    out.write(head)
-    for at, data in body:
-        out.seek(at)
-        out.write(data)
-'''
+enum { MOST = 64 };
+
+static const char *value(const char *word, const char *name) {
+  while (*word == '-') word++;
+  size_t length = strlen(name);
+  return strncmp(word, name, length) == 0 && word[length] == '=' ? word + length + 1 : NULL;
+}
+
+static FILE *opened(const char *path, const char *mode) {
+  FILE *file = fopen(path, mode);
+  if (!file) { perror(path); exit(1); }
+  return file;
+}
+
+int main(int count, char **words) {
+  const char *inputs[MOST], *output = NULL, *found;
+  char *targets[MOST], *list = NULL;
+  uint64_t places[MOST], sizes[MOST], align = 1, entries = 0, files = 0, place = 32, length;
+  for (int i = 1; i < count; i++) {
+    if ((found = value(words[i], "targets"))) list = strdup(found);
+    else if ((found = value(words[i], "input"))) inputs[files++] = found;
+    else if ((found = value(words[i], "output"))) output = found;
+    else if ((found = value(words[i], "bundle-align"))) align = strtoull(found, NULL, 10);
+  }
+  for (char *word = strtok(list, ","); word; word = strtok(NULL, ",")) {
+    targets[entries++] = word;
+    place += 24 + strlen(word);
+  }
+  if (!output || entries != files) { fputs("targets and inputs do not match\n", stderr); return 1; }
+  FILE *out = opened(output, "wb");
+  for (uint64_t i = 0; i < files; i++) {
+    FILE *in = opened(inputs[i], "rb");
+    char block[65536];
+    size_t read;
+    places[i] = place = (place + align - 1) / align * align;
+    fseek(out, place, SEEK_SET);
+    for (sizes[i] = 0; (read = fread(block, 1, sizeof block, in)) > 0; sizes[i] += read) fwrite(block, 1, read, out);
+    place += sizes[i];
+    fclose(in);
+  }
+  fseek(out, 0, SEEK_SET);
+  fwrite("__CLANG_OFFLOAD_BUNDLE__", 1, 24, out);
+  fwrite(&entries, 8, 1, out);
+  for (uint64_t i = 0; i < entries; i++) {
+    length = strlen(targets[i]);
+    fwrite(&places[i], 8, 1, out);
+    fwrite(&sizes[i], 8, 1, out);
+    fwrite(&length, 8, 1, out);
+    fwrite(targets[i], 1, length, out);
+  }
+  return fclose(out) != 0;
+}
+"""
 
 
 @cache
@@ -103,7 +142,7 @@ def rocm() -> Path:
     """
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         pytest.skip("ROCm is for x86-64 Linux only")
-    root = default_cache() / "test-tools" / f"rocm-{RELEASE}-1"
+    root = default_cache() / "test-tools" / f"rocm-{RELEASE}-2"
     with locked(root, quiet):
         if not root.is_dir():
             partial = root.with_name(root.name + ".part")
@@ -150,8 +189,9 @@ def _assemble(root: Path) -> None:
     program(binaries, "hipcc", here + f'PATH="$here:$PATH" exec {clang} "$@"\n')
     program(binaries, "hipconfig", f"echo {RELEASE}\n")
     program(binaries, "lld", here + 'shift 2\nexec "$here/../wheels/ziglang/zig" ld.lld "$@"\n')
-    (binaries / "bundler.py").write_text(_BUNDLER)
-    program(binaries, "clang-offload-bundler", here + f'exec {sys.executable} "$here/bundler.py" "$@"\n')
+    bundler = root / "bundler.c"
+    bundler.write_text(_BUNDLER)
+    _run(["gcc", "-O1", "-Wall", "-Werror", bundler, "-o", binaries / "clang-offload-bundler"])
     for name in ("ockl.bc", "ocml.bc"):
         shutil.move(amd / "lib" / name, root / "amdgcn/bitcode" / name)
     # clang takes a device library only if the one for OpenCL, which HIP does not use, is there as well.

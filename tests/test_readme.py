@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -74,8 +75,9 @@ def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -
 @pytest.mark.torch
 def test_make_demo_does_the_main_job(torch_cache: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / "demo.py")], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        [sys.executable, str(ROOT / "examples" / "demo.py")],
+        cwd=ROOT, env={**os.environ, "KCI_CACHE": str(torch_cache)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()]
     table = {tuple(row[:2]): row[2:5] for row in rows if row[2:3] in (["built"], ["reused"])}

@@ -1,6 +1,16 @@
-"""`python -m kci`."""
+"""The program `kci`, and `python -m kci`."""
 
-from kci.cli import run
+import gc
+
+gc.set_threshold(100_000)  # most commands end before a collection would pay for itself; imports make much garbage
+
+
+def start() -> None:
+    """Run the command line, and leave the process with its exit code."""
+    from kci.cli import run  # noqa: PLC0415  - after the line above
+
+    run()
+
 
 if __name__ == "__main__":
-    run()
+    start()

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kci.files.lock import locked
 from kci.render.pins import find_pins
 
 ROOT = Path(__file__).parents[2]
@@ -65,8 +66,25 @@ def offline_pip(checkout: Path, into: Path) -> dict[str, str]:
         into: an empty folder for kci's dependencies and what builds kci.
     """
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(into), str(checkout), "hatchling"]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    subprocess.run(command, check=True, capture_output=True)
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
+
+
+def installed(checkout: Path, shared: Path) -> dict[str, str]:
+    """Environment variables with which jobs find kci installed, once for all workers of a test run.
+
+    Args:
+        checkout: see `copy_checkout`.
+        shared: a folder that the workers have in common.
+    """
+    root = shared / "kci-of-the-actions"
+    with locked(root):
+        if not (root / "complete").exists():
+            for command in (["-m", "venv", root], ["-m", "pip", "install", "--quiet", "--no-compile", checkout]):
+                python = root / "bin" / "python" if "pip" in command else sys.executable
+                subprocess.run([python, "-I", *command], check=True, capture_output=True)
+            (root / "complete").touch()
+    return {"KCI_ACT_INSTALLED": str(root), "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh")}
 
 
 def commit_all(repository: Path) -> None:
@@ -120,9 +138,7 @@ def run_workflow(
     for key, value in {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), **(env or {})}.items():
         command += ["--env", f"{key}={value}"]
     surroundings = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
-    done = subprocess.run(
-        command, cwd=repository, env=surroundings, capture_output=True, text=True, timeout=900, check=False
-    )
+    done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
     return _parse(done.stdout, store, done.returncode == 0)
 
 

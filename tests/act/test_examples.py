@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import act_path, commit_all, copy_checkout, run_workflow
+from act.harness import act_path, commit_all, copy_checkout, installed, run_workflow
 from cli.runner import kci
 from conftest import ROOT
 
@@ -32,7 +32,9 @@ def can_build_cuda() -> bool:
     return shutil.which("nvcc") is not None
 
 
-def test_the_examples_workflow_builds_merges_and_loads(torch_cache: Path, torch_python: Path, tmp_path: Path) -> None:
+def test_the_examples_workflow_builds_merges_and_loads(
+    torch_cache: Path, torch_python: Path, shared_by_workers: Path, tmp_path: Path
+) -> None:
     legs = {kernel: list(variants) for kernel, variants in LEGS.items()}
     if can_build_cuda():
         legs["rms-norm"].append("torch-stable-abi211-cu130-x86_64-linux")
@@ -45,14 +47,15 @@ def test_the_examples_workflow_builds_merges_and_loads(torch_cache: Path, torch_
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     only = " ".join(sorted({variant for variants in legs.values() for variant in variants}))
+    checkout = copy_checkout(tmp_path / "checkout")
     run = run_workflow(
         repository,
         ".github/workflows/kci.yml",
         "workflow_dispatch",
         scratch,
-        checkout=copy_checkout(tmp_path / "checkout"),
+        checkout=checkout,
         payload={"inputs": {"tier": "release", "only": only, "backends": ""}},
-        env={"KCI_CACHE": str(torch_cache)},
+        env={"KCI_CACHE": str(torch_cache), **installed(checkout, shared_by_workers)},
     )
     built = [f"build {kernel} {variant}" for kernel, variants in legs.items() for variant in variants]
     assert run.jobs == dict.fromkeys(sorted([*built, "kci", "merge", "plan"]), "success"), run.log

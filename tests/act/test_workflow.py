@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_checkout, offline_pip, run_workflow
+from act.harness import Run, act_path, commit_all, copy_checkout, installed, offline_pip, run_workflow
 from cli.runner import kci
 from conftest import ROOT
 
@@ -30,7 +30,7 @@ LEGS = ["build some-kernel torch-cpu", "build some-kernel torch-cuda"]
 
 
 class Runner(NamedTuple):
-    """The checkout of kci's actions, and how its jobs install it."""
+    """The checkout of kci's actions, and where it is installed."""
 
     checkout: Path
     env: dict[str, str]
@@ -41,9 +41,16 @@ class Runner(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Runner:
+def runner(tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path) -> Runner:
+    """Jobs find kci installed; see `installing`."""
     checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
-    return Runner(checkout, offline_pip(checkout, tmp_path_factory.mktemp("wheels")))
+    return Runner(checkout, installed(checkout, shared_by_workers))
+
+
+@pytest.fixture
+def installing(runner: Runner, tmp_path: Path) -> Runner:
+    """Each job installs kci from the checkout, as on GitHub, but from local files."""
+    return Runner(runner.checkout, offline_pip(runner.checkout, tmp_path / "wheels"))
 
 
 @pytest.fixture
@@ -94,6 +101,7 @@ def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch
     run = runner.run(repository, RELEASE, "push", scratch)
     assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), run.log
     assert run.ok
+    assert "Install kci from " not in run.log
     assert sorted(path.name for path in run.artifacts.iterdir()) == [
         "kci-some-kernel-torch-cpu-1",
         "kci-some-kernel-torch-cuda-1",
@@ -102,12 +110,13 @@ def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch
     assert tree_names(run.artifacts) == {"kci-manifest.json", "torch-cpu", "torch-cuda"}
 
 
-def test_the_workflow_of_the_readme_does_what_it_says(repository: Path, runner: Runner, scratch: Path) -> None:
+def test_the_workflow_of_the_readme_does_what_it_says(repository: Path, installing: Runner, scratch: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     (repository / ".github" / "workflows" / "kernel.yml").write_text(text)
     commit_all(repository)
-    run = runner.run(repository, ".github/workflows/kernel.yml", "push", scratch)
+    run = installing.run(repository, ".github/workflows/kernel.yml", "push", scratch)
     assert run.jobs == dict.fromkeys([*LEGS, "merge", "plan"], "success"), run.log
+    assert run.log.count("Install kci from ") == len(run.jobs)
 
 
 @pytest.mark.parametrize("mode", ["runtime", "static"])

@@ -45,7 +45,7 @@ class Runner:
         env |= {f"KCI_INPUT_{name.upper()}": value for name, value in inputs.items()} | (extra or {})
         done = subprocess.run(
             ["bash", str(self.checkout / "actions" / "run.sh"), action],
-            cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=600,
+            cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         return Done(done.returncode, done.stdout, _outputs(output), summary.read_text() if summary.exists() else "")
 
@@ -194,7 +194,10 @@ def test_a_failing_build_prints_how_to_do_the_same_with_the_same_limit(runner: R
 
 
 def test_nothing_to_do(runner: Runner, repository: Path) -> None:
-    plan = runner.run("plan", repository, only="nothing-like-this")
+    refused = runner.run("plan", repository, only="nothing-like-this")
+    assert refused.code == 1, "a filter that selects nothing is no green run"
+    assert "nothing is selected" in refused.log
+    plan = runner.run("plan", repository, only="nothing-like-this", allow_empty="true")
     assert plan.code == 0, plan.log
     assert plan.outputs["has-work"] == "false"
     assert json.loads(plan.outputs["matrix"]) == {"include": []}

@@ -71,34 +71,3 @@ def test_cells_cannot_leave_their_column() -> None:
 
 def test_output_units_are_utf16() -> None:
     assert common.output_units("aé", "\N{GRINNING FACE}") == 4
-
-
-def test_forks_get_hosted_machines_only() -> None:
-    legs = [
-        {"kernel": "k", "variant": "a", "runner": ["ubuntu-24.04"]},
-        {"kernel": "k", "variant": "b", "runner": ["self-hosted", "gpu"]},
-        {"kernel": "k", "variant": "c", "runner": {"group": "g"}},
-    ]
-    kept, refused = plan.split_for_fork(legs)
-    assert [leg["variant"] for leg in kept] == ["a"]
-    assert [item[:2] for item in refused] == [("k", "b"), ("k", "c")]
-
-
-def test_the_compact_plan_asks_only_for_what_is_built() -> None:
-    full = {
-        "schema": 1, "tier": "pr", "legs": [1], "catalog": {},
-        "kernels": [
-            {"name": "k", "path": "p", "version": 2, "planned": ["a", "b"], "more": 1},
-            {"name": "l", "path": "q", "version": 1, "planned": ["a"]},
-        ],
-    }  # fmt: skip
-    published = {**full, "skipped": [{"kernel": "k", "variant": "b"}, {"kernel": "l", "variant": "a"}], "commit": "c"}
-    published["kernels"] = [{**published["kernels"][0], "fingerprints": {"a": "1", "b": "2", "x": "3"}}]  # type: ignore[index]
-    carried = plan.compact_plan(published, [{"kernel": "k", "variant": "a"}])
-    assert carried["commit"] == "c"
-    assert carried["kernels"][0]["planned"] == ["a", "b"], "what is published is in the tree too"
-    assert carried["kernels"][0]["fingerprints"] == {"a": "1", "b": "2"}
-    compact = plan.compact_plan(full, [{"kernel": "k", "variant": "a"}])
-    assert compact == {
-        "schema": 1, "tier": "pr", "kernels": [{"name": "k", "path": "p", "version": 2, "planned": ["a"]}],
-    }  # fmt: skip

@@ -122,8 +122,8 @@ def test_an_installed_kci_is_traced_to_where_it_came_from(
         checkout.mkdir()
     (info / "direct_url.json").write_text(json.dumps({"url": f"file://{tmp_path}/check%20out", "dir_info": {}}))
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(container.kci, "__file__", str(site / "kci" / "__init__.py"))
-    monkeypatch.setattr(container.kci, "__version__", "9.9")
+    monkeypatch.setattr(container, "PACKAGE", site / "kci")
+    monkeypatch.setattr(container, "__version__", "9.9")
     expected = (str(checkout), [Mount(checkout)]) if exists else ("kci==9.9", [])
     assert kci_source() == expected
 

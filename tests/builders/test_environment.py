@@ -6,7 +6,6 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from kci.builders.environment import COMPLETE, Environment, ensure, isolated, ow
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
+from kci.files.lock import locked
 from wheels import make_wheel, only_wheels, torch_wheel
 
 
@@ -32,7 +32,8 @@ def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
 
 def test_the_commands_name_the_exact_wheel_of_the_rows_own_index(tmp_path: Path) -> None:
     venv, torch, ninja = isolated(tmp_path, "2.13", "cu130").setup()
-    assert venv[:3] == [sys.executable, "-m", "venv"]
+    assert venv[1:3] == ["-m", "venv"]
+    assert Path(venv[0]).is_relative_to(sys.base_prefix), "the environment outlives the one that this Python is in"
     assert torch[-3:] == ["--index-url", "https://download.pytorch.org/whl/cu130", "torch==2.13.0+cu130"]
     assert "--no-deps" in torch
     assert torch[torch.index("--only-binary") + 1] == ":all:"
@@ -104,6 +105,7 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert "cannot be reached" in said[0]
     assert environment.root is not None
     marker = (environment.root / COMPLETE).stat().st_mtime_ns
+    assert sys.prefix == sys.base_prefix or sys.prefix not in (environment.root / "pyvenv.cfg").read_text()
     assert marker >= max(path.stat().st_mtime_ns for path in environment.torch.rglob("*.py"))
     said.clear()
     ensure(isolated(tmp_path, "2.13", "cpu"), said.append)
@@ -154,14 +156,16 @@ def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "ensure(isolated(Path(sys.argv[1]), '2.13', 'cpu'), lambda line: print(line, flush=True))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
-    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    lock = tmp_path / "envs"
-    while first.poll() is None and not list(lock.glob("*.lock")):
-        time.sleep(0.01)
-    second = subprocess.run(command, capture_output=True, text=True, check=True)
-    out, _ = first.communicate()
-    assert first.returncode == 0
-    assert (out + second.stdout).count("installing torch") == 1
+    root = isolated(tmp_path, "2.13", "cpu").root
+    assert root is not None
+    with locked(root):  # until both of them have asked for it
+        both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        for process in both:
+            assert process.stdout is not None
+            assert "waiting for another kci" in process.stdout.readline()
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert "".join(said).count("installing torch") == 1
 
 
 # --- what is really there ---

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -83,6 +84,14 @@ def test_a_stable_abi_variant_holds_code_for_the_archs_that_were_asked_for(asked
 
     seal(asked.output, metadata_for(asked.build, "rocm", "1a2b3c4", archs=made.archs))
     assert [(found.rule, found.message) for found in verify(asked.output, ignore=["KCI716"])] == []
+
+
+def test_nothing_in_the_cache_names_a_place_that_may_go() -> None:
+    """Other checkouts use the same cache, after this one and its environment have been deleted."""
+    small = [path for path in rocm().rglob("*") if path.is_file() and path.stat().st_size < 2**20]
+    goes = [str(ROOT), *([sys.prefix] if sys.prefix != sys.base_prefix else [])]
+    for path in small:
+        assert not [place for place in goes if place.encode() in path.read_bytes()], path
 
 
 def test_a_rebuild_compiles_what_changed_in_the_sources_and_in_their_translation(asked: Request) -> None:

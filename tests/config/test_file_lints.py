@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.examples import complete, with_examples
+from conformance_cases import cases
 from conftest import ROOT
 from kci.catalog.rows import Catalog
 from kci.config.file_lints import FILE_LINTS, repo_id_problem
@@ -18,7 +19,6 @@ from kci.errors import FindingsError
 from kci.workspace.check import lint_kernel
 
 LINTS = ("KCI13", "KCI14", "KCI15", "KCI16", "KCI19")
-CONFORMANCE = ROOT.parent / "shared" / "conformance" / "variants.json"
 
 
 def lint(text: str, catalog: Catalog) -> list[Diagnostic]:
@@ -175,19 +175,21 @@ def test_every_lint_is_registered_once() -> None:
     assert len(FILE_LINTS) == len(set(FILE_LINTS))
 
 
-@pytest.mark.skipif(not CONFORMANCE.is_file(), reason="the conformance cases are not beside this checkout")
 def test_the_conformance_files_have_no_errors_but_those_that_are_wrong_on_purpose(catalog: Catalog) -> None:
     wrong = {
-        "kernels/relu-invalid-capability": {"KCI150", "KCI155"},
+        "kernels/relu-invalid-capability": {"KCI130", "KCI155"},
+        "kernels/relu-torch-stable-abi": {"KCI130"},
+        "edge/16 stable-abi all + backend without component": {"KCI130"},
+        "edge/30 [torch] minver on a kernel with no component at all": {"KCI130"},
         "edge/36 cuda.minver > cuda.maxver": {"KCI133"},
     }
-    for case in json.loads(CONFORMANCE.read_text())["cases"]:
+    for case in cases():
         try:
-            found = lint(case["build_toml"], catalog)
+            found = lint(case.build, catalog)
         except FindingsError as error:
-            pytest.fail(f"{case['name']}: {error}")
+            pytest.fail(f"{case.name}: {error}")
         errors = {item.rule for item in found if item.severity is Severity.ERROR}
-        assert errors == wrong.get(case["name"], set()), case["name"]
+        assert errors == wrong.get(case.name, set()), case.name
 
 
 def test_the_examples_of_this_project_are_clean(catalog: Catalog) -> None:

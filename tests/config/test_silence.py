@@ -9,7 +9,7 @@ import pytest
 from kci.catalog.rows import Catalog
 from kci.config.reader import parse_kernel
 from kci.errors import FindingsError
-from kci.workspace.check import check, lint_kernel
+from kci.workspace.check import check_kernels, lint_kernel
 
 TEXT = """\
 [general]
@@ -91,7 +91,7 @@ def repository(tmp_path: Path, ignore: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def places(*directories: str) -> list[str]:
-    return [f"{item.path}:{item.line}:{item.rule}" for item in check(directories).diagnostics]
+    return [f"{item.path}:{item.line}:{item.rule}" for item in check_kernels(directories).diagnostics]
 
 
 @pytest.mark.rule("KCI191", triggers=False)

@@ -10,10 +10,10 @@ import pytest
 
 from conftest import torch_kernel
 from kci.catalog.rows import Catalog
-from kci.cli.matrix import as_json
 from kci.config.reader import Kernel
 from kci.errors import FindingsError
 from kci.matrix.diff import diff_kernels, diff_matrices, read_matrix_json
+from kci.matrix.matrix_json import matrix_json
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import KernelMatrix
 
@@ -82,7 +82,7 @@ def test_twins_cannot_be_compared(catalog: Catalog) -> None:
 
 def written(tmp_path: Path, made: list[Kernel], catalog: Catalog, explain: bool = False) -> Path:
     file = tmp_path / "matrix.json"
-    answer = as_json(compute_matrix(made, catalog, explain=explain), explain)
+    answer = matrix_json(compute_matrix(made, catalog, explain=explain), explain=explain)
     file.write_bytes(msgspec.json.encode(answer))
     return file
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
+from conformance_cases import Against, Case, Expected, cases
 from conftest import ROOT, kernel, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel
 from kci.config.values import Backend, Version
 from kci.matrix.selection import select
 from kci.matrix.variants import Tier
-
-CONFORMANCE = ROOT.parent / "shared" / "conformance" / "variants.json"
 
 GATED_NORM = """
     [general]
@@ -69,21 +65,15 @@ def test_stable_and_full_abi_side_by_side(catalog: Catalog) -> None:
     assert stable.archs == ("12.0+PTX", "8.0", "9.0a")
 
 
-@pytest.mark.skipif(not CONFORMANCE.exists(), reason="the conformance cases lie outside of this repository")
-def test_every_conformance_case_agrees_with_the_reference(catalog: Catalog) -> None:
-    for case in json.loads(CONFORMANCE.read_text())["cases"]:
-        made = parse_kernel(case["build_toml"].encode())
-        for tier in (Tier.RELEASE, Tier.PR):
-            found: dict[str, dict[str, list[str]]] = {}
-            for variant in select(made, catalog, tier).variants:
-                found.setdefault(variant.system, {}).setdefault(variant.backend, []).append(variant.name)
-                against = case["built_with"][variant.system][tier][variant.name]
-                assert (variant.torch, variant.compute) == (against["torch"], against["compute"]), case["name"]
-            expected = {
-                system: {backend: tiers[tier] for backend, tiers in backends.items() if tiers.get(tier)}
-                for system, backends in case["systems"].items()
-            }
-            assert found == {system: of for system, of in expected.items() if of}, f"{case['name']} {tier}"
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in cases()])
+def test_every_conformance_case_agrees_with_the_reference(case: Case, catalog: Catalog) -> None:
+    made = parse_kernel(case.raw)
+    for tier, expected in ((Tier.RELEASE, case.release), (Tier.PR, case.pr)):
+        found: Expected = {}
+        for variant in select(made, catalog, tier).variants:
+            against = Against(variant.torch, variant.compute)
+            found.setdefault(variant.system, {}).setdefault(variant.backend, {})[variant.name] = against
+        assert found == expected, tier
 
 
 @pytest.mark.rule("KCI208", triggers=False)
@@ -267,5 +257,5 @@ def test_the_place_of_a_collapse_is_the_line_of_the_version(catalog: Catalog, sp
 def test_the_examples_have_the_variants_that_the_readme_shows(catalog: Catalog) -> None:
     from kci.config.reader import read_kernel
 
-    relu = read_kernel(Path(ROOT) / "examples" / "relu")
+    relu = read_kernel(ROOT / "examples" / "relu")
     assert "torch213-cxx11-cpu-x86_64-linux" in names(relu, catalog)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from conftest import ROOT, torch_kernel
 from kci.catalog.prices import default_prices
 from kci.catalog.rows import Catalog
-from kci.catalog.runners import Runner, default_runners, hosted_labels
+from kci.catalog.runners import Runner, default_runners, hosted_runners
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.plan.budget import Alternative, check_budget, estimate, simulate
 from kci.plan.durations import Duration, Durations, encode, read_durations
 from kci.plan.legs import make_plan
-from kci.plan.pools import Pool, is_hosted, most_minutes, pool_of, price_of
+from kci.plan.pools import Pool, most_minutes, pool_of, price_of
 from planning import leg, plan
 
 OWN = Pool("gpu", 2)
@@ -139,7 +139,9 @@ def test_every_hosted_default_runner_has_a_price_and_a_source() -> None:
     data = tomllib.loads((ROOT / "src/kci/catalog/data/prices.toml").read_text())
     assert data["as-of"]
     assert data["source"]
-    assert data["rate"].keys() <= hosted_labels(), "a label whose owner chooses it has no price that kci could know"
+    assert data["rate"].keys() <= hosted_runners().labels, (
+        "a label whose owner chooses it has no price that kci could know"
+    )
     assert all(0 < rate < 1 for rate in default_prices().rate.values())
 
 
@@ -157,7 +159,7 @@ def test_pools_and_the_longest_job() -> None:
     assert pool_of(Runner(("ubuntu-24.04",), 4, 16, pool_size=3)) == Pool("ubuntu-24.04", 3)
     assert most_minutes(Runner(("ubuntu-24.04",), 4, 16)) == 360
     assert most_minutes(Runner(("self-hosted",), 4, 16)) == 7200
-    assert not is_hosted(Runner((), 4, 16, group="g"))
+    assert not Runner((), 4, 16, group="g").hosted
 
 
 # --- recorded durations ---

@@ -242,12 +242,12 @@ def test_it_moves_with_the_image_and_the_builder(catalog: Catalog, monkeypatch: 
 def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src" / "kci", tmp_path / "kci", ignore=shutil.ignore_patterns("__pycache__"))
     usual = builder()
-    monkeypatch.setattr(module.kci, "__file__", str(tmp_path / "kci" / "__init__.py"))
+    monkeypatch.setattr(module, "PACKAGE", tmp_path / "kci")
     again = builder.__wrapped__
     assert again() == usual, "where kci is installed does not matter"
     (tmp_path / "kci" / "render" / "pins.py").write_text("# another room\n")
     assert again() == usual
-    for part in ("builders/native.py", "tree/metadata.py", "run/make_variant.py"):
+    for part in ("builders/native.py", "tree/metadata.py", "run/one_variant.py"):
         append(part, "\n# changed\n")(tmp_path / "kci")
         assert again() != usual
         usual = again()

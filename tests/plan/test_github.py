@@ -17,7 +17,7 @@ from kci.errors import FindingsError, UsageError
 from kci.matrix.selection import compute_matrix
 from kci.plan import github
 from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_over_limit
-from kci.plan.legs import Wishes, make_plan
+from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Grouping, Leg, Plan, RunnerGroup, Shard
 from kci.plan.sharding import assign, shards
 from planning import leg, plan
@@ -107,7 +107,7 @@ def test_artifacts_of_one_name_are_refused() -> None:
 def test_names_of_a_real_plan_are_ones_that_github_takes(catalog: Catalog) -> None:
     matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
     for grouping in Grouping:
-        for item in make_plan(matrix, None, Wishes(grouping=grouping)).legs:
+        for item in make_plan(matrix, None, PlanOptions(grouping=grouping)).legs:
             assert not set(item.artifact) & set('":<>|*?\r\n\\/')
 
 
@@ -122,7 +122,7 @@ def test_limits_are_handed_over_only_where_there_are_some() -> None:
     entry = json.loads(github_matrix(sharded([leg(max_jobs=3)])))["include"][0]
     assert entry["max_jobs"] == 3
     assert "cores" not in entry
-    assert entry.keys() - {"max_jobs"} == set(LEG_KEYS)
+    assert entry.keys() - {"max_jobs", "tier"} == set(LEG_KEYS)
 
 
 # --- GitHub's own evaluator ---
@@ -155,7 +155,7 @@ def evaluator() -> Path:
         folder.mkdir(exist_ok=True)
         (folder / "package.json").write_text('{"private": true, "type": "module"}')
         command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", PACKAGE]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip()[-200:]}")
         (folder / "complete").touch()
@@ -174,7 +174,7 @@ def evaluate(folder: Path, expression: str, output: str) -> object:
 @pytest.mark.parametrize("grouping", ["variant", "image"])
 def test_github_reads_the_same_legs(evaluator: Path, catalog: Catalog, grouping: str) -> None:
     matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
-    made = make_plan(matrix, None, Wishes(grouping=Grouping(grouping)))
+    made = make_plan(matrix, None, PlanOptions(grouping=Grouping(grouping)))
     text = github_matrix(made)
     read = evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix)", text)
     assert read == json.loads(text)

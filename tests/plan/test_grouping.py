@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from conftest import torch_kernel
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import LegLimit, Runner, default_runners
+from kci.matrix.names import artifact_stem
 from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Matrix
-from kci.plan.grouping import artifact_name, twins
-from kci.plan.legs import Wishes, make_plan
+from kci.plan.grouping import twins
+from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Grouping, Plan
 
 
@@ -23,7 +24,9 @@ def matrix(catalog: Catalog) -> Matrix:
 
 
 def grouped(matrix: Matrix, grouping: str, **runners: object) -> Plan:
-    return make_plan(matrix, msgspec.structs.replace(default_runners(), **runners), Wishes(grouping=Grouping(grouping)))
+    return make_plan(
+        matrix, msgspec.structs.replace(default_runners(), **runners), PlanOptions(grouping=Grouping(grouping))
+    )
 
 
 @pytest.mark.parametrize("grouping", ["variant", "image", "backend"])
@@ -96,14 +99,14 @@ def test_longest_legs_come_first(matrix: Matrix) -> None:
 
 @pytest.mark.parametrize("char", list('":<>|*?\r\n\\/ %\x00é'))
 def test_an_artifact_name_has_no_character_that_github_refuses(char: str) -> None:
-    name = artifact_name("k", f"a{char}b")
+    name = artifact_stem("k", f"a{char}b")
     assert not set(name) & set('":<>|*?\r\n\\/\x00 ')
     assert name.isascii()
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_two_names_never_become_one(one: str, other: str) -> None:
-    assert (artifact_name("k", one) == artifact_name("k", other)) == (one == other)
+    assert (artifact_stem("k", one) == artifact_stem("k", other)) == (one == other)
 
 
 def test_names_that_differ_in_case_only_are_twins() -> None:

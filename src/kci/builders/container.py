@@ -19,12 +19,15 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-import kci
 from kci.builders.process import Finished, run, stream
 from kci.builders.request import Log
 from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
+from kci.version import __version__
 
 ENGINE = "docker"
+
+PACKAGE = Path(__file__).resolve().parent.parent
+"""Where kci itself lies."""
 
 # Passed on by name only, so that their values (an index with a password, say) are on no command line and in no log.
 PASSED_ON = (
@@ -238,14 +241,14 @@ def kci_source() -> tuple[str, list[Mount]]:
     That is the checkout that this kci runs or was installed from, so that both are the same; a kci that came from a
     package index is installed from there, in the same version.
     """
-    package = Path(kci.__file__).resolve().parent
+    package = PACKAGE
     checkout = package.parent.parent
     if package.parent.name == "src" and (checkout / "pyproject.toml").is_file():
         return str(checkout), [Mount(checkout)]
     local = _installed_from()
     if local is not None:
         return str(local), [Mount(local)]
-    return f"kci=={kci.__version__}", []
+    return f"kci=={__version__}", []
 
 
 def _installed_from() -> Path | None:

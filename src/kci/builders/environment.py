@@ -61,7 +61,7 @@ class Environment(msgspec.Struct, frozen=True):
             torch = [f"torch=={self.release}" if self.flavour == "cpu" else f"torch==={self.release}"]
         pip = pip_install(self.python)
         return [
-            [sys.executable, "-m", "venv", str(self.root)],
+            [base_python(), "-m", "venv", str(self.root)],
             [*pip, "--no-deps", *torch],
             [*pip, "--no-deps", toolchains().tools["ninja"]],
         ]
@@ -114,6 +114,11 @@ def isolated(cache: Path, torch: str, flavour: str) -> Environment:
         release=release,
         flavour=flavour,
     )
+
+
+def base_python() -> str:
+    """This Python, outside of the virtual environment that it may be in: a cache must not name what may go."""
+    return getattr(sys, "_base_executable", "") or sys.executable
 
 
 def own() -> Environment:
@@ -174,15 +179,17 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     environment = ensure(isolated(cache, torch, "cpu"), log)
     root = environment.root
     assert root is not None  # noqa: S101  - `isolated` always sets it
+    packages = toolchains().runtime["packages"]
+    installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
-        if not (root / _RUNTIME).is_file():
+        if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            _must([*pip_install(environment.python), *toolchains().runtime["packages"]], "the runtime packages")
+            _must([*pip_install(environment.python), *packages], "the runtime packages")
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
                 raise MissingToolError(f"torch {torch} does not import:\n{check.tail()}", hint=hint)
-            (root / _RUNTIME).touch()
+            (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
 
 

@@ -43,6 +43,8 @@ def stream(
 ) -> Finished:
     """Run a program, pass on each line as it comes, and keep them all.
 
+    Whatever stops this, Ctrl-C above all, stops the program as well and waits for its end.
+
     Raises:
         MissingToolError: there is no such program, or it is not executable here.
     """
@@ -63,9 +65,15 @@ def stream(
         raise MissingToolError(f"cannot run {command[0]}: {error.strerror}") from error
     with process:
         assert process.stdout is not None  # noqa: S101  - PIPE was asked for
-        for line in process.stdout:
-            lines.append(line)
-            log(line.rstrip("\n"))
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                log(line.rstrip("\n"))
+        except BaseException:
+            # Without this a Ctrl-C would wait a quarter of a second and leave behind what takes longer to end.
+            process.terminate()
+            process.wait()
+            raise
     return Finished(process.returncode, "".join(lines))
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from kci.config.values import Version
+from kci.files.dated_data import Dated, load_dated
 from kci.matrix.names import digits
 
 
-class Toolchains(msgspec.Struct, frozen=True):
+class Toolchains(Dated, frozen=True):
     """The data file, as it is."""
 
     index: dict[str, str]
@@ -50,6 +47,4 @@ class Toolchains(msgspec.Struct, frozen=True):
 @cache
 def toolchains() -> Toolchains:
     """The toolchain data that is shipped with kci."""
-    text = (Path(__file__).parent / "data" / "toolchains.toml").read_text(encoding="utf-8")
-    data: dict[str, Any] = tomllib.loads(text)
-    return msgspec.convert(data, Toolchains)
+    return load_dated(Path(__file__).parent / "data" / "toolchains.toml", Toolchains)

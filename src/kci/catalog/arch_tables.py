@@ -7,7 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.model import decode_value
 from kci.config.values import Version
+from kci.files.dated_data import Dated, load_dated
 
 
 class ArchTables(msgspec.Struct, frozen=True):
@@ -22,11 +24,22 @@ class ArchTables(msgspec.Struct, frozen=True):
         return next(archs for minimum, archs in self.cuda if minimum <= toolkit)
 
 
+class _CudaArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    min: Version
+    archs: tuple[str, ...]
+
+
+class _RocmArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    archs: tuple[str, ...]
+
+
+class _ArchFile(Dated, frozen=True):
+    cuda: tuple[_CudaArchs, ...]
+    rocm: _RocmArchs
+
+
 @cache
 def arch_tables() -> ArchTables:
     """The tables that kci ships."""
-    import tomllib  # noqa: PLC0415
-
-    data = tomllib.loads((Path(__file__).parent / "data" / "archs.toml").read_text(encoding="utf-8"))
-    cuda = [(Version.parse(entry["min"]), tuple(entry["archs"])) for entry in data["cuda"]]
-    return ArchTables(tuple(sorted(cuda, reverse=True)), tuple(data["rocm"]["archs"]))
+    table = load_dated(Path(__file__).parent / "data" / "archs.toml", _ArchFile, dec_hook=decode_value)
+    return ArchTables(tuple(sorted(((entry.min, entry.archs) for entry in table.cuda), reverse=True)), table.rocm.archs)

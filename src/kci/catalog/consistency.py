@@ -18,6 +18,7 @@ from kci.catalog.toolkits import toolkits
 from kci.config.document import Document, KeyPath
 from kci.config.values import Backend, Version
 from kci.diagnostics import Diagnostic, finding
+from kci.files.dated_data import Dated, load_dated
 
 
 def check_catalog(catalog: Catalog) -> list[Diagnostic]:
@@ -99,13 +100,16 @@ def row_without_image(catalog: Catalog) -> Iterator[Diagnostic]:
             yield _at(row, "KCI125", f"no build image is known for {row.backend} {row.compute}", hint)
 
 
+class _ImageFile(Dated, frozen=True):
+    cuda: tuple[str, ...]
+    rocm: tuple[str, ...]
+
+
 @cache
 def known_images() -> dict[str, tuple[str, ...]]:
     """The compute versions for which public build images exist, by backend."""
-    import tomllib  # noqa: PLC0415
-
-    data = tomllib.loads((Path(__file__).parent / "data" / "images.toml").read_text(encoding="utf-8"))
-    return {str(backend): tuple(data[backend]) for backend in (Backend.CUDA, Backend.ROCM)}
+    table = load_dated(Path(__file__).parent / "data" / "images.toml", _ImageFile)
+    return {str(Backend.CUDA): table.cuda, str(Backend.ROCM): table.rocm}
 
 
 def neighbor_unknown(catalog: Catalog) -> Iterator[Diagnostic]:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import msgspec
+from kci.files.dated_data import Dated, load_dated
 
 
-class Prices(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class Prices(Dated, frozen=True):
     """A price table; `rate` is by label and minute."""
 
-    as_of: Any
-    source: str
     currency: str
     rate: dict[str, float]
 
@@ -26,7 +23,4 @@ class Prices(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
 @cache
 def default_prices() -> Prices:
     """The price table that kci ships."""
-    import tomllib  # noqa: PLC0415  - only needed for an estimate
-
-    data = tomllib.loads((Path(__file__).parent / "data" / "prices.toml").read_text(encoding="utf-8"))
-    return msgspec.convert(data, Prices)
+    return load_dated(Path(__file__).parent / "data" / "prices.toml", Prices)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
+
+from kci.files.dated_data import Dated, load_dated
+
+_DATA = Path(__file__).parent / "data"
 
 
 class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -22,6 +25,11 @@ class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
     currency: str = ""
     pool_size: int | None = None
     """How many of them there are."""
+
+    @property
+    def hosted(self) -> bool:
+        """Whether GitHub hosts the machine for everybody; see `is_hosted`."""
+        return not self.group and is_hosted(self.labels)
 
 
 class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -71,18 +79,21 @@ class Runners(msgspec.Struct, frozen=True):
         return LegLimit(kernel, backend, found["timeout"], found["max_jobs"], found["cores"])
 
 
+class _RunnerTable(Dated, frozen=True):
+    runner: dict[str, Runner]
+    build: dict[str, BuildDefaults]
+
+
 @cache
 def default_runners() -> Runners:
     """The runners and images that kci ships."""
-    data = _data("runners")
-    return msgspec.convert({"runner": data["runner"], "build": data["build"]}, Runners)
+    table = load_dated(_DATA / "runners.toml", _RunnerTable)
+    return Runners(table.runner, table.build)
 
 
-class Quotas(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+class Quotas(Dated, frozen=True):
     """What one account may use of the machines that GitHub hosts for everybody."""
 
-    as_of: Any
-    source: str
     max_minutes: int
     concurrent: int
     concurrent_macos: int
@@ -91,16 +102,34 @@ class Quotas(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=
 @cache
 def quotas() -> Quotas:
     """GitHub's limits for its own runners."""
-    return msgspec.convert(_data("quotas"), Quotas)
+    return load_dated(_DATA / "quotas.toml", Quotas)
+
+
+class HostedRunners(Dated, frozen=True):
+    """The runners that GitHub hosts for everybody."""
+
+    default: str
+    """The label for jobs that do not build: plan, merge, gate."""
+    labels: frozenset[str]
 
 
 @cache
-def hosted_labels() -> frozenset[str]:
-    """The labels of the runners that GitHub hosts for everybody."""
-    return frozenset(_data("hosted")["labels"])
+def hosted_runners() -> HostedRunners:
+    """The one list of GitHub's own runners."""
+    return load_dated(_DATA / "hosted.toml", HostedRunners)
 
 
-def _data(name: str) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415
+def is_hosted(runner: object) -> bool:
+    """Whether a `runs-on` can only mean machines that GitHub hosts and throws away, on which a fork's code may run.
 
-    return tomllib.loads((Path(__file__).parent / "data" / f"{name}.toml").read_text(encoding="utf-8"))
+    A runner must have all of the labels, so one that GitHub does not give to its own runners means a self-hosted one;
+    a group is never GitHub's. GitHub ignores the case of labels.
+
+    Args:
+        runner: a label, a list of labels, or a mapping with a group, as in a leg or a workflow.
+    """
+    labels = [runner] if isinstance(runner, str) else runner
+    if not isinstance(labels, list | tuple):
+        return False
+    known = hosted_runners().labels
+    return bool(labels) and all(isinstance(label, str) and label.lower() in known for label in labels)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.model import decode_value
 from kci.config.values import Version
+from kci.files.dated_data import Dated, load_dated
 
 _CAPABILITY = re.compile(r"([0-9]{1,2}\.[0-9])([af]?)(?:\+PTX)?", re.ASCII)
 
@@ -26,7 +28,7 @@ class _Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     new: str
 
 
-class Toolkits(msgspec.Struct, frozen=True):
+class Toolkits(Dated, frozen=True):
     """The toolkits that kci knows, oldest first, and the capabilities that changed their number."""
 
     toolkit: tuple[_Toolkit, ...]
@@ -78,11 +80,4 @@ def _builds(toolkit: _Toolkit, capability: str) -> bool:
 @cache
 def toolkits() -> Toolkits:
     """The data that kci ships."""
-    import tomllib  # noqa: PLC0415
-
-    data = tomllib.loads((Path(__file__).parent / "data" / "toolkits.toml").read_text(encoding="utf-8"))
-    return msgspec.convert({"toolkit": data["toolkit"], "renamed": data["renamed"]}, Toolkits, dec_hook=_version)
-
-
-def _version(_wanted: type, value: str) -> Version:
-    return Version.parse(value)
+    return load_dated(Path(__file__).parent / "data" / "toolkits.toml", Toolkits, dec_hook=decode_value)

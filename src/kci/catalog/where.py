@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from kci.catalog import comparisons
 from kci.catalog.comparisons import VERSIONS, Part, Subject, Test, WhereError
 from kci.config.values import Version
+from kci.diagnostics import printable
+from kci.errors import UsageError
 from kci.suggest import one_of, suggestion
 
 _MAX_LENGTH, _MAX_DEPTH = 2000, 50
@@ -148,3 +150,16 @@ class _Parser:
 
 def _near(word: str, known: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
     return suggestion(word, list(known)) or one_of(known)
+
+
+def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
+    """Read an expression that a person typed.
+
+    Raises:
+        UsageError: it is none; the message shows where.
+    """
+    try:
+        return parse_where(text, fields)
+    except WhereError as error:
+        excerpt = f"\n  {printable(text)}\n  {' ' * error.column}^"
+        raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None

@@ -5,7 +5,6 @@ stdout carries the answer and nothing else; diagnostics, progress and errors go 
 
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import sys
@@ -15,9 +14,9 @@ from typing import Any, NoReturn
 
 import click
 
-from kci import __version__
 from kci.errors import KciError
 from kci.suggest import suggestion
+from kci.version import __version__
 
 COMMANDS = {
     "run": "do the whole job here: plan, build, merge, verify",
@@ -110,7 +109,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that interface and error say."""
     from click.exceptions import Exit
 
-    gc.set_threshold(100_000)  # most commands end before a collection would pay for itself
     try:
         result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
         sys.stdout.flush()

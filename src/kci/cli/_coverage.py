@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from kci.cli import Options
-from kci.cli._kernels import read_selection
 from kci.cli._output import markdown_table, table, to_json
 from kci.errors import UsageError
 from kci.matrix.pairwise import Covered, coverage
+from kci.workspace.choice import Choice
+from kci.workspace.workspace import Workspace
 
 
-def show_coverage(state: Options, kernels: Sequence[str], output: str, selection: dict[str, Any]) -> None:
+def show_coverage(workspace: Workspace, choice: Choice, output: str) -> None:
     """Print every pair that occurs in the whole, and which variant of the tier has it.
 
     Raises:
-        UsageError: the form does not exist for this answer, or see `read_selection`.
+        UsageError: the form does not exist for this answer, or see `Workspace.matrix`.
     """
     if output not in ("table", "json", "markdown"):
         raise UsageError(f"--coverage has no {output} form", hint="one of: table, json, markdown")
-    asked = read_selection(state, kernels, **selection)
-    chosen, full = asked.matrix(), asked.full()
+    chosen, full = workspace.matrix(choice), workspace.whole(choice)
     answer: list[dict[str, Any]] = []
     for part, whole in zip(chosen.kernels, full.kernels, strict=True):
         pairs = coverage(whole.variants, part.variants)

@@ -54,8 +54,3 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
         rows += [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
         parts.append(f"#### {reasons.title}\n\n" + markdown_table(("decision", "candidates", "reason", "place"), rows))
     return "\n\n".join(parts)
-
-
-def explanation_json(kernel: KernelMatrix) -> dict[str, object]:
-    """The documented JSON keys: every candidate on its own."""
-    return {"kept": kernel.kept, "dropped": kernel.dropped}

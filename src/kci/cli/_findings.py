@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from kci import __version__
 from kci.cli._output import markdown_table, print_diagnostics, to_json
 from kci.diagnostics import Diagnostic, Severity, render_github
+from kci.version import __version__
 
 FORMATS = ("text", "json", "github", "sarif", "markdown")
 

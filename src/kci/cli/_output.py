@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
+from kci.cli import Options
 from kci.diagnostics import Diagnostic, Severity, render_github, render_text
 from kci.errors import KciError
 
@@ -29,6 +31,16 @@ def print_error(error: KciError) -> None:
         click.echo(f"::error::{message}", err=True)
 
 
+def progress_log(options: Options) -> Callable[[str], None]:
+    """Takes lines of progress, and shows them on stderr unless kci is to be quiet."""
+
+    def log(line: str) -> None:
+        if not options.quiet:
+            click.echo(line, err=True)
+
+    return log
+
+
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False) -> None:
     """Show diagnostics on stderr, with a caret where the file can be read, and as annotations on GitHub."""
     lines: dict[str, list[str]] = {}
@@ -41,6 +53,25 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False)
         click.echo(text.replace(mark, styled, 1), err=True)
         if os.environ.get("GITHUB_ACTIONS") == "true":
             click.echo(render_github(diagnostic), err=True)
+
+
+MANY = 3
+"""Findings of one rule that are shown one by one where they are not the answer."""
+
+
+def print_grouped(diagnostics: Sequence[Diagnostic], *, quiet: bool = False) -> None:
+    """Show what reading found beside an answer: many findings of one rule are one line, since one cause made them."""
+    by_rule: dict[str, list[Diagnostic]] = {}
+    for diagnostic in diagnostics:
+        by_rule.setdefault(diagnostic.rule, []).append(diagnostic)
+    for same in by_rule.values():
+        if len(same) <= MANY:
+            print_diagnostics(same, quiet=quiet)
+            continue
+        first = same[0]
+        message = f"{first.message} (this file and {len(same) - 1} more)"
+        hint = f"{first.hint}; `kci check` lists them all" if first.hint else "`kci check` lists them all"
+        print_diagnostics([replace(first, message=message, hint=hint)], quiet=quiet)
 
 
 def source_line(diagnostic: Diagnostic, cache: dict[str, list[str]]) -> str | None:

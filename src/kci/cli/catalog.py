@@ -61,7 +61,7 @@ def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
     if where is None:
         return list(rows)
     from kci.catalog.overlay import FIELDS, subject
-    from kci.cli._kernels import expression
+    from kci.catalog.where import expression
 
     test = expression(where, FIELDS).over([subject(row) for row in rows])
     return [row for row in rows if test(subject(row))]
@@ -71,7 +71,7 @@ def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
 @click.argument("file", required=False)
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj
-def check(state: Options, /, file: str | None, output: str) -> int:
+def check(options: Options, /, file: str | None, output: str) -> int:
     """Prove that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.
 
     Without FILE, every edition that kci ships is checked.
@@ -87,7 +87,7 @@ def check(state: Options, /, file: str | None, output: str) -> int:
     if output == "json":
         click.echo(to_json({"schema": 1, "diagnostics": found}))
     else:
-        print_diagnostics(found, quiet=state.quiet)
+        print_diagnostics(found, quiet=options.quiet)
         click.echo(f"{file or 'all editions'}: {errors} errors, {len(found) - errors} other findings")
     return 1 if errors else 0
 

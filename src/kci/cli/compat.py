@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from kci.cli import CommandGroup, Options
-from kci.cli._kernels import selected_matrix, selection_options
 from kci.cli._output import table, to_json
-from kci.errors import UsageError
+from kci.cli._workspace import opened, selection_options, take_choice
+from kci.compat.coverage import coverage
 
 
 @click.group("compat", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -24,14 +24,11 @@ def command() -> None:
 @selection_options
 @click.option("--format", "output", type=click.Choice(["table", "json"]), default="table")
 @click.pass_obj
-def show_coverage(state: Options, /, kernel: str, tree: Path | None, output: str, **selection: Any) -> int:
+def show_coverage(options: Options, /, kernel: str, tree: Path | None, output: str, **selection: Any) -> int:
     """Which variants of KERNEL its tree has and lacks. Exit 1 if one is missing."""
-    from kci.compat.coverage import coverage
-
-    matrix, read = selected_matrix(state, [kernel], **selection)
-    if len(read) > 1:
-        raise UsageError(f"{kernel} holds {len(read)} kernels", hint="name one of them, with its tree")
-    found = coverage(matrix.kernels[0], tree or Path(read[0].directory) / "build")
+    workspace = opened(options, [kernel], selection["catalog"])
+    place = tree or Path(workspace.only_kernel().directory) / "build"
+    found = coverage(workspace.matrix(take_choice(selection)).kernels[0], place)
     if output == "json":
         click.echo(to_json({"schema": 1, "coverage": found}))
     else:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, Options
-from kci.cli._kernels import read_selection, selection_options
+from kci.cli._output import markdown_table, print_diagnostics, to_json
+from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.reader import BUILD_TOML
+from kci.config.revision import read_revision
 from kci.matrix.diff import KernelDiff, diff_matrices, read_matrix_json
+from kci.workspace.workspace import assemble
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,18 +28,16 @@ if TYPE_CHECKING:
 @click.option("--format", "output", type=click.Choice(["text", "json", "markdown"]), default="text", show_default=True)
 @click.option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")
 @click.pass_obj
-def command(state: Options, /, old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
+def command(options: Options, /, old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
     """Compare the variants of OLD and NEW.
 
     Each is a directory (a kernel, or one with kernels below it), a git revision as REV:PATH, or a file that
     `kci matrix --format json` wrote. Kernels are matched by name, variants by name and system.
     """
-    kernels = diff_matrices(_side(state, old, selection), _side(state, new, selection))
+    kernels = diff_matrices(_side(options, old, selection), _side(options, new, selection))
     differs = any(kernel.differs for kernel in kernels)
     match output:
         case "json":
-            from kci.cli._output import to_json
-
             click.echo(to_json({"schema": 1, "old": old, "new": new, "differs": differs, "kernels": kernels}))
         case "markdown":
             click.echo(_markdown(kernels))
@@ -45,15 +46,17 @@ def command(state: Options, /, old: str, new: str, output: str, exit_code: bool,
     return 1 if differs and exit_code else 0
 
 
-def _side(state: Options, spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:
+def _side(options: Options, spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:
     path = Path(spec)
     if path.exists() and not path.is_dir() and path.name != BUILD_TOML:  # a pipe will do: `kci diff <(...) .`
         return read_matrix_json(path)
     if ":" in spec and not path.exists():
-        from kci.config.revision import read_revision
-
-        return read_selection(state, [], read=read_revision(spec), **selection).matrix().kernels
-    return read_selection(state, [spec], **selection).matrix().kernels
+        # A revision's kernels have the kci.toml of the working directory: the same question is asked of both sides.
+        workspace = assemble(read_revision(spec), catalog=selection["catalog"], directories=["."])
+        print_diagnostics(workspace.diagnostics, quiet=options.quiet)
+    else:
+        workspace = opened(options, [spec], selection["catalog"])
+    return workspace.matrix(take_choice(selection)).kernels
 
 
 def _text(kernels: list[KernelDiff]) -> list[str]:
@@ -73,8 +76,6 @@ def _text(kernels: list[KernelDiff]) -> list[str]:
 
 
 def _markdown(kernels: list[KernelDiff]) -> str:
-    from kci.cli._output import markdown_table
-
     blocks = []
     for kernel in kernels:
         if not kernel.differs:

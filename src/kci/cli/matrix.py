@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, Options
-from kci.cli._kernels import runners_for, selected_matrix, selection_options
+from kci.cli._output import markdown_table, table, to_json
+from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
+from kci.matrix.matrix_json import matrix_json
 
 if TYPE_CHECKING:
-    from kci.matrix.variants import KernelMatrix, Matrix
+    from kci.matrix.variants import KernelMatrix
 
 FORMATS = ["table", "json", "names", "github", "markdown"]
 
@@ -18,59 +20,51 @@ FORMATS = ["table", "json", "names", "github", "markdown"]
 @click.command("matrix", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
+@ALLOW_EMPTY
 @click.option("--format", "output", type=click.Choice(FORMATS), default="table", help="The form of the answer.")
 @click.option("--explain", is_flag=True, help="Also every candidate, kept or dropped, with rule, reason and place.")
 @click.option("--coverage", is_flag=True, help="Instead, the pairs of torch, compute and system that the tier covers.")
 @click.pass_obj
 def command(
-    state: Options, /, kernels: tuple[str, ...], output: str, explain: bool, coverage: bool, **selection: Any
+    options: Options,
+    /,
+    kernels: tuple[str, ...],
+    output: str,
+    explain: bool,
+    coverage: bool,
+    allow_empty: bool,
+    **selection: Any,
 ) -> None:
     """The variants that must exist for each KERNEL (default: this directory).
 
     KERNEL is a directory with a build.toml, or one with kernels below it; `KERNEL[cuda,rocm]` is these backends of it.
+    Exit 1 if there is no variant at all.
     """
+    workspace = opened(options, kernels, selection["catalog"])
+    choice = take_choice(selection)
     if coverage:
         from kci.cli._coverage import show_coverage
 
-        show_coverage(state, kernels, output, selection)
+        show_coverage(workspace, choice, output)
         return
-    matrix, read = selected_matrix(state, kernels, explain=explain, **selection)
+    matrix = workspace.matrix(choice, explain=explain)
     match output:
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
             click.echo("".join(f"{name}\n" for name in names), nl=False)
         case "json":
-            from kci.cli._output import to_json
-
-            click.echo(to_json(as_json(matrix, explain)))
+            click.echo(to_json(matrix_json(matrix, explain=explain)))
         case "github":
             from kci.plan.github import github_matrix
             from kci.plan.legs import make_plan
 
-            click.echo(github_matrix(make_plan(matrix, runners_for(read))))
+            click.echo(github_matrix(make_plan(matrix, workspace.runners)))
         case "markdown":
             click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))
         case _:
             click.echo("\n\n".join(_table(kernel, explain) for kernel in matrix.kernels))
-
-
-def as_json(matrix: Matrix, explain: bool) -> dict[str, Any]:
-    """The documented JSON form (schema 1)."""
-    kernels = []
-    for kernel in matrix.kernels:
-        entry: dict[str, Any] = {
-            "name": kernel.name,
-            "path": kernel.path,
-            "version": kernel.version,
-            "variants": kernel.variants,
-        }
-        if explain:
-            from kci.cli._explain import explanation_json
-
-            entry |= explanation_json(kernel)
-        kernels.append(entry)
-    catalog = {"name": matrix.catalog_name, "as_of": matrix.catalog_as_of}
-    return {"schema": 1, "tier": matrix.tier, "catalog": catalog, "kernels": kernels}
+    if not allow_empty:
+        workspace.require_variants(matrix, choice)
 
 
 _HEADERS = ("variant", "kind", "system", "torch", "compute", "archs")
@@ -96,8 +90,6 @@ def _title(kernel: KernelMatrix) -> str:
 
 
 def _table(kernel: KernelMatrix, explain: bool) -> str:
-    from kci.cli._output import table
-
     parts = [click.style(_title(kernel), bold=True)]
     if kernel.variants:
         parts.append(table(_HEADERS, _rows(kernel)))
@@ -109,8 +101,6 @@ def _table(kernel: KernelMatrix, explain: bool) -> str:
 
 
 def _markdown(kernel: KernelMatrix, explain: bool) -> str:
-    from kci.cli._output import markdown_table
-
     parts = [f"### {_title(kernel)}"]
     if kernel.variants:
         parts += ["", markdown_table(_HEADERS, _rows(kernel))]

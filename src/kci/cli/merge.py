@@ -29,7 +29,7 @@ from kci.tree.record_durations import record
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 @click.pass_obj
 def command(
-    state: Options,
+    options: Options,
     /,
     *,
     artifacts: tuple[Path, ...],
@@ -51,7 +51,7 @@ def command(
     if as_json:
         answer = {"schema": 1, "complete": all(item.complete for item in manifests), "manifests": manifests}
         click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
-    elif not state.quiet:
+    elif not options.quiet:
         for manifest in manifests:
             click.echo(_text(manifest))
 

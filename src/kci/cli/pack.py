@@ -30,7 +30,7 @@ from kci.tree.pack import pack
 )
 @click.pass_obj
 def command(
-    state: Options,
+    options: Options,
     /,
     *,
     variant_dir: Path,
@@ -49,5 +49,5 @@ def command(
     if not target.name.endswith(SUFFIXES):
         target /= artifact_name(leg.kernel, leg.variant, zstd=zstd)
     click.echo(pack(variant_dir, target, leg))
-    if not state.quiet:
+    if not options.quiet:
         click.echo(f"{leg.variant}: digest {leg.digest}", err=True)

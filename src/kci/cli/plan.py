@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kci.cli import Command, Options
-from kci.cli._kernels import Selection, read_selection, runners_for, selection_options
 from kci.cli._output import print_diagnostics, table, to_json
+from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.matrix.variants import Tier
-from kci.plan.budget import Alternative, Estimate, check_budget, estimate, money
-from kci.plan.durations import NO_DURATIONS, Durations, read_durations
-from kci.plan.github import as_json, check_limits, github_matrix, refuse_over_limit
-from kci.plan.legs import Wishes, make_plan
+from kci.plan.affected import Touch
+from kci.plan.budget import Estimate, money
 from kci.plan.plan import Grouping, Leg, Plan
-
-if TYPE_CHECKING:
-    from kci.catalog.runners import Runners
-    from kci.matrix.variants import KernelMatrix, Matrix
-    from kci.plan.affected import Touch
+from kci.workspace.planning import PlanRequest, plan_run
 
 
 @click.command("plan", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
+@ALLOW_EMPTY
 @click.option("--affected", metavar="BASE", help="Only what changed since this branch or commit touches.")
 @click.option(
     "--published",
@@ -54,7 +48,7 @@ if TYPE_CHECKING:
 @click.option("--format", "output", type=click.Choice(["table", "json", "github"]), default="table")
 @click.pass_obj
 def command(
-    state: Options,
+    options: Options,
     /,
     *,
     kernels: tuple[str, ...],
@@ -68,101 +62,59 @@ def command(
     shards: int | None,
     shard: int | None,
     container: str,
+    allow_empty: bool,
     output: str,
     **selection: Any,
 ) -> int:
     """The legs of a run over each KERNEL: runner, image, timeout, what they take; and what no job can build.
 
-    Exit 1 if the plan breaks a limit of GitHub's, or is more than --max-jobs and --max-cost allow.
+    Exit 1 if there is no variant to plan, if the plan breaks a limit of GitHub's, or if it is more than --max-jobs and
+    --max-cost allow. A kernel in which `kci check` finds an error is not planned.
     """
     if shard is not None and output != "github":
         raise UsageError("--shard is about --format github", hint="--format json has every leg with its shard")
-    asked = read_selection(state, kernels, **selection)
-    runners = runners_for(asked.kernels)
-    matrix, decisions = _narrowed(asked, affected)
-    wishes = Wishes(container=container == "auto", grouping=Grouping(group), shards=shards)
-    if fingerprints or published:
-        wishes = _with_fingerprints(wishes, asked, matrix, runners, published)
-    took = Durations(read_durations(durations)) if durations else NO_DURATIONS
-    plan = make_plan(matrix, runners, wishes, durations=took)
-    made = estimate(plan.legs)
-    others = _other_plans(asked, runners, wishes, took) if affected is None else iter(())
-    said = check_budget(plan, made, max_jobs=max_jobs, max_cost=max_cost, others=others)
-    said += refuse_over_limit(plan) if output == "github" else check_limits(plan)
-    print_diagnostics(said, quiet=state.quiet)
+    request = PlanRequest(
+        choice=take_choice(selection),
+        affected=affected,
+        published=published,
+        fingerprints=fingerprints,
+        grouping=Grouping(group),
+        shards=shards,
+        container=container == "auto",
+        durations=durations,
+        max_jobs=max_jobs,
+        max_cost=max_cost,
+        allow_empty=allow_empty,
+    )
+    planned = plan_run(opened(options, kernels, selection["catalog"]), request)
+    if output == "github":
+        planned.require_runnable()
+    print_diagnostics(planned.diagnostics, quiet=options.quiet)
     match output:
         case "json":
-            answer = as_json(plan, made)
-            click.echo(to_json(answer | ({"affected": decisions} if decisions is not None else {})))
+            click.echo(to_json(planned.as_json()))
         case "github":
-            _tell(decisions, state)
-            click.echo(github_matrix(plan, shard))
+            if planned.touches is not None and options.verbose:
+                click.echo("\n".join(_touch_lines(planned.touches)), err=True)
+            click.echo(planned.github_matrix(shard))
         case _:
-            click.echo(_table(plan, made, decisions))
-    return int(any(item.severity is Severity.ERROR for item in said))
+            click.echo(_table(planned.plan, planned.estimate, planned.touches))
+    return int(any(item.severity is Severity.ERROR for item in planned.diagnostics))
 
 
-def _narrowed(asked: Selection, base: str | None) -> tuple[Matrix, list[Touch] | None]:
-    """The matrix, with --affected the part of it that a change touches."""
-    matrix = asked.matrix()
-    if base is None:
-        return matrix, None
-    from kci.plan.changes import only_affected
-
-    def select(kernel: Any) -> KernelMatrix:
-        return asked._replace(kernels=[kernel]).matrix().kernels[0]
-
-    catalog = {Path(asked.catalog.document.path): "it is the catalog, which decides every matrix"}
-    return only_affected(matrix, asked.kernels, base, select, catalog)
-
-
-def _with_fingerprints(
-    wishes: Wishes, asked: Selection, matrix: Matrix, runners: Runners, trees: Sequence[Path]
-) -> Wishes:
-    import msgspec
-
-    from kci.plan.changed_files import clean_commit
-    from kci.plan.fingerprint import fingerprints
-    from kci.plan.published import already, published
-
-    known = published(trees)
-    prints = fingerprints(asked.kernels, matrix, runners, container=wishes.container)
-    commit = clean_commit(Path(asked.kernels[0].directory)) if asked.kernels else None
-    return msgspec.structs.replace(wishes, fingerprints=prints, skip=already(prints, known), commit=commit)
-
-
-def _other_plans(asked: Selection, runners: Runners, wishes: Wishes, took: Durations) -> Iterator[Alternative]:
-    """Smaller plans for the same kernels, computed only if somebody looks at them."""
-    if asked.tier is not Tier.PR:
-        plan = make_plan(asked._replace(tier=Tier.PR).matrix(), runners, wishes, durations=took)
-        yield Alternative("--tier pr", plan.legs)
-    for grouping in (Grouping.IMAGE, Grouping.BACKEND):
-        if wishes.grouping is Grouping.VARIANT:
-            import msgspec
-
-            grouped = msgspec.structs.replace(wishes, grouping=grouping)
-            plan = make_plan(asked.matrix(), runners, grouped, durations=took)
-            yield Alternative(f"--group {grouping}", plan.legs)
-
-
-def _tell(decisions: Sequence[Touch] | None, state: Options) -> None:
-    if decisions is not None and state.verbose:
-        for line in _decision_lines(decisions):
-            click.echo(line, err=True)
-
-
-def _decision_lines(decisions: Sequence[Touch]) -> list[str]:
-    rows = [(item.path, item.kernel, str(len(item.touches)), item.reason) for item in decisions if item.kernel]
+def _touch_lines(touches: Sequence[Touch]) -> list[str]:
+    rows = [(item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel]
     lines = table(("changed file", "kernel", "touches", "because"), rows).splitlines()
-    outside = sum(not item.kernel for item in decisions)
+    outside = sum(not item.kernel for item in touches)
     return [*lines, *([f"and {outside} files outside of every kernel that is planned"] if outside else [])]
 
 
-def _table(plan: Plan, made: Estimate, decisions: Sequence[Touch] | None) -> str:
+def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
     legs = [
-        (leg.kernel, leg.name, _runner(leg), leg.image or "-", f"{leg.timeout} min", _takes(leg)) for leg in plan.legs
+        (leg.kernel, leg.name, leg.runner_text, leg.image or "-", f"{leg.timeout} min", _takes(leg))
+        for leg in plan.legs
     ]
-    parts = [] if decisions is None else [*_decision_lines(decisions), ""]
+    parts = [] if touches is None else [*_touch_lines(touches), ""]
     parts += [table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs), _summary(plan, made)]
     if plan.skipped:
         rows = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
@@ -186,9 +138,3 @@ def _summary(plan: Plan, made: Estimate) -> str:
         f"{made.legs} legs{matrices}, about {made.minutes} machine minutes; {money(made.costs)} at the prices of "
         f"{made.prices_as_of}{free}; {made.wall_minutes} minutes on the clock in {made.waves} waves"
     )
-
-
-def _runner(leg: Leg) -> str:
-    if isinstance(leg.runner, tuple):
-        return " ".join(leg.runner)
-    return " ".join((f"group:{leg.runner.group}", *leg.runner.labels))

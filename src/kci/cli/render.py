@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci import __version__
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
-from kci.config.discover import read_kernels
+from kci.cli._workspace import opened
 from kci.diagnostics import Severity
-from kci.errors import FindingsError, UsageError
-from kci.render.committed import read_committed, write_files
-from kci.render.drift import Drift, compare, drift_diagnostics
-from kci.render.github_limits import check_files
-from kci.render.pins import choose_pins
-from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, render
-
-if TYPE_CHECKING:
-    from kci.config.model import Build
+from kci.errors import UsageError
+from kci.render.drift import Drift
+from kci.render.repository import render_workflows
+from kci.render.workflow import Mode
 
 
 @click.command("render", cls=Command)
@@ -39,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
 @click.pass_obj
 def command(
-    state: Options, kernels: tuple[str, ...], check: bool, diff: bool, mode: str, branch: str, output: str
+    options: Options, kernels: tuple[str, ...], check: bool, diff: bool, mode: str, branch: str, output: str
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
 
@@ -49,64 +41,16 @@ def command(
     root = Path(output)
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
-    inputs = _inputs(state, kernels or (output,), root, Mode(mode), branch)
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE))
-    files = render(inputs, choose_pins(committed), __version__)
-    problems = check_files(files)
-    if problems:
-        raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
-    comparisons = compare(files, committed)
-    found = drift_diagnostics(comparisons, committed, __version__)
+    named = kernels or (output,)
+    rendered = render_workflows(opened(options, named, None), root, named, mode=Mode(mode), branch=branch)
+    found = rendered.diagnostics
+    newer = [item for item in found if item.rule == "KCI405"]
     if check or diff:
-        click.echo("".join(item.diff for item in comparisons), nl=False)
-        print_diagnostics(found if check else [item for item in found if item.rule == "KCI405"], quiet=state.quiet)
+        click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
+        print_diagnostics(found if check else newer, quiet=options.quiet)
         return int(check and any(item.severity is Severity.ERROR for item in found))
-    foreign = [item for item in found if item.rule == "KCI402"]
-    if foreign:
-        raise FindingsError("nothing was written", diagnostics=foreign)
-    print_diagnostics([item for item in found if item.rule == "KCI405"], quiet=state.quiet)
-    write_files(root, files)
-    for item in comparisons:
+    rendered.write()
+    print_diagnostics(newer, quiet=options.quiet)
+    for item in rendered.comparisons:
         click.echo(f"{item.path}: {'unchanged' if item.state is Drift.SAME else 'written'}")
     return 0
-
-
-def _inputs(state: Options, kernels: tuple[str, ...], root: Path, mode: Mode, branch: str) -> Inputs:
-    read = read_kernels(kernels)
-    legs: dict[str, Any] = {}
-    if mode is Mode.STATIC:
-        legs = {f"{tier}_legs": _legs(state, kernels, root, tier) for tier in ("release", "pr")}
-    return Inputs(
-        names=tuple(sorted({_published_name(kernel.build) for kernel in read})),
-        kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels})),
-        mode=mode,
-        branch=branch,
-        affected=mode is Mode.RUNTIME and len(read) > 1,
-        **legs,
-    )
-
-
-def _published_name(build: Build) -> str:
-    """What tells kernels of different repositories apart best."""
-    hub = build.general.hub
-    return str(hub.repo_id if hub and hub.repo_id else build.general.name)
-
-
-def _legs(state: Options, kernels: tuple[str, ...], root: Path, tier: str) -> tuple[dict[str, Any], ...]:
-    import json
-
-    from kci.cli._kernels import runners_for, selected_matrix
-    from kci.plan.github import github_matrix
-    from kci.plan.legs import make_plan
-
-    matrix, read = selected_matrix(Options(quiet=True, verbose=state.verbose), kernels, tier=tier)
-    include = json.loads(github_matrix(make_plan(matrix, runners_for(read))))["include"]
-    return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
-
-
-def _relative(directory: str, root: Path) -> str:
-    """The directory as the workflow will see it, from the root of the repository."""
-    relative = os.path.relpath(Path(directory).resolve(), root.resolve())
-    if relative == ".." or relative.startswith("../"):
-        raise UsageError(f"{directory}: not below {root}", hint="name the root of the repository with --output")
-    return Path(relative).as_posix()

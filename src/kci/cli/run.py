@@ -6,21 +6,17 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from kci.builders.cache import default_cache
 from kci.cli import Command, Options
-from kci.cli._kernels import selected_matrix, selection_options
 from kci.cli._output import print_diagnostics, table
+from kci.cli._workspace import opened, selection_options, take_choice
 from kci.diagnostics import Severity
-from kci.errors import UsageError
-from kci.matrix.names import this_system
 from kci.run import local
-from kci.run.make_variant import BuildOptions
-
-if TYPE_CHECKING:
-    from kci.config.reader import Kernel
+from kci.run.one_variant import BuildOptions
 
 
 @click.command("run", cls=Command)
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
 @click.pass_obj
 def command(
-    state: Options,
+    options: Options,
     /,
     kernels: tuple[str, ...],
     into: Path | None,
@@ -46,27 +42,15 @@ def command(
     The tree is `build/` in the kernel's directory unless --into names another place. What needs another machine is
     left, with the reason. A rerun takes over what an interrupted one has finished.
     """
-    from kci.builders.cache import default_cache
-
-    matrix, read = selected_matrix(state, kernels, **selection)
-    outcomes = local.outcomes_of(matrix, this_system())
-    if not outcomes:
-        raise UsageError("no variant is selected", hint="`kci matrix --explain` says why")
-    options = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
-    with _display(outcomes, state) as changed:
-        result = local.run_here(read, outcomes, _trees(read, into), options, changed)
-    return _report(result, state)
+    workspace = opened(options, kernels, selection["catalog"])
+    outcomes = local.outcomes_of(workspace, take_choice(selection))
+    how = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
+    with _display(outcomes, options) as changed:
+        result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)
+    return _report(result, options)
 
 
-def _trees(kernels: list[Kernel], into: Path | None) -> dict[str, Path]:
-    if into is None:
-        return {kernel.build.name: Path(kernel.directory) / "build" for kernel in kernels}
-    if len(kernels) == 1:
-        return {kernels[0].build.name: into}
-    return {kernel.build.name: into / kernel.build.name for kernel in kernels}
-
-
-def _report(result: local.RunResult, state: Options) -> int:
+def _report(result: local.RunResult, options: Options) -> int:
     """Print the closing table and what went wrong; the exit code says the worst of it."""
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
     rows = []
@@ -87,7 +71,7 @@ def _report(result: local.RunResult, state: Options) -> int:
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows))
     for tree in result.trees:
         click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}")
-        print_diagnostics(tree.findings, quiet=state.quiet)
+        print_diagnostics(tree.findings, quiet=options.quiet)
     failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
     for outcome in failed:
         message = outcome.error.message if outcome.error else outcome.note
@@ -113,15 +97,15 @@ def _verified(tree: local.TreeResult, variant: str) -> str:
 class _display:  # noqa: N801  - used as a context manager
     """Progress on stderr: a live table on a terminal, a line per change of state elsewhere."""
 
-    def __init__(self, outcomes: list[local.Outcome], state: Options) -> None:
+    def __init__(self, outcomes: list[local.Outcome], options: Options) -> None:
         self.outcomes = outcomes
-        self.state = state
+        self.options = options
         self.live: Any = None
         self.started: dict[str, float] = {}
         self.said: dict[str, str] = {}
 
     def __enter__(self) -> Callable[[local.Outcome], None]:
-        if self.state.quiet:
+        if self.options.quiet:
             return lambda _outcome: None
         if sys.stderr.isatty():
             from rich.console import Console
@@ -143,8 +127,8 @@ class _display:  # noqa: N801  - used as a context manager
         line = f"{key}: {outcome.state.value}"
         if outcome.state is local.OutcomeState.BUILT:
             line += f" in {outcome.seconds:.0f} s"
-        if self.said.get(key) != line or (self.state.verbose and outcome.note):
-            click.echo(f"{line} {outcome.note}" if self.state.verbose else line, err=True)
+        if self.said.get(key) != line or (self.options.verbose and outcome.note):
+            click.echo(f"{line} {outcome.note}" if self.options.verbose else line, err=True)
             self.said[key] = line
 
     def _table(self) -> Any:

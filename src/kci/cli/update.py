@@ -21,7 +21,7 @@ from kci.errors import FindingsError
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
 @click.pass_obj
-def command(state: Options, kernels: tuple[str, ...], check: bool, diff: bool) -> int:
+def command(options: Options, kernels: tuple[str, ...], check: bool, diff: bool) -> int:
     """Rewrite the build.toml of each KERNEL to edition 5. Only what must change changes."""
     failed: list[Diagnostic] = []
     changed = False
@@ -39,7 +39,7 @@ def command(state: Options, kernels: tuple[str, ...], check: bool, diff: bool) -
             click.echo(update.diff(), nl=False)
         elif update.changes:
             click.echo(f"{shown}: {'would change' if check else 'updated'}: {', '.join(update.changes)}")
-        elif not state.quiet:
+        elif not options.quiet:
             click.echo(f"{shown}: up to date")
     print_diagnostics(failed)
     return 1 if failed or (check and changed) else 0

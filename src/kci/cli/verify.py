@@ -16,8 +16,8 @@ from kci.verify import verify
 @click.option("--format", "output", type=click.Choice(FORMATS), default="text", show_default=True)
 @click.pass_obj
 def command(
-    state: Options, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
+    options: Options, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
     found = [item for path in paths for item in verify(path, select, ignore)]
-    return show_findings(found, output, quiet=state.quiet, verbose=state.verbose, what=f"{len(paths)} verified")
+    return show_findings(found, output, quiet=options.quiet, verbose=options.verbose, what=f"{len(paths)} verified")

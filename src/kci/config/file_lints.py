@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+from kci.config.depends_table import depends_table
 from kci.config.document import KeyPath
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.diagnostics import Diagnostic, finding
+from kci.files.dated_data import Dated, load_dated
 from kci.suggest import one_of, suggestion
 
 Lint = Callable[[Kernel], Iterator[Diagnostic]]
@@ -183,9 +184,9 @@ def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
 
     Names for neuron are not judged: the reference never resolves them (docs/format.md#dependencies).
     """
-    data = _data("python-depends.toml")
-    general = sorted(data["general"])
-    tables = {backend: sorted(names) for backend, names in data["backends"].items()}
+    table = depends_table()
+    general = sorted(table.general)
+    tables = {backend: sorted(names) for backend, names in table.backends.items()}
     build = kernel.build.general
     lists: list[tuple[str, tuple[str, ...] | None, list[str] | None]] = [
         ("", build.python_depends, general),
@@ -258,16 +259,13 @@ def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Versi
     return bounds
 
 
-@cache
-def _data(name: str) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415
-
-    return tomllib.loads((Path(__file__).parent / "data" / name).read_text(encoding="utf-8"))
+class _Licenses(Dated, frozen=True):
+    identifiers: frozenset[str]
 
 
 @cache
 def _hub_licenses() -> frozenset[str]:
-    return frozenset(_data("licenses.toml")["identifiers"])
+    return load_dated(Path(__file__).parent / "data" / "licenses.toml", _Licenses).identifiers
 
 
 FILE_LINTS: tuple[Lint, ...] = (

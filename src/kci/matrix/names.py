@@ -174,3 +174,23 @@ def this_system() -> str:
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     os_name = {"win32": "windows"}.get(sys.platform, sys.platform)
     return f"{machine}-{os_name}"
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
+
+
+def artifact_stem(kernel: str, name: str) -> str:
+    """What an artifact is called, without an ending: `kci-<kernel>-<name>`, different for different legs.
+
+    The name is that of the variant, or of a group of variants that share a leg.
+
+    GitHub refuses quotes, colons, angle brackets, bars, stars, question marks, line ends and slashes in it, and file
+    systems that ignore case would mix up names that differ in nothing else. Names of kernels and variants have no such
+    characters and are taken as they are; each other character becomes `%` and the hexadecimal digits of its bytes,
+    which no name can hold otherwise, so that no two names become one.
+    """
+    return f"kci-{_escaped(kernel)}-{_escaped(name)}"
+
+
+def _escaped(text: str) -> str:
+    return _UNSAFE.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), text)

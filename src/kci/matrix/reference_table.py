@@ -7,12 +7,13 @@ carry a tvm-ffi. Where a compute version is shortened in names (`xpu20253`), the
 
 from __future__ import annotations
 
-import re
+import datetime
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import tomlkit
 
 from kci.catalog.rows import Row
 from kci.config.values import SYSTEMS, Backend, Version
@@ -119,20 +120,21 @@ def edition_toml(published: list[Published], *, name: str, as_of: str, source: s
         systems.setdefault((item.torch, item.backend, item.compute), []).append(item.system)
     for (torch, backend, compute), present in systems.items():
         groups.setdefault((torch, backend, tuple(present)), []).extend([compute] if compute else [])
-    lines = [
-        "# Made by `kci catalog import`. The published table has neither unbundled rows nor tvm-ffi versions.",
-        f"name = {_quoted(name)}",
-        f"as-of = {as_of}",
-        f"source = {_quoted(source)}",
-    ]
+    document = tomlkit.document()
+    document.add(
+        tomlkit.comment("Made by `kci catalog import`. The table has no unbundled rows and no tvm-ffi versions.")
+    )
+    document["name"] = name
+    document["as-of"] = datetime.date.fromisoformat(as_of)
+    document["source"] = source
+    rows = tomlkit.aot()
     for (torch, backend, on), computes in groups.items():
-        lines += ["", "[[row]]", f"torch = {_quoted(torch.text)}", f"backend = {_quoted(str(backend))}"]
+        row = tomlkit.table()
+        row["torch"] = torch.text
+        row["backend"] = str(backend)
         if computes:
-            lines.append(f"compute = [{', '.join(_quoted(compute.text) for compute in computes)}]")
-        lines.append(f"systems = [{', '.join(_quoted(system) for system in on)}]")
-    return "\n".join(lines) + "\n"
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string: JSON's escapes are a part of TOML's, but for the delete character."""
-    return re.sub("\x7f", r"\\u007f", msgspec.json.encode(text).decode())
+            row["compute"] = [compute.text for compute in computes]
+        row["systems"] = list(on)
+        rows.append(row)
+    document["row"] = rows
+    return tomlkit.dumps(document)

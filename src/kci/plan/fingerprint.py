@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-import kci
 from kci.catalog.arch_tables import arch_tables
 from kci.catalog.runners import Runners, default_runners
 from kci.config.model import Build, CudaComponent, RocmComponent
@@ -28,14 +27,18 @@ from kci.errors import FindingsError
 from kci.matrix.archs import component_archs
 from kci.matrix.variants import Matrix, Variant
 from kci.plan.inputs import active, effect, kernel_files, scan
-from kci.plan.legs import each_once, place
+from kci.plan.legs import Unplaced, each_once, place
+from kci.version import __version__
 
 SCHEMA = 1
 """Part of every fingerprint: a change of what is hashed, or how, makes all of them new."""
 
+PACKAGE = Path(__file__).parent.parent
+"""Where kci itself lies."""
+
 _BUILDING = (
     "builders",
-    "run/make_variant.py",
+    "run/one_variant.py",
     "tree/depends.py",
     "tree/digest.py",
     "tree/identity.py",
@@ -68,7 +71,7 @@ def fingerprints(
         files = Files(by_path[selected.path])
         for name, variant in each_once(selected):
             placed = place(variant, runners, container=container, kernel=selected.name)
-            image = "" if isinstance(placed, tuple) else placed.image
+            image = "" if isinstance(placed, Unplaced) else placed.image
             found[selected.name, name] = files.fingerprint(variant, image)
     return found
 
@@ -150,7 +153,7 @@ def builder() -> str:
 
     The version alone would not do: an action is used by commit, and commits between two releases share a version.
     """
-    package = Path(kci.__file__).parent
+    package = PACKAGE
     total = hashlib.sha256()
     for part in _BUILDING:
         where = package / part
@@ -159,7 +162,7 @@ def builder() -> str:
             if file.is_file() and "__pycache__" not in file.parts:
                 name = file.relative_to(package).as_posix()
                 total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
-    return f"{kci.__version__}+{total.hexdigest()[:16]}"
+    return f"{__version__}+{total.hexdigest()[:16]}"
 
 
 def content(root: Path, path: str) -> str:

@@ -23,7 +23,7 @@ MAX_ARTIFACT_NAME = 255
 """Characters of an artifact's name; it becomes the name of a file when it is downloaded."""
 
 LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
-"""What a job of the matrix gets to know; each is `matrix.<key>` in the workflow."""
+"""What a job of the matrix gets to know, beside the tier; each is `matrix.<key>` in the workflow."""
 
 LIMIT_KEYS = ("max_jobs", "cores")
 """Keys that a job has only where there is such a limit."""
@@ -65,7 +65,7 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
         raise FindingsError(message, hint=hint, diagnostics=[finding("KCI305", message, hint=hint)])
     if shard is not None and not 0 <= shard < max(1, len(plan.shards)):
         raise UsageError(f"there is no shard {shard}", hint=f"the plan has {max(1, len(plan.shards))}, counted from 0")
-    return _matrix([leg for leg in plan.legs if leg.shard == (shard or 0)])
+    return _matrix(plan.tier, [leg for leg in plan.legs if leg.shard == (shard or 0)])
 
 
 def check_limits(plan: Plan) -> list[Diagnostic]:
@@ -99,9 +99,10 @@ def refuse_over_limit(plan: Plan) -> list[Diagnostic]:
     return found
 
 
-def _matrix(legs: list[Leg]) -> str:
+def _matrix(tier: str, legs: list[Leg]) -> str:
     include = [
         {key: getattr(leg, key) for key in LEG_KEYS}
+        | {"tier": tier}
         | {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
         for leg in legs
     ]
@@ -118,7 +119,9 @@ def _artifact_problems(plan: Plan) -> list[Diagnostic]:
 
 def _output_problems(plan: Plan) -> list[Diagnostic]:
     """All matrices of a plan are outputs of one job, and the limit is for them together."""
-    units = sum(_units(_matrix([leg for leg in plan.legs if leg.shard == shard.index])) for shard in plan.shards)
+    units = sum(
+        _units(_matrix(plan.tier, [leg for leg in plan.legs if leg.shard == shard.index])) for shard in plan.shards
+    )
     if units <= MAX_OUTPUT_UNITS:
         return []
     message = f"the matrices have {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from kci.matrix.names import COMPUTE_PREFIX, Kind
+from kci.matrix.names import COMPUTE_PREFIX, Kind, artifact_stem
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.plan import Grouping, Leg, RunnerGroup
 from kci.plan.pools import Pool
@@ -118,26 +117,8 @@ def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
         currency=place.currency,
         max_jobs=place.max_jobs,
         cores=place.cores,
-        artifact=artifact_name(kernel.name, name),
+        artifact=artifact_stem(kernel.name, name),
     )
-
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
-
-
-def artifact_name(kernel: str, name: str) -> str:
-    """The name of a leg's artifact: `kci-<kernel>-<name>`, different for different legs.
-
-    GitHub refuses quotes, colons, angle brackets, bars, stars, question marks, line ends and slashes in it, and file
-    systems that ignore case would mix up names that differ in nothing else. Names of kernels and variants have no such
-    characters and are taken as they are; each other character becomes `%` and the hexadecimal digits of its bytes,
-    which no name can hold otherwise, so that no two names become one.
-    """
-    return f"kci-{_escaped(kernel)}-{_escaped(name)}"
-
-
-def _escaped(text: str) -> str:
-    return _UNSAFE.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), text)
 
 
 def twins(names: Iterable[str]) -> list[str]:

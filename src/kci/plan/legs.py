@@ -18,7 +18,7 @@ from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
 
 
-class Wishes(msgspec.Struct, frozen=True):
+class PlanOptions(msgspec.Struct, frozen=True):
     """How a plan is to be made."""
 
     container: bool = True
@@ -28,16 +28,25 @@ class Wishes(msgspec.Struct, frozen=True):
     """The number of matrices that the workflow file has; None for as many as are needed."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
+    without_component: frozenset[tuple[str, str]] = frozenset()
+    """The variants (kernel and name) of a compiled kernel that no component is for; nothing can build them."""
     fingerprints: Mapping[tuple[str, str], str] | None = None
     """What each variant (kernel and name) is made from."""
     commit: str | None = None
     """The commit that the fingerprints hold for."""
 
 
+class Unplaced(msgspec.Struct, frozen=True):
+    """Why no job can build a variant."""
+
+    rule: str
+    reason: str
+
+
 def make_plan(
     matrix: Matrix,
     runners: Runners | None = None,
-    wishes: Wishes | None = None,
+    options: PlanOptions | None = None,
     *,
     container: bool = True,
     durations: Durations = NO_DURATIONS,
@@ -49,8 +58,8 @@ def make_plan(
     Args:
         matrix: what to build.
         runners: the machines; by default those that kci ships.
-        wishes: how to make the plan.
-        container: False for `Wishes.container` of False, where nothing else is wished for.
+        options: how to make the plan.
+        container: False for `PlanOptions.container` of False, where nothing else is wished for.
         durations: what variants took in earlier runs.
 
     Raises:
@@ -58,7 +67,7 @@ def make_plan(
             there are more legs than the matrices hold (KCI305).
     """
     runners = runners or default_runners()
-    wishes = wishes or Wishes(container=container)
+    options = options or PlanOptions(container=container)
     _refuse_twins(matrix)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
@@ -68,22 +77,24 @@ def make_plan(
         placed: list[Placed] = []
         planned: list[str] = []
         for name, variant in each_once(kernel):
-            found = place(variant, runners, container=wishes.container, kernel=kernel.name, durations=durations)
-            if isinstance(found, tuple):
-                left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, *found))
+            found = place(variant, runners, container=options.container, kernel=kernel.name, durations=durations)
+            if (kernel.name, name) in options.without_component:
+                found = Unplaced("KCI130", f"no component of the kernel is for {variant.backend}")
+            if isinstance(found, Unplaced):
+                left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
                 continue
             planned.append(name)
-            if reason := wishes.skip.get((kernel.name, name)):
+            if reason := options.skip.get((kernel.name, name)):
                 skipped.append(Skipped(kernel.name, name, reason))
             else:
                 placed.append(Placed(variant, found))
-        legs += group(kernel, placed, wishes.grouping)
-        prints = wishes.fingerprints
+        legs += group(kernel, placed, options.grouping)
+        prints = options.fingerprints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
         kernels.append(KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known))
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
-    legs, count = assign(legs, wishes.shards)
+    legs, count = assign(legs, options.shards)
     return Plan(
         tier=matrix.tier,
         catalog_name=matrix.catalog_name,
@@ -93,7 +104,7 @@ def make_plan(
         left_out=tuple(left_out),
         skipped=tuple(skipped),
         shards=shards(legs, count),
-        commit=wishes.commit,
+        commit=options.commit,
     )
 
 
@@ -112,7 +123,7 @@ def place(
     container: bool,
     kernel: str = "",
     durations: Durations = NO_DURATIONS,
-) -> Assignment | tuple[str, str]:
+) -> Assignment | Unplaced:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
     Args:
@@ -124,14 +135,14 @@ def place(
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI:
-        return "KCI303", "kci's builders do not compile tvm-ffi kernels"
+        return Unplaced("KCI303", "kci's builders do not compile tvm-ffi kernels")
     system = "x86_64-linux" if noarch else variant.system
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
-        return "KCI301", f"no runner is known for {system}"
+        return Unplaced("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
-        return "KCI303", f"kci's builders do not compile for {variant.backend} on {system}"
+        return Unplaced("KCI303", f"kci's builders do not compile for {variant.backend} on {system}")
     image = build.image.get(system, "") if container and not noarch else ""
     if variant.compute:
         image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))

@@ -64,6 +64,13 @@ class Leg(msgspec.Struct, frozen=True):
     shard: int = 0
     """Which of the workflow's matrices it is in."""
 
+    @property
+    def runner_text(self) -> str:
+        """The labels of the runner, and its group, for people."""
+        if isinstance(self.runner, tuple):
+            return " ".join(self.runner)
+        return " ".join((f"group:{self.runner.group}", *self.runner.labels))
+
 
 class LeftOut(msgspec.Struct, frozen=True):
     """A variant that no job builds, and why."""

@@ -8,7 +8,7 @@ import msgspec
 
 from kci.config.schema import answer_schema
 from kci.plan.budget import Estimate
-from kci.plan.plan import KernelPlan, LeftOut, Leg, Shard, Skipped
+from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped
 
 
 class CatalogName(msgspec.Struct, frozen=True):
@@ -39,3 +39,23 @@ class PlanDocument(msgspec.Struct, frozen=True):
 def plan_schema() -> dict[str, Any]:
     """The JSON Schema of a plan."""
     return answer_schema(PlanDocument, "The plan of a run: its legs, and what is left out")
+
+
+def promised(plan: Plan) -> dict[str, Any]:
+    """The plan without its legs: what the merged tree must have. Kernels of which nothing is built are left out.
+
+    What is published already is still planned: merging carries it over. The fingerprints let merging record what each
+    variant was made from, for the next run to compare with.
+    """
+    built = {(leg.kernel, name) for leg in plan.legs for name in leg.variants}
+    there = {(item.kernel, item.variant) for item in plan.skipped}
+    kernels = []
+    for kernel in plan.kernels:
+        planned = [name for name in kernel.planned if (kernel.name, name) in built | there]
+        if not any((kernel.name, name) in built for name in planned):
+            continue
+        entry: dict[str, Any] = {"name": kernel.name, "path": kernel.path, "version": kernel.version}
+        prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
+        kernels.append(entry | {"planned": planned} | ({"fingerprints": prints} if prints else {}))
+    compact = {"schema": 1, "tier": plan.tier, "kernels": kernels}
+    return compact | ({"commit": plan.commit} if plan.commit else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.catalog.prices import default_prices
-from kci.catalog.runners import Runner, hosted_labels, quotas
+from kci.catalog.runners import Runner, quotas
 
 OWN_MINUTES = 5 * 24 * 60
 """What a job on a self-hosted runner may take: GitHub gives it five days (GitHub docs, "Actions limits")."""
@@ -24,16 +24,11 @@ class Pool(msgspec.Struct, frozen=True):
 UNKNOWN = Pool("", None)
 
 
-def is_hosted(runner: Runner) -> bool:
-    """Whether GitHub hosts the machine for everybody."""
-    return not runner.group and bool(runner.labels) and all(label.lower() in hosted_labels() for label in runner.labels)
-
-
 def pool_of(runner: Runner) -> Pool:
     """The pool that a runner is taken from."""
     if runner.pool_size is not None:
         return Pool(" ".join((*([f"group:{runner.group}"] if runner.group else []), *runner.labels)), runner.pool_size)
-    if not is_hosted(runner):
+    if not runner.hosted:
         return UNKNOWN
     if runner.labels[0].lower().startswith("macos"):
         return Pool("github-macos", quotas().concurrent_macos, queued=True)
@@ -42,7 +37,7 @@ def pool_of(runner: Runner) -> Pool:
 
 def most_minutes(runner: Runner) -> int:
     """What one job may take on a runner at most."""
-    return quotas().max_minutes if is_hosted(runner) else OWN_MINUTES
+    return quotas().max_minutes if runner.hosted else OWN_MINUTES
 
 
 def price_of(runner: Runner) -> tuple[float, str] | None:

@@ -5,17 +5,16 @@ One function per rule, each a generator of diagnostics; `SETTINGS_LINTS` is the 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from kci.catalog.runners import default_runners, hosted_labels
+from kci.catalog.runners import default_runners, hosted_runners
 from kci.config.document import Document, KeyPath
 from kci.config.settings import FoundSettings, Machine, MachinesByBackend, Settings, by_name
 from kci.diagnostics import Diagnostic, finding
 from kci.matrix.variants import Tier
-from kci.suggest import one_of, suggestion
+from kci.suggest import nearest
 
 
 class _Subject(NamedTuple):
@@ -74,9 +73,9 @@ def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
             continue
         for index, label in enumerate(machine.labels or ()):
-            if label.lower() in hosted_labels() or not label.startswith(("ubuntu-", "macos-", "windows-")):
+            if label.lower() in hosted_runners().labels or not label.startswith(("ubuntu-", "macos-", "windows-")):
                 continue
-            near = difflib.get_close_matches(label[:100], sorted(hosted_labels()), n=1, cutoff=0.85)
+            near = difflib.get_close_matches(label[:100], sorted(hosted_runners().labels), n=1, cutoff=0.85)
             if near and len(label) <= len(near[0]) + 1:
                 message = f"GitHub has no hosted runner {label[:60]!r}: without a self-hosted one, jobs wait forever"
                 yield subject.at((*path, "labels", index), "KCI323", message, f"did you mean `{near[0]}`?")
@@ -125,7 +124,7 @@ def unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
     ]
     for path, name in meant:
         if name is not None and name not in subject.kernels:
-            yield subject.at(path, "KCI326", f"no kernel here is named {name[:60]!r}", _near(name, subject.kernels))
+            yield subject.at(path, "KCI326", f"no kernel here is named {name[:60]!r}", nearest(name, subject.kernels))
 
 
 def limit_empty(subject: _Subject) -> Iterator[Diagnostic]:
@@ -157,7 +156,7 @@ def tier_unknown(subject: _Subject) -> Iterator[Diagnostic]:
         ("schedule", subject.settings.schedule.tier),
     ):
         if tier not in known:
-            yield subject.at((key, "tier"), "KCI329", f"there is no tier {tier[:60]!r}", _near(tier, known))
+            yield subject.at((key, "tier"), "KCI329", f"there is no tier {tier[:60]!r}", nearest(tier, known))
 
 
 def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
@@ -167,8 +166,8 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
     for path, machine in subject.machines():
         for key, number in (("cpus", machine.cpus), ("memory-gb", machine.memory_gb), ("pool-size", machine.pool_size)):
             values.append(((*path, key), number is None or number >= 1, "at least 1"))
-        price_ok = machine.price is None or (math.isfinite(machine.price) and machine.price >= 0)
-        values.append(((*path, "price"), price_ok, "a number that is not negative"))
+        price_ok = machine.price is None or 0 <= machine.price <= _MOST_EXPENSIVE  # false for NaN too
+        values.append(((*path, "price"), price_ok, f"a number from 0 to {_MOST_EXPENSIVE}"))
         if machine.labels == () and machine.group is None:
             values.append(((*path, "labels"), False, "at least one label"))
     for index, limit in enumerate(settings.limits):
@@ -198,6 +197,9 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
         if not fine:
             yield subject.at(path, "KCI330", f"`{'.'.join(map(str, path))[:100]}` must be {expected}")
 
+
+_MOST_EXPENSIVE = 1_000_000
+"""An hour of no machine costs more, in any currency; what does is a slip that would make every sum meaningless."""
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 _AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"
@@ -259,10 +261,6 @@ def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
         if not (known or any(item and (item.labels or item.group) for item in (machine, shared))):
             message = f"the entry does not select a runner and there is no default for {path[2]}: it has no effect"
             yield subject.at_key(path, "KCI331", message, "add `labels` or `group`")
-
-
-def _near(word: str, known: Collection[str]) -> str:
-    return suggestion(word, sorted(known)) or one_of(sorted(known)[:20])
 
 
 def _machines(name: str, table: MachinesByBackend) -> Iterator[tuple[KeyPath, Machine]]:

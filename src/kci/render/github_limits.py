@@ -8,9 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kci.diagnostics import Diagnostic, finding
+from kci.files.dated_data import Dated, load_dated
 from kci.render.expressions import Place, context_problem, expressions, output_problem, places
 from kci.render.pins import shipped_pins
 
@@ -24,11 +23,9 @@ OWN_OUTPUTS = {
 _JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
-class GithubLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+class GithubLimits(Dated, frozen=True):
     """`data/limits.toml`."""
 
-    as_of: Any
-    source: str
     max_file_bytes: int
     max_expression: int
     max_matrix: int
@@ -40,10 +37,7 @@ class GithubLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
 @cache
 def limits() -> GithubLimits:
     """GitHub's limits, as dated data."""
-    import tomllib  # noqa: PLC0415
-
-    text = (Path(__file__).parent / "data" / "limits.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), GithubLimits)
+    return load_dated(Path(__file__).parent / "data" / "limits.toml", GithubLimits)
 
 
 def check_files(files: Mapping[str, str]) -> list[Diagnostic]:

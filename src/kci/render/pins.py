@@ -12,6 +12,7 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
+from kci.files.dated_data import Dated, load_dated
 
 _USES = re.compile(r"^\s*(?:-\s+)?uses:\s*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$")
 _SHA = re.compile(r"[0-9a-f]{40}")
@@ -29,6 +30,10 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: tuple[str, ...] = ()
 
 
+class _PinFile(Dated, frozen=True):
+    action: dict[str, Pin]
+
+
 class FoundPin(NamedTuple):
     """A pin as written in a file."""
 
@@ -44,10 +49,8 @@ class FoundPin(NamedTuple):
 @cache
 def shipped_pins() -> dict[str, Pin]:
     """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
-    import tomllib  # noqa: PLC0415
-
-    data = tomllib.loads((Path(__file__).parent / "data" / "pins.toml").read_text(encoding="utf-8"))
-    return {name: msgspec.convert(data[name], Pin) for name in sorted(data) if isinstance(data[name], dict)}
+    pins = load_dated(Path(__file__).parent / "data" / "pins.toml", _PinFile).action
+    return {name: pins[name] for name in sorted(pins)}
 
 
 def action_of(reference: str) -> str:

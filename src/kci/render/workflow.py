@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kci.catalog.runners import hosted_runners, is_hosted
 from kci.errors import FindingsError, UnsafeError
 from kci.render.pins import Pin, action_of
 
@@ -69,30 +70,6 @@ class Group(msgspec.Struct, frozen=True):
         return not all(is_hosted(leg.get("runner")) for leg in self.legs)
 
 
-class Hosted(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """GitHub-hosted runners."""
-
-    as_of: Any
-    source: str
-    default: str
-    labels: tuple[str, ...]
-
-
-@cache
-def hosted() -> Hosted:
-    """The labels of GitHub-hosted runners, from the catalog's `hosted.toml`."""
-    import tomllib  # noqa: PLC0415
-
-    text = (Path(__file__).parent.parent / "catalog" / "data" / "hosted.toml").read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), Hosted)
-
-
-def is_hosted(runner: Any) -> bool:
-    """Whether a leg's `runner` is GitHub-hosted, so that untrusted code may run on it."""
-    labels = [runner] if isinstance(runner, str) else runner
-    return isinstance(labels, list | tuple) and len(labels) == 1 and labels[0] in hosted().labels
-
-
 def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, str]:
     """The workflow files, by their path in the repository.
 
@@ -112,7 +89,7 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "version": version,
         "command": shlex.join(command(inputs)),
         "digest": input_digest(inputs),
-        "runner": hosted().default,
+        "runner": hosted_runners().default,
         "cron": cron(inputs.names),
         "groups": groups,
         "uses": lambda action: _uses(action, pins),

@@ -1,32 +1,38 @@
 """`kci run`: every variant that this machine can build, merged into a verified tree per kernel.
 
-Each variant is built in a place of its own under the cache, beside a note of what it was made from. A run that was
-interrupted, or that is asked for again, takes over the variants whose note still holds.
+A variant is built in a place of the cache that is named after its fingerprint. A run that was interrupted, or that is
+asked for again, takes what is there: what stands under a fingerprint was made from just these inputs.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from kci import __version__
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic
-from kci.errors import BuildFailedError, KciError, MissingToolError
-from kci.matrix.names import Kind
-from kci.matrix.variants import KernelMatrix, Matrix, Variant
-from kci.plan.legs import make_plan
-from kci.run.make_variant import BuildOptions, make_variant_dir
-from kci.tree.identity import content_hash, unique_id
+from kci.errors import KciError, MissingToolError
+from kci.files.lock import locked
+from kci.matrix.names import Kind, this_system
+from kci.matrix.variants import KernelMatrix, Variant
+from kci.plan.fingerprint import Files
+from kci.run.one_variant import BuildOptions, make_variant_dir
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify
+from kci.workspace.choice import Choice
+from kci.workspace.planning import PlanRequest, plan_run
+from kci.workspace.workspace import Workspace
+
+KEPT_BUILDS = 3
+"""How many builds of one variant stay in the cache; older ones go when a new one is made."""
 
 
 class OutcomeState(enum.StrEnum):
@@ -69,17 +75,24 @@ class RunResult(msgspec.Struct, frozen=True):
     trees: tuple[TreeResult, ...]
 
 
-def outcomes_of(matrix: Matrix, system: str) -> list[Outcome]:
-    """Every variant of the matrix once, those for other machines already marked as left."""
-    reasons = {(item.kernel, item.variant): f"{item.rule}: {item.reason}" for item in make_plan(matrix).left_out}
+def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
+    """Every chosen variant once, those that this machine cannot build already marked as left, with the reason.
+
+    Raises:
+        KciError: as `plan_run`: what cannot be planned cannot be run here either.
+    """
+    left_out = plan_run(workspace, PlanRequest(choice=choice, container=False)).plan.left_out
+    # This machine is there already: it needs no runner.
+    reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
+    system = this_system()
     found: list[Outcome] = []
-    for kernel in matrix.kernels:
+    for kernel in workspace.matrix(choice).kernels:
         for variant in _each_once(kernel, system):
             outcome = Outcome(kernel.name, variant)
             if variant.kind is not Kind.NOARCH and variant.system != system:
                 outcome.state, outcome.note = OutcomeState.LEFT, f"needs {_article(variant.system)} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
-                outcome.state, outcome.note = OutcomeState.LEFT, reason
+                outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.reason}"
             found.append(outcome)
     return found
 
@@ -96,18 +109,27 @@ def _each_once(kernel: KernelMatrix, system: str) -> list[Variant]:
     return [by_name[name] for name in sorted(by_name)]
 
 
+def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
+    """Where each kernel's tree goes: `build/` in its directory, or `into`; several kernels have a folder each in it."""
+    if into is None:
+        return {kernel.build.name: Path(kernel.directory) / "build" for kernel in workspace.kernels}
+    if len(workspace.kernels) == 1:
+        return {workspace.kernels[0].build.name: into}
+    return {kernel.build.name: into / kernel.build.name for kernel in workspace.kernels}
+
+
 def run_here(
-    kernels: Sequence[Kernel],
+    workspace: Workspace,
     outcomes: Sequence[Outcome],
-    trees: dict[str, Path],
+    trees: Mapping[str, Path],
     options: BuildOptions,
     changed: Callable[[Outcome], None],
 ) -> RunResult:
     """Build, merge and verify.
 
     Args:
-        kernels: the kernels of the matrix.
-        outcomes: what to build; their state is kept up to date.
+        workspace: the kernels.
+        outcomes: what to build, from `outcomes_of`; their state is kept up to date.
         trees: where each kernel's tree goes.
         options: how to build.
         changed: called whenever an outcome changed, for a display.
@@ -116,11 +138,12 @@ def run_here(
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
     """
     merged: list[TreeResult] = []
-    for kernel in kernels:
+    for kernel in workspace.kernels:
         mine = [outcome for outcome in outcomes if outcome.kernel == kernel.build.name]
+        files = Files(kernel)
         for outcome in mine:
             if outcome.state is OutcomeState.WAITING:
-                _build(kernel, outcome, options, changed)
+                _build(kernel, files, outcome, options, changed)
         directories = [outcome.directory for outcome in mine if outcome.directory is not None]
         if directories:
             tree = trees[kernel.build.name]
@@ -134,12 +157,15 @@ def run_here(
     return RunResult(tuple(outcomes), tuple(merged))
 
 
-def _build(kernel: Kernel, outcome: Outcome, options: BuildOptions, changed: Callable[[Outcome], None]) -> None:
-    place = options.cache / "run" / _place_name(kernel)
-    note = place / f"{outcome.variant.name}.made-from"
-    made_from = fingerprint(kernel, outcome.variant, options)
-    if _still_holds(place / outcome.variant.name, note, made_from):
-        outcome.state, outcome.directory = OutcomeState.REUSED, place / outcome.variant.name
+def _build(
+    kernel: Kernel, files: Files, outcome: Outcome, options: BuildOptions, changed: Callable[[Outcome], None]
+) -> None:
+    variant = outcome.variant
+    made_from = files.fingerprint(variant, _toolchain(options))
+    builds = options.cache / "run" / _place_name(kernel)
+    output = builds / made_from[:16]
+    if _is_whole(output / variant.name):
+        outcome.state, outcome.directory = OutcomeState.REUSED, output / variant.name
         changed(outcome)
         return
     outcome.state = OutcomeState.BUILDING
@@ -150,36 +176,38 @@ def _build(kernel: Kernel, outcome: Outcome, options: BuildOptions, changed: Cal
         changed(outcome)
 
     try:
-        note.unlink(missing_ok=True)
-        built = make_variant_dir(kernel, outcome.variant, place, options, log)
-        note.write_text(made_from, encoding="ascii")
+        built = make_variant_dir(kernel, variant, output, options, log)
+        _forget_old(builds, variant.name, keep=output)
         outcome.state, outcome.directory, outcome.note = OutcomeState.BUILT, built.directory, ""
         outcome.seconds = built.leg.seconds or 0.0
     except MissingToolError as error:
         outcome.state, outcome.note, outcome.error = OutcomeState.LEFT, error.message, error
-    except (BuildFailedError, KciError) as error:
+    except KciError as error:
         outcome.state, outcome.note, outcome.error = OutcomeState.FAILED, error.message.splitlines()[0], error
     changed(outcome)
 
 
-def fingerprint(kernel: Kernel, variant: Variant, options: BuildOptions) -> str:
-    """What decides a variant's bytes here: every file of the kernel, the variant's row, the id, and kci itself."""
-    total = hashlib.sha256(content_hash(Path(kernel.directory)))
-    unique = options.unique_id or unique_id(Path(kernel.directory))
-    for part in (msgspec.json.encode(variant), unique, options.builder, str(options.isolation), __version__):
-        total.update(part if isinstance(part, bytes) else part.encode())
-        total.update(b"\0")
-    return total.hexdigest()
+def _toolchain(options: BuildOptions) -> str:
+    """What this machine adds to the inputs, in place of a leg's image."""
+    return f"here {options.builder} {options.isolation} {options.unique_id or ''}"
 
 
-def _still_holds(directory: Path, note: Path, made_from: str) -> bool:
+def _is_whole(directory: Path) -> bool:
+    """Whether a variant is there whose files are as its digest says."""
     try:
-        if note.read_text(encoding="ascii") != made_from:
-            return False
         read_sealed(directory)
-    except (OSError, UnicodeDecodeError, KciError):
+    except (OSError, KciError):
         return False
     return True
+
+
+def _forget_old(builds: Path, variant: str, keep: Path) -> None:
+    """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
+    made = [entry for entry in builds.glob(f"*/{variant}") if entry.parent != keep]
+    made.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+    for old in made[KEPT_BUILDS - 1 :]:
+        with locked(old):
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _place_name(kernel: Kernel) -> str:

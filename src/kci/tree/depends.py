@@ -2,46 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
-import tomllib
-from functools import cache
-from pathlib import Path
-
-import msgspec
-
+from kci.config.depends_table import PythonPackage, depends_table
 from kci.config.model import Build, KernelDependency
 from kci.config.values import Backend
 from kci.errors import FindingsError
 from kci.tree.findings import tree_error
-
-
-class PythonPackage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a curated name stands for: the package to install and the modules to import."""
-
-    package: str
-    imports: tuple[str, ...]
-
-
-class DependsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """The curated names, general and by backend."""
-
-    as_of: datetime.date
-    source: str
-    general: dict[str, PythonPackage]
-    backends: dict[str, dict[str, PythonPackage]]
-
-    def lookup(self, name: str, backend: str) -> PythonPackage | None:
-        """What the loader finds for a name: the general table first, then the backend's own."""
-        return self.general.get(name) or self.backends.get(backend, {}).get(name)
-
-
-@cache
-def depends_table() -> DependsTable:
-    """The curated names that the reference's loader knows."""
-    path = Path(__file__).parent.parent / "config" / "data" / "python-depends.toml"  # the lints read it too
-    text = path.read_text(encoding="utf-8")
-    return msgspec.convert(tomllib.loads(text), DependsTable)
-
 
 _RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
 """Backends whose `python-depends` reach the metadata. `general.neuron.python-depends` is read and then ignored."""

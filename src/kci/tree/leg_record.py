@@ -9,12 +9,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci import __version__
-from kci.matrix.names import SYSTEMS, parse_variant_name
+from kci.matrix.names import SYSTEMS, artifact_stem, parse_variant_name
 from kci.tree.digest import validate_dir, variant_digest
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState
 from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata
+from kci.version import __version__
 
 SCHEMA = 1
 LEG_NAME = "leg.json"
@@ -55,7 +55,7 @@ class LegRecord(msgspec.Struct, frozen=True):
 
 def artifact_name(kernel: str, variant: str, *, zstd: bool = False) -> str:
     """The file name of an artifact: `kci-<kernel>-<variant>.tar`, or `.tar.zst`."""
-    return f"kci-{kernel}-{variant}.tar{'.zst' if zstd else ''}"
+    return f"{artifact_stem(kernel, variant)}.tar{'.zst' if zstd else ''}"
 
 
 def leg_for(

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from kci import __version__
 from kci.config.schema import answer_schema
 from kci.tree.findings import tree_error
+from kci.version import __version__
 
 FILE_NAME = "kci-manifest.json"
 SCHEMA = 1

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from kci import __version__
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import check_git_url
 from kci.config.values import KERNEL_NAME_PATTERN, Backend
@@ -23,6 +22,7 @@ from kci.tree.depends import kernel_depends, python_depends
 from kci.tree.digest import Digest, compute
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
+from kci.version import __version__
 
 FILE_NAME = "metadata.json"
 SIGNATURE_NAME = "metadata.json.sigstore"

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kci.config.depends_table import depends_table
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
-from kci.tree.depends import depends_table
 from kci.tree.digest import variant_digest
 from kci.tree.identity import kernel_id
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.matrix.names import Kind
-from kci.tree.depends import depends_table
 from kci.verify.subject import VariantDir
 
 OLDEST_PYTHON = (3, 10)

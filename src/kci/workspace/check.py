@@ -11,15 +11,16 @@ from kci.catalog.overlay import Overlay, for_kernel, overlays_of
 from kci.catalog.rows import Catalog, load_catalog
 from kci.config.discover import find_kernels
 from kci.config.file_lints import in_file_order, lint_file
-from kci.config.reader import BUILD_TOML, Kernel, read_kernel
+from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.settings import FoundSettings, find_settings, locate
 from kci.config.silence import apply_comments, apply_settings
 from kci.config.source_lints import lint_sources, source_escapes
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError
 from kci.matrix.kernel_lints import lint_matrix
 from kci.matrix.tiers import tier_of
 from kci.plan.settings_lints import lint_settings
+from kci.workspace.workspace import Workspace
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -29,19 +30,19 @@ class Checked(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
 
 
-def check(directories: Sequence[str], catalog: str | None = None) -> Checked:
+def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None) -> Checked:
     """Read and lint kernels and the kci.toml that holds for them. Silenced findings are left out.
 
     Args:
-        directories: kernel directories, as `find_kernels` gives them.
+        arguments: directories with a build.toml, or with kernels below them; the working directory by default.
         catalog: an edition or file; by default what kci.toml names, else the default edition.
 
     Raises:
-        UsageError: the catalog named here does not exist.
+        UsageError: a directory or the catalog named here does not exist.
         FindingsError: it is not valid.
     """
     by_root: dict[Path, list[str]] = {}
-    for directory in directories:
+    for directory in find_kernels(arguments):
         by_root.setdefault(locate(Path(directory))[0], []).append(directory)
     files: list[str] = []
     found: list[Diagnostic] = []
@@ -67,6 +68,14 @@ def lint_kernel(kernel: Kernel, catalog: Catalog, directory: Path | None) -> lis
     return sorted(apply_comments(found, kernel.document), key=in_file_order)
 
 
+def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
+    """What `check` calls an error about one kernel: it cannot be built as its files say."""
+    rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
+    found = lint_kernel(kernel, rows, Path(kernel.directory))
+    kept = apply_settings(found, workspace.settings, [shown_file(kernel.directory)])
+    return [item for item in kept if item.severity is Severity.ERROR]
+
+
 def _check_group(directories: list[str], catalog: str | None) -> Checked:
     """The kernels of one repository."""
     files: list[str] = []
@@ -81,7 +90,7 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
     found += problems + unreadable
     names = set()
     for directory in directories:
-        files.append(BUILD_TOML if directory == "." else f"{directory.rstrip('/')}/{BUILD_TOML}")
+        files.append(shown_file(directory))
         try:
             kernel = read_kernel(directory)
         except FindingsError as error:

@@ -2,6 +2,8 @@
 # The workspace becomes a clone of the repository under test at its HEAD, whatever was in it before.
 set -euo pipefail
 
+if [ -n "${KCI_ACT_FIND_INSTALLED:-}" ]; then bash "$KCI_ACT_FIND_INSTALLED"; fi
+
 if [ "$INPUT_PERSIST_CREDENTIALS" != false ]; then
   echo "::error::the workflow keeps the token in the checkout"
   exit 1

@@ -3,6 +3,8 @@
 # action cannot fetch what an earlier attempt uploaded, so a workflow of ours without them fails here.
 set -euo pipefail
 
+if [ -n "${KCI_ACT_FIND_INSTALLED:-}" ]; then bash "$KCI_ACT_FIND_INSTALLED"; fi
+
 if [ "$INPUT_MERGE_MULTIPLE" != false ]; then
   echo "::error::merge-multiple lets files of the same name replace each other"
   exit 1

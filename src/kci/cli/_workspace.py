@@ -1,0 +1,51 @@
+"""The options that choose kernels and variants, the same for every command; and opening the workspace for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from kci.cli import Options
+from kci.cli._output import print_grouped
+from kci.matrix.names import SYSTEMS
+from kci.matrix.variants import Tier
+from kci.workspace.choice import BACKENDS, Choice
+from kci.workspace.workspace import Workspace, open_workspace
+
+CATALOG = click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
+ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Take a selection without a variant for an answer.")
+
+
+def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
+    options = [
+        click.option("--tier", default="release", show_default=True, metavar="TIER",
+                     help=f"How much to build: {', '.join(Tier)}, or a custom tier of kci.toml."),
+        click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
+        click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
+        click.option("--only", multiple=True, metavar="GLOB", help="Only variants whose name matches."),
+        click.option("--where", metavar="EXPR",
+                     help="Only variants that match, such as 'cuda>=13.0 and torch==newest'."),
+        CATALOG,
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def take_choice(selection: dict[str, Any]) -> Choice:
+    """What `selection_options` have set, as a value."""
+    return Choice(**{name: selection[name] for name in ("tier", "systems", "backends", "only", "where")})
+
+
+def opened(options: Options, kernels: Sequence[str], catalog: str | None) -> Workspace:
+    """The workspace that a command line names; what reading it found is shown.
+
+    Raises:
+        KciError: see `open_workspace`.
+    """
+    workspace = open_workspace(kernels, catalog=catalog)
+    print_grouped(workspace.diagnostics, quiet=options.quiet)
+    return workspace

@@ -1,0 +1,25 @@
+"""What of a plan may run for a pull request from another repository."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kci.catalog.runners import is_hosted
+from kci.plan.plan import LeftOut, Leg, Plan
+
+_REASON = "a pull request from a fork runs on GitHub's own machines only"
+
+
+def only_hosted(plan: Plan) -> Plan:
+    """The plan without the legs that need a self-hosted machine: code that nobody has reviewed must not reach one.
+
+    The other variants are left out (KCI314).
+    """
+    refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
+    left = [_left_out(leg, name) for leg in refused for name in leg.variants]
+    kept = tuple(leg for leg in plan.legs if is_hosted(leg.runner))
+    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left))
+
+
+def _left_out(leg: Leg, variant: str) -> LeftOut:
+    return LeftOut(leg.kernel, variant, leg.backend, leg.system, "KCI314", _REASON)

@@ -1,0 +1,110 @@
+"""From a workspace to workflow files: what is rendered, what is committed, and what that comes to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.config.model import Build
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError, UsageError
+from kci.plan.github import github_matrix
+from kci.plan.legs import make_plan
+from kci.render.committed import read_committed, write_files
+from kci.render.drift import Comparison, compare, drift_diagnostics
+from kci.render.github_limits import check_files
+from kci.render.pins import choose_pins
+from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, render
+from kci.version import __version__
+from kci.workspace.choice import Choice
+from kci.workspace.workspace import Workspace
+
+
+class RenderedFiles(msgspec.Struct, frozen=True):
+    """The workflow files of a repository, and how the committed ones relate to them."""
+
+    root: Path
+    files: dict[str, str]
+    """Text by path in the repository."""
+    comparisons: tuple[Comparison, ...]
+    diagnostics: tuple[Diagnostic, ...]
+    """What is wrong with the committed files."""
+
+    def write(self) -> None:
+        """Write the files.
+
+        Raises:
+            FindingsError: somebody wrote one of them by hand (KCI402); nothing is written.
+        """
+        foreign = [item for item in self.diagnostics if item.rule == "KCI402"]
+        if foreign:
+            raise FindingsError("nothing was written", diagnostics=foreign)
+        write_files(self.root, self.files)
+
+
+def render_workflows(
+    workspace: Workspace,
+    root: Path,
+    kernels: Sequence[str] = (),
+    *,
+    mode: Mode = Mode.RUNTIME,
+    branch: str = "main",
+) -> RenderedFiles:
+    """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
+
+    Args:
+        workspace: the kernels that the workflows build.
+        root: the root of the repository.
+        kernels: the directories to name in the files, as they were given; by default the root.
+        mode: when the legs are computed.
+        branch: pushes to it build a release.
+
+    Raises:
+        UsageError: a kernel lies outside of the root.
+        FindingsError: GitHub would not take the files, a committed pin cannot be read, or static mode has no leg.
+        UnsafeError: a name or path holds an expression or control characters.
+    """
+    named = tuple(kernels) or (str(root),)
+    legs: dict[str, Any] = {}
+    if mode is Mode.STATIC:
+        legs = {f"{tier}_legs": _legs(workspace, root, tier) for tier in ("release", "pr")}
+    inputs = Inputs(
+        names=tuple(sorted({_published_name(kernel.build) for kernel in workspace.kernels})),
+        kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
+        mode=mode,
+        branch=branch,
+        affected=mode is Mode.RUNTIME and len(workspace.kernels) > 1,
+        **legs,
+    )
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE))
+    files = render(inputs, choose_pins(committed), __version__)
+    problems = check_files(files)
+    if problems:
+        raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
+    comparisons = compare(files, committed)
+    return RenderedFiles(root, files, tuple(comparisons), tuple(drift_diagnostics(comparisons, committed, __version__)))
+
+
+def _published_name(build: Build) -> str:
+    """What tells kernels of different repositories apart best."""
+    hub = build.general.hub
+    return str(hub.repo_id if hub and hub.repo_id else build.general.name)
+
+
+def _legs(workspace: Workspace, root: Path, tier: str) -> tuple[dict[str, Any], ...]:
+    plan = make_plan(workspace.matrix(Choice(tier=tier)), workspace.runners)
+    include = json.loads(github_matrix(plan))["include"]
+    return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
+
+
+def _relative(directory: str, root: Path) -> str:
+    """The directory as the workflow will see it, from the root of the repository."""
+    relative = os.path.relpath(Path(directory).resolve(), root.resolve())
+    if relative == ".." or relative.startswith("../"):
+        raise UsageError(f"{directory}: not below {root}", hint="name the root of the repository with --output")
+    return Path(relative).as_posix()

@@ -1,0 +1,177 @@
+"""What a leg does: one variant, built in an image or on this machine, and packed if that is asked for."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kci.builders.build import plan_commands
+from kci.builders.container import build_command, choose_image, run_in_container
+from kci.config.reader import Kernel
+from kci.errors import UsageError
+from kci.matrix.variants import Variant
+from kci.plan.legs import Unplaced, place
+from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir
+from kci.tree import identity
+from kci.tree.leg_record import LegRecord, leg_for
+from kci.tree.pack import pack
+from kci.workspace.workspace import Workspace
+
+Log = Callable[[str], None]
+
+
+class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One variant to build, and where."""
+
+    kernel: Kernel
+    variant: Variant
+    output: Path
+    """The directory in which `<variant name>/` is made."""
+    options: BuildOptions
+    container: str = "none"
+    """An image, `auto` (the image of the variant's leg), or `none`."""
+    artifact: Path | None = None
+    """Also make this artifact."""
+    tier: str | None = None
+    """The tier that the variant was looked up in."""
+
+    @property
+    def directory(self) -> Path:
+        """The variant's directory."""
+        return self.output / self.variant.name
+
+
+class BuiltLeg(msgspec.Struct, frozen=True):
+    """What a leg made."""
+
+    directory: Path
+    record: LegRecord
+    artifact: Path | None
+
+
+def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
+    """Build a variant, in its image or here, and pack it if an artifact is asked for.
+
+    Args:
+        workspace: where the variant comes from.
+        request: what to build.
+        log: takes lines of progress.
+
+    Raises:
+        UsageError: no such builder or image.
+        UnsafeError: something else than a variant of this kernel stands where it would go.
+        MissingToolError: this machine lacks something that the build needs.
+        BuildFailedError: the compiler refused; nothing is left behind.
+        FindingsError: the kernel's files are not as build.toml says.
+    """
+    check_replaceable(request.directory, request.kernel.build.name)
+    own = image_of(workspace, request.kernel, request.variant)
+    image = choose_image(request.container, own, log)
+    if image is None:
+        made = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
+        if request.artifact is not None:
+            pack(made.directory, request.artifact, made.leg)
+        return BuiltLeg(made.directory, made.leg, request.artifact)
+    run_in_container(
+        image,
+        Path(request.kernel.directory).resolve(),
+        _inner_arguments(workspace, request),
+        writable=_writable(request),
+        cache=request.options.cache,
+        log=log,
+    )
+    record = leg_for(
+        request.directory,
+        system=request.variant.system,
+        builder=request.options.builder,
+        attempt=request.options.attempt,
+    )
+    return BuiltLeg(request.directory, record, request.artifact)
+
+
+def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
+    """The shell lines that `build_leg` would run; nothing is installed, written or compiled.
+
+    Raises:
+        KciError: as `build_leg`.
+    """
+    own = image_of(workspace, request.kernel, request.variant)
+    image = {"none": None, "auto": own or None}.get(request.container, request.container)
+    directory = Path(request.kernel.directory)
+    if image is not None:
+        arguments = _inner_arguments(workspace, request)
+        command = build_command(
+            image, directory.resolve(), arguments, writable=_writable(request), cache=request.options.cache
+        )
+        return [shlex.join(command)]
+    build = request.kernel.build
+    unique = request.options.unique_id or identity.unique_id(directory)
+    return plan_commands(
+        directory,
+        build,
+        request.variant,
+        identity.kernel_id(build.name, request.variant.backend, unique),
+        request.directory,
+        builder=request.options.builder,
+        isolation=request.options.isolation,
+        jobs=request.options.jobs,
+        cache=request.options.cache,
+    )
+
+
+def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
+    """The image that a leg for a variant has; empty for none."""
+    placed = place(variant, workspace.runners, container=True, kernel=kernel.build.name)
+    return "" if isinstance(placed, Unplaced) else placed.image
+
+
+def attempt_of_run() -> int:
+    """Which attempt of a CI run this is; 1 outside of one."""
+    text = os.environ.get("GITHUB_RUN_ATTEMPT", "1")
+    return int(text) if text.isdecimal() and len(text) < 6 and int(text) else 1
+
+
+def _writable(request: LegRequest) -> list[Path]:
+    return [request.output.resolve(), *([request.artifact.resolve().parent] if request.artifact else [])]
+
+
+def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
+    """The `kci build` that the container runs: the same build, with absolute paths and without a container."""
+    directory = Path(request.kernel.directory).resolve()
+    arguments = ["build", str(directory), "--variant", request.variant.name, "--container", "none"]
+    arguments += ["--output", str(request.output.resolve()), "--builder", request.options.builder]
+    catalog = workspace.catalog_name
+    optional = {
+        "--pack": request.artifact.resolve() if request.artifact else None,
+        "--tier": request.tier,
+        "--catalog": Path(catalog).resolve() if catalog and Path(catalog).exists() else catalog,
+        "--unique-id": request.options.unique_id,
+        "--jobs": request.options.jobs,
+    }
+    for name, value in optional.items():
+        arguments += [name, str(value)] if value is not None else []
+    return arguments if request.options.isolation else [*arguments, "--no-isolation"]
+
+
+def artifact_place(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
+    """The artifact to make: the file that was named, or, with several variants, one in that folder.
+
+    Args:
+        given: what the user named.
+        names: the artifact's file name by variant.
+        variant: whose.
+
+    Raises:
+        UsageError: several variants, and a file was named; or one, and a folder's name was.
+    """
+    if given is None:
+        return None
+    if len(names) > 1 or given.is_dir():
+        if given.exists() and not given.is_dir():
+            raise UsageError(f"{given} is a file", hint="with several variants, --pack names a folder")
+        return given / names[variant]
+    return given

@@ -1,0 +1,175 @@
+"""From a workspace to the plan of a run, and to what has to be said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.config.reader import Kernel
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import FindingsError
+from kci.matrix.names import Kind
+from kci.matrix.variants import KernelMatrix, Matrix, Tier
+from kci.plan.affected import Touch
+from kci.plan.budget import Alternative, Estimate, check_budget, estimate
+from kci.plan.changed_files import clean_commit
+from kci.plan.changes import only_affected
+from kci.plan.durations import NO_DURATIONS, Durations, read_durations
+from kci.plan.fingerprint import fingerprints
+from kci.plan.github import as_json, check_limits, github_matrix
+from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import Grouping, Plan
+from kci.plan.published import already, published
+from kci.workspace.check import kernel_errors
+from kci.workspace.choice import Choice
+from kci.workspace.workspace import Workspace
+
+
+class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run is to be planned."""
+
+    choice: Choice = Choice()
+    affected: str | None = None
+    """Only what changed since this branch or commit touches."""
+    published: tuple[Path, ...] = ()
+    """Trees or manifests; what they have from the same inputs is skipped."""
+    fingerprints: bool = False
+    """Say what each variant is made from."""
+    grouping: Grouping = Grouping.VARIANT
+    shards: int | None = None
+    """The number of matrices that the workflow has; None for as many as are needed."""
+    container: bool = True
+    """Whether legs build in images."""
+    durations: Path | None = None
+    """What variants took in earlier runs."""
+    max_jobs: int | None = None
+    max_cost: float | None = None
+    allow_empty: bool = False
+    """Whether a selection without a variant is an answer."""
+
+
+class PlannedRun(msgspec.Struct, frozen=True):
+    """A plan, what it will take, and what is to be said about it."""
+
+    plan: Plan
+    estimate: Estimate
+    touches: tuple[Touch, ...] | None
+    """What each changed file touches; None unless that was asked for."""
+    diagnostics: tuple[Diagnostic, ...]
+    """Limits of GitHub's that the plan breaks or comes near to."""
+
+    def require_runnable(self) -> None:
+        """Refuse a plan that GitHub would not run.
+
+        Raises:
+            FindingsError: it breaks a limit.
+        """
+        problems = [item for item in self.diagnostics if item.severity is Severity.ERROR]
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise FindingsError(problems[0].message + more, hint=problems[0].hint, diagnostics=problems)
+
+    def of(self, plan: Plan) -> PlannedRun:
+        """The same run with another plan: a part of this one."""
+        return msgspec.structs.replace(self, plan=plan, estimate=estimate(plan.legs))
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented JSON form (schema 1), for `msgspec.json.encode`."""
+        answer = as_json(self.plan, self.estimate)
+        return answer | ({"affected": self.touches} if self.touches is not None else {})
+
+    def github_matrix(self, shard: int | None = None) -> str:
+        """One line for `fromJSON`; see `kci.plan.github.github_matrix`."""
+        return github_matrix(self.plan, shard)
+
+
+def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
+    """Plan a run.
+
+    What `kci check` calls an error in a build.toml is not planned: the leg would start a machine only to fail there.
+
+    Args:
+        workspace: the kernels.
+        request: what of them, and how.
+
+    Raises:
+        UsageError: the choice names something that does not exist.
+        FindingsError: a kernel has an error, nothing is selected, kernels share a name, a record cannot be read, the
+            change cannot be found out, or the plan takes more than it may.
+    """
+    _refuse_faulty(workspace)
+    matrix = workspace.matrix(request.choice)
+    if not request.allow_empty:
+        workspace.require_variants(matrix, request.choice)
+    options = PlanOptions(
+        container=request.container,
+        grouping=request.grouping,
+        shards=request.shards,
+        without_component=_without_component(workspace, matrix),
+    )
+    touches: list[Touch] | None = None
+    if request.affected is not None:
+        matrix, touches = _narrowed(workspace, matrix, request.choice, request.affected)
+    if request.fingerprints or request.published:
+        options = _with_fingerprints(options, workspace, matrix, request.published)
+    took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
+    plan = make_plan(matrix, workspace.runners, options, durations=took)
+    made = estimate(plan.legs)
+    others = _other_plans(workspace, request, options, took) if touches is None else iter(())
+    said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
+    said += check_limits(plan)
+    return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
+
+
+def _refuse_faulty(workspace: Workspace) -> None:
+    found = [item for kernel in workspace.kernels for item in kernel_errors(workspace, kernel)]
+    if found:
+        hint = "mend them, or name other kernels; `kci check` shows all that is said about them"
+        raise FindingsError(f"nothing is planned: {found[0].message}", hint=hint, diagnostics=found)
+
+
+def _without_component(workspace: Workspace, matrix: Matrix) -> frozenset[tuple[str, str]]:
+    """The variants that are Python only by accident: a declared backend of a [torch] kernel has no component."""
+    compiled = {kernel.directory for kernel in workspace.kernels if kernel.build.torch_noarch is None}
+    return frozenset(
+        (kernel.name, variant.name)
+        for kernel in matrix.kernels
+        for variant in kernel.variants
+        if kernel.path in compiled and variant.kind is Kind.NOARCH
+    )
+
+
+def _narrowed(workspace: Workspace, matrix: Matrix, choice: Choice, base: str) -> tuple[Matrix, list[Touch]]:
+    """The part of the matrix that a change touches."""
+
+    def select(kernel: Kernel) -> KernelMatrix:
+        return workspace.of([kernel]).matrix(choice).kernels[0]
+
+    catalog = {Path(workspace.catalog.document.path): "it is the catalog, which decides every matrix"}
+    return only_affected(matrix, workspace.kernels, base, select, catalog)
+
+
+def _with_fingerprints(
+    options: PlanOptions, workspace: Workspace, matrix: Matrix, trees: tuple[Path, ...]
+) -> PlanOptions:
+    known = published(trees)
+    prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container)
+    commit = clean_commit(Path(workspace.kernels[0].directory)) if workspace.kernels else None
+    return msgspec.structs.replace(options, fingerprints=prints, skip=already(prints, known), commit=commit)
+
+
+def _other_plans(
+    workspace: Workspace, request: PlanRequest, options: PlanOptions, took: Durations
+) -> Iterator[Alternative]:
+    """Smaller plans for the same kernels, computed only if somebody looks at them."""
+    if request.choice.tier != Tier.PR:
+        smaller = workspace.matrix(msgspec.structs.replace(request.choice, tier=str(Tier.PR)))
+        yield Alternative("--tier pr", make_plan(smaller, workspace.runners, options, durations=took).legs)
+    if options.grouping is Grouping.VARIANT:
+        for grouping in (Grouping.IMAGE, Grouping.BACKEND):
+            grouped = msgspec.structs.replace(options, grouping=grouping)
+            plan = make_plan(workspace.matrix(request.choice), workspace.runners, grouped, durations=took)
+            yield Alternative(f"--group {grouping}", plan.legs)

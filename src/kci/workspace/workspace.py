@@ -1,0 +1,286 @@
+"""The centre of kci: what one invocation is about, read once, and every question about it.
+
+A command, an action or a program opens a workspace and asks it. What exists is answered here and nowhere else, so that
+`kci plan`, `kci matrix`, `kci build` and `kci run` cannot disagree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from kci.catalog.rows import Catalog, load_catalog
+from kci.config.discover import find_kernels, read_kernels
+from kci.config.reader import Kernel
+from kci.config.settings import FoundSettings, settings_for
+from kci.diagnostics import Diagnostic, Severity, finding
+from kci.errors import FindingsError, KciError, UsageError
+from kci.matrix.names import this_system
+from kci.matrix.selection import Narrow, compute_matrix
+from kci.matrix.variants import Matrix, Tier, Variant
+from kci.suggest import nearest, suggestion
+from kci.workspace.choice import BACKENDS, Choice
+
+if TYPE_CHECKING:
+    from kci.catalog.overlay import Overlay
+    from kci.catalog.runners import Runners
+    from kci.matrix.tiers import TierDefinition
+
+_ALL = Choice()
+
+
+class Workspace(msgspec.Struct, frozen=True, dict=True):
+    """Kernels and everything that decides about them. Open one with `open_workspace`."""
+
+    kernels: tuple[Kernel, ...]
+    settings: FoundSettings
+    """kci.toml, and the repository's root."""
+    catalog: Catalog
+    overlays: tuple[tuple[str | None, Overlay], ...] = ()
+    """The overlays of kci.toml, each with its kernel's name or None for every kernel."""
+    scopes: Mapping[str, Sequence[str]] = {}
+    """Backends by kernel directory, from arguments such as `kernels/relu[cuda]`."""
+    catalog_name: str | None = None
+    """The edition or file that was named in place of kci.toml's; None if none was."""
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What reading the kernels found; none of it is an error."""
+        return tuple(item for kernel in self.kernels for item in kernel.diagnostics)
+
+    @cached_property
+    def runners(self) -> Runners:
+        """The runners, images and limits that hold here: those that kci ships, with kci.toml laid over."""
+        from kci.plan.machines import runners_from  # noqa: PLC0415  - `kci matrix` needs none
+
+        return runners_from(self.settings.settings)
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel by its name.
+
+        Raises:
+            UsageError: there is none of that name, or there are several.
+        """
+        found = [kernel for kernel in self.kernels if kernel.build.name == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            places = ", ".join(kernel.directory for kernel in found)
+            raise UsageError(f"{len(found)} kernels are named {name!r}: {places}", hint="name one's directory")
+        hint = nearest(name, [kernel.build.name for kernel in self.kernels])
+        raise UsageError(f"no kernel here is named {name[:60]!r}", hint=hint)
+
+    def only_kernel(self) -> Kernel:
+        """The workspace's one kernel.
+
+        Raises:
+            UsageError: there are several.
+        """
+        if len(self.kernels) != 1:
+            raise UsageError(f"there are {len(self.kernels)} kernels here", hint="name one's directory")
+        return self.kernels[0]
+
+    def matrix(self, choice: Choice = _ALL, *, explain: bool = False) -> Matrix:
+        """What is to exist, of what was chosen.
+
+        Args:
+            choice: a tier and filters.
+            explain: also why each candidate was kept or dropped, with rule and place.
+
+        Raises:
+            UsageError: the choice names something that does not exist.
+            FindingsError: a custom tier of kci.toml cannot be read.
+        """
+        return self._matrix(self._tier(choice.tier), choice, explain=explain, thinned=True)
+
+    def whole(self, choice: Choice = _ALL) -> Matrix:
+        """What the tier is a part of: a custom tier without thinning; for `pr` the release.
+
+        Raises:
+            KciError: see `matrix`.
+        """
+        tier = self._tier(choice.tier)
+        return self._matrix(Tier.RELEASE if tier is Tier.PR else tier, choice, explain=False, thinned=False)
+
+    def _tier(self, name: str) -> Tier | TierDefinition:
+        if name in list(Tier):
+            return Tier(name)
+        from kci.matrix.tiers import tier_of  # noqa: PLC0415  - most runs have no custom tier
+
+        return tier_of(name, self.settings)
+
+    def _matrix(self, tier: Tier | TierDefinition, choice: Choice, *, explain: bool, thinned: bool) -> Matrix:
+        filters = choice.filters(self.scopes)
+        if isinstance(tier, Tier):
+            return self._compute(tier, filters, explain=explain)
+        from kci.matrix.tiers import narrowing  # noqa: PLC0415
+
+        filters = [*narrowing(tier, thinned=thinned), *filters]
+        return msgspec.structs.replace(self._compute(tier.base, filters, explain=explain), tier=tier.name)
+
+    def _compute(self, tier: Tier, narrow: Sequence[Narrow], *, explain: bool) -> Matrix:
+        return compute_matrix(self.kernels, self.catalog, tier, narrow=narrow, overlays=self.overlays, explain=explain)
+
+    def of(self, kernels: Sequence[Kernel]) -> Workspace:
+        """The same workspace with other kernels: some of its own, or the same ones as they were once."""
+        return msgspec.structs.replace(self, kernels=tuple(kernels))
+
+    def require_variants(self, matrix: Matrix, choice: Choice) -> None:
+        """Refuse a selection that selects nothing: in CI it would be a green run that built nothing.
+
+        Raises:
+            FindingsError: the matrix has no variant (KCI217); the hint has the nearest names.
+        """
+        if any(kernel.variants for kernel in matrix.kernels):
+            return
+        names = " and ".join(kernel.name for kernel in matrix.kernels) if len(matrix.kernels) < 4 else ""
+        what = names or f"{len(matrix.kernels)} kernels"
+        if choice.filtered or self.scopes:
+            message = f"nothing is selected: no variant of {what} in the tier {matrix.tier} matches"
+        else:
+            message = f"nothing is selected: {what} has no variant in the tier {matrix.tier}"
+        hint = self._nearest_selection(choice)
+        raise FindingsError(message, hint=hint, diagnostics=[finding("KCI217", message, hint=hint)])
+
+    def _nearest_selection(self, choice: Choice) -> str:
+        """What might have been meant by a choice that selects nothing."""
+        everything = self._compute(Tier.ALL, [], explain=False)
+        known = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
+        hints = []
+        for glob in choice.only:
+            near = suggestion(glob, known) or suggestion(glob.casefold(), known)
+            hints.append(near or _matching_part(glob, known))
+        shown = next(filter(None, hints), "")
+        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty takes nothing for an answer"
+
+    def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
+        """The variant that a name stands for.
+
+        A name can stand for several variants: a stable ABI built against several torch versions, or a noarch variant of
+        several systems. What the release tier has goes before what only other tiers have, and this machine's own system
+        before others.
+
+        Args:
+            name: the variant's name.
+            kernel: whose; by default the workspace's one kernel.
+            tier: look in this tier only, the one that planned the variant.
+
+        Raises:
+            UsageError: there is no such variant, or there are several kernels.
+        """
+        kernel = kernel or self.only_kernel()
+        tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
+        one = msgspec.structs.replace(self.of([kernel]), scopes={})
+        variants = [variant for item in tiers for variant in one.matrix(Choice(tier=item)).kernels[0].variants]
+        for variant in sorted(variants, key=lambda item: item.system != this_system()):
+            if variant.name == name:
+                return variant
+        known = sorted({variant.name for variant in variants})
+        hint = (
+            suggestion(name, known) or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
+        )
+        where = f" in the tier {tier}" if tier is not None else ""
+        raise UsageError(f"{name[:120]!r} is no variant of {kernel.build.name}{where}", hint=hint)
+
+
+def _matching_part(glob: str, known: Sequence[str]) -> str:
+    """The names that contain what is written in a pattern, whatever its case."""
+    word = max((part for part in glob.casefold().replace("?", "*").split("*")), key=len, default="")
+    found = [name for name in known if word and word in name]
+    return f"did you mean one of {', '.join(found[:3])}?" if found else ""
+
+
+def open_workspace(kernels: Sequence[str | os.PathLike[str]] = (), *, catalog: str | None = None) -> Workspace:
+    """Read everything that decides about some kernels.
+
+    Args:
+        kernels: directories with a build.toml, or with kernels below them; `path[cuda,rocm]` is these backends of it.
+            The working directory by default.
+        catalog: an edition's name, or a file with an edition or an overlay, in place of what kci.toml names.
+
+    Raises:
+        UsageError: a directory, an edition or a backend does not exist, or the kernels have different kci.toml files.
+        FindingsError: a build.toml, kci.toml or catalog file is not valid; it carries every finding.
+    """
+    paths, scopes = _scoped([os.fspath(kernel) for kernel in kernels])
+    return assemble(read_kernels(paths), catalog=catalog, scopes=scopes)
+
+
+def assemble(
+    kernels: Sequence[Kernel],
+    *,
+    catalog: str | None = None,
+    scopes: Mapping[str, Sequence[str]] | None = None,
+    directories: Sequence[str] | None = None,
+) -> Workspace:
+    """A workspace of kernels that were read already.
+
+    Args:
+        kernels: for example those of a git revision.
+        catalog: as for `open_workspace`.
+        scopes: backends by kernel directory.
+        directories: where to look for kci.toml; by default the kernels' own directories.
+
+    Raises:
+        KciError: as `open_workspace`.
+    """
+    places = [kernel.directory for kernel in kernels] if directories is None else list(directories)
+    settings = settings_for(places)
+    _require_valid(settings)
+    rows = load_catalog(catalog or settings.catalog)
+    overlays = _overlays(settings)
+    return Workspace(tuple(kernels), settings, rows, overlays, scopes or {}, catalog)
+
+
+def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]:
+    if not settings.settings.overlay:
+        return ()
+    from kci.catalog.overlay import overlays_of  # noqa: PLC0415  - most repositories have none
+
+    return tuple(overlays_of(settings))
+
+
+def _require_valid(settings: FoundSettings) -> None:
+    """Errors of kci.toml stop every command that uses it, as `kci check` would."""
+    if settings.document is None:
+        return
+    from kci.matrix.tiers import tier_of  # noqa: PLC0415  - most kernels have no kci.toml
+    from kci.plan.settings_lints import lint_settings  # noqa: PLC0415
+
+    found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR]
+    for name in settings.settings.tiers:
+        try:
+            tier_of(name, settings)
+        except KciError as error:
+            found += error.diagnostics
+    if found:
+        message = f"{settings.document.path} is not valid"
+        raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=found)
+
+
+def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Arguments without their `[backend,...]`, and the backends by kernel directory for those that had some."""
+    if not any(argument.endswith("]") for argument in arguments):
+        return list(arguments), {}
+    paths: list[str] = []
+    scopes: dict[str, list[str]] = {}
+    everything: set[str] = set()
+    for argument in arguments:
+        path, bracket, names = argument.removesuffix("]").rpartition("[")
+        if not (argument.endswith("]") and bracket) or Path(argument).is_dir():
+            paths.append(argument)
+            everything.update(find_kernels([argument]))
+            continue
+        backends = [name.strip() for name in names.split(",")]
+        for name in backends:
+            if name not in BACKENDS:
+                raise UsageError(f"{argument}: {name!r} is not a backend", hint=nearest(name, BACKENDS))
+        paths.append(path or ".")
+        for directory in find_kernels([path or "."]):
+            scopes[directory] = list(dict.fromkeys([*scopes.get(directory, []), *backends]))
+    return paths, {directory: names for directory, names in scopes.items() if directory not in everything}

@@ -1,0 +1,54 @@
+"""What an action hands on: the legs that a fork may run, and what the merged tree must have."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from conftest import torch_kernel
+from kci.catalog.rows import Catalog
+from kci.matrix.selection import compute_matrix
+from kci.plan.forks import only_hosted
+from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import Plan, RunnerGroup
+from kci.plan.plan_json import promised
+
+NAMES = ["torch213-cxx11-cpu-aarch64-linux", "torch213-cxx11-cpu-x86_64-linux"]
+
+
+@pytest.fixture
+def plan(catalog: Catalog) -> Plan:
+    matrix = compute_matrix([torch_kernel(["cpu"], torch='minver = "2.13"\nmaxver = "2.13"\n')], catalog)
+    made = make_plan(matrix, None, PlanOptions(container=False))
+    assert sorted(leg.name for leg in made.legs) == NAMES
+    return made
+
+
+@pytest.mark.rule("KCI314", triggers=True)
+@pytest.mark.parametrize(
+    "runner", [("self-hosted", "gpu"), ("ubuntu-24.04", "gpu"), RunnerGroup("g", ("ubuntu-24.04",))]
+)
+def test_legs_elsewhere_are_not_for_forks(plan: Plan, runner: tuple[str, ...] | RunnerGroup) -> None:
+    first, second = plan.legs
+    mixed = msgspec.structs.replace(plan, legs=(first, msgspec.structs.replace(second, runner=runner)))
+    kept = only_hosted(mixed)
+    assert kept.legs == (first,)
+    assert [(item.variant, item.rule) for item in kept.left_out[len(plan.left_out) :]] == [(second.name, "KCI314")]
+
+
+@pytest.mark.rule("KCI314", triggers=False)
+def test_hosted_legs_are(plan: Plan) -> None:
+    assert only_hosted(plan) == plan
+
+
+def test_the_tree_must_have_what_is_built_and_what_is_there(plan: Plan) -> None:
+    (kernel,) = plan.kernels
+    entry = {"name": "some-kernel", "path": ".", "version": 1}
+    assert promised(plan) == {"schema": 1, "tier": "release", "kernels": [entry | {"planned": NAMES}]}
+    printed = msgspec.structs.replace(kernel, fingerprints={NAMES[0]: "1", "another": "2"})
+    built = msgspec.structs.replace(plan, legs=plan.legs[:1], kernels=(printed,), commit="c")
+    one = [plan.legs[0].name]
+    prints = {NAMES[0]: "1"} if one == NAMES[:1] else {}
+    wanted = entry | {"planned": one} | ({"fingerprints": prints} if prints else {})
+    assert promised(built) == {"schema": 1, "tier": "release", "kernels": [wanted], "commit": "c"}
+    assert promised(msgspec.structs.replace(plan, legs=()))["kernels"] == [], "nothing of it is built"

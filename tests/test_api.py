@@ -1,0 +1,80 @@
+"""The library: its public names, and the page that shows them at work."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+
+import kci
+from conftest import ROOT
+
+PAGE = ROOT / "docs" / "api.md"
+NAMES = [
+    "BuildFailedError", "BuildOptions", "BuiltLeg", "Choice", "Diagnostic", "FindingsError", "KciError", "Leg",
+    "LegRequest", "Manifest", "Matrix", "MissingToolError", "Plan", "PlanRequest", "PlannedRun", "RenderedFiles",
+    "RunResult", "Severity", "UnsafeError", "UsageError", "Variant", "Workspace", "__version__", "build_leg",
+    "check_kernels", "leg_commands", "merge_artifacts", "open_workspace", "outcomes_of", "plan_run", "read_plan",
+    "render_workflows", "run_here", "tree_places", "verify_path",
+]  # fmt: skip
+"""Other programs rely on these: adding is free, taking away is a breaking change."""
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(kci.__all__) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_there_and_documented(name: str) -> None:
+    value = getattr(kci, name)
+    assert name in dir(kci)
+    if name != "__version__":
+        assert value.__doc__
+        assert f"`{name}`" in PAGE.read_text(encoding="utf-8")
+
+
+def test_another_name_is_not() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'matrices'"):
+        kci.matrices  # noqa: B018
+
+
+def test_importing_kci_imports_nothing_else() -> None:
+    script = "import sys, kci; print([name for name in sys.modules if name.startswith('kci.')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['kci.version']"
+
+
+def blocks() -> list[tuple[str, str]]:
+    """Each Python block of the page, with the output block that follows it."""
+    found = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    assert len(found) == PAGE.read_text(encoding="utf-8").count("```python")
+    return found
+
+
+def test_the_examples_of_the_page_run_and_print_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    space: dict[str, object] = {}
+    for code, expected in blocks():
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            exec(compile(code, str(PAGE), "exec"), space)
+        assert said.getvalue() == expected
+
+
+def test_rooms_below_the_command_line_neither_print_nor_know_click() -> None:
+    for file in sorted((ROOT / "src" / "kci").rglob("*.py")):
+        if file.is_relative_to(ROOT / "src" / "kci" / "cli") or file.name == "hipify_script.py":
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        calls = {
+            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        imports |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert "print" not in calls, file
+        assert not {name.partition(".")[0] for name in imports} & {"click", "rich"}, file

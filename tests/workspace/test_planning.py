@@ -1,0 +1,102 @@
+"""What is planned, and what is refused before a machine is started for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kci.errors import FindingsError, UsageError
+from kci.workspace.choice import Choice
+from kci.workspace.planning import PlanRequest, plan_run
+from kci.workspace.workspace import open_workspace
+
+HEAD = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+CUDA = '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'
+
+
+def kernel(place: Path, text: str) -> Path:
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "build.toml").write_text(HEAD + text)
+    return place
+
+
+def refused(place: Path) -> list[str]:
+    with pytest.raises(FindingsError, match="nothing is planned") as caught:
+        plan_run(open_workspace([place]), PlanRequest())
+    return [item.rule for item in caught.value.diagnostics]
+
+
+@pytest.mark.rule("KCI155", triggers=True)
+def test_an_arch_that_no_toolkit_has_is_not_planned(tmp_path: Path) -> None:
+    text = f'backends = ["cuda"]\n{CUDA}cuda-capabilities = ["99.9"]\n'
+    assert "KCI155" in refused(kernel(tmp_path, text))
+
+
+def test_a_stable_abi_newer_than_every_torch_is_not_planned(tmp_path: Path) -> None:
+    text = f'backends = ["cuda"]\n{CUDA}'.replace("[torch]", '[torch]\nstable-abi = "9.9"')
+    assert refused(kernel(tmp_path, text))
+
+
+@pytest.mark.rule("KCI130", triggers=True)
+def test_a_backend_without_a_component_is_not_planned(tmp_path: Path) -> None:
+    assert refused(kernel(tmp_path, f'backends = ["cuda", "cpu"]\n{CUDA}')) == ["KCI130"]
+
+
+def test_a_silenced_one_is_left_out_and_the_others_are_planned(tmp_path: Path) -> None:
+    text = f'# kci: ignore[KCI130] metal comes later\nbackends = ["cuda", "metal"]\n{CUDA}'
+    plan = plan_run(open_workspace([kernel(tmp_path, text)]), PlanRequest()).plan
+    assert plan.legs
+    assert {leg.backend for leg in plan.legs} == {"cuda"}
+    assert [(item.variant, item.rule) for item in plan.left_out if item.backend == "metal"] == [
+        ("torch-metal", "KCI130")
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "[runners.cpu.x86_64-linux]\nprice = -1\ncurrency = 'USD'\n",
+        "[runners.cpu.x86_64-linux]\nprice = nan\ncurrency = 'USD'\n",
+        "[runners.cpu.x86_64-linux]\nprice = 1e308\ncurrency = 'USD'\n",
+        "[tiers.mine]\nbase = 'release'\nwhere = 'cuda >>'\n",
+        "[[overlay]]\ndrop = ['cuda = 1']\n",
+        "[schedule]\ntier = 'nightly'\n",
+    ],
+)
+def test_an_error_of_kci_toml_stops_whoever_reads_it(tmp_path: Path, settings: str) -> None:
+    place = kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')
+    (place / "kci.toml").write_text(settings)
+    with pytest.raises(FindingsError) as caught:
+        open_workspace([place])
+    assert all(item.path.endswith("kci.toml") for item in caught.value.diagnostics)
+
+
+@pytest.mark.rule("KCI217", triggers=True)
+@pytest.mark.parametrize(
+    ("choice", "hint"),
+    [
+        (Choice(only=("TORCH*CU130*",)), "did you mean one of torch"),
+        (Choice(only=("torch213-cxx11-cu130-x86_64-linus",)), "did you mean `torch213-cxx11-cu130-x86_64-linux`?"),
+        (Choice(backends=("xpu",)), "--explain"),
+        (Choice(where="torch == 1.0"), "--explain"),
+    ],
+)
+def test_a_selection_that_selects_nothing_is_an_error_with_the_nearest_names(
+    tmp_path: Path, choice: Choice, hint: str
+) -> None:
+    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')])
+    with pytest.raises(FindingsError, match="nothing is selected") as caught:
+        plan_run(workspace, PlanRequest(choice=choice))
+    assert hint in caught.value.hint
+    assert plan_run(workspace, PlanRequest(choice=choice, allow_empty=True)).plan.legs == ()
+
+
+def test_a_name_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
+    workspace = open_workspace([kernel(tmp_path, f'backends = ["cuda"]\n{CUDA}')])
+    for choice in (Choice(tier="nightly"), Choice(systems=("x86_64-lunix",)), Choice(backends=("cdua",))):
+        with pytest.raises(UsageError):
+            workspace.matrix(choice)
+    with pytest.raises(UsageError, match="no kernel here is named") as caught:
+        workspace.kernel("some-kernle")
+    assert caught.value.hint == "did you mean `some-kernel`?"
