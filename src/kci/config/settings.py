@@ -60,7 +60,7 @@ class Machine(Table, frozen=True):
     currency: str | None = None
     """Three letters, such as USD."""
     pool_size: Unsigned | None = None
-    """How many such machines there are; no more jobs than that run side by side."""
+    """How many such runners there are; no more jobs than that run in parallel."""
 
 
 class Machines(Table, frozen=True):
@@ -118,7 +118,7 @@ class Limit(Table, frozen=True):
     backend: Backend | None = None
     """Without it, every backend."""
     max_jobs: Unsigned | None = None
-    """How many compilers run side by side in one leg."""
+    """How many compilers run in parallel in one leg."""
     cores: Unsigned | None = None
     """How many threads each of them may use."""
     timeout_minutes: Unsigned | None = None

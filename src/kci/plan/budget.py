@@ -1,4 +1,4 @@
-"""What a run will take, before it runs: minutes, money, waves, time on the clock. And whether that is too much."""
+"""What a run will take, before it runs: minutes, cost, waves, wall-clock time. And whether that exceeds a limit."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def money(costs: dict[str, float]) -> str:
 
 
 def simulate(legs: Iterable[Leg]) -> tuple[int, int]:
-    """Waves and minutes on the clock if each pool takes its legs, longest first, as machines get free."""
+    """Waves and wall-clock minutes if each pool takes its legs, longest first, as machines get free."""
     waves = wall = 0
     by_pool: dict[Pool, list[int]] = {}
     for leg in legs:

@@ -14,7 +14,7 @@ class Grouping(enum.StrEnum):
     """What one leg builds."""
 
     VARIANT = "variant"
-    """One variant: the most that can run side by side, and one failure costs one variant."""
+    """One variant: the most that can run in parallel, and one failure costs one variant."""
     IMAGE = "image"
     """The variants of a kernel that share an image, so that it is pulled once."""
     BACKEND = "backend"
@@ -58,7 +58,7 @@ class Leg(msgspec.Struct, frozen=True):
     artifact: str
     """The name of the artifact that the leg uploads."""
     max_jobs: int | None = None
-    """How many compilers run side by side; None leaves it to the machine."""
+    """How many compilers run in parallel; None leaves it to the machine."""
     cores: int | None = None
     """How many threads each of them may use."""
     shard: int = 0
