@@ -37,9 +37,9 @@ class Rule(msgspec.Struct, frozen=True):
     why: str
     fix: str
     bad: str = ""
-    """A part of a file that the rule speaks about; a test holds it to that."""
+    """A part of a file in which the rule finds something; a test checks it."""
     good: str = ""
-    """The same, mended."""
+    """The same part, corrected."""
 
 
 class Related(msgspec.Struct, frozen=True):

@@ -136,7 +136,7 @@ def test_what_the_reference_accepts(text: str) -> None:
     ("text", "rule", "said"),
     [
         (HEAD, "KCI106", "no framework table"),
-        (GOOD + "[tvm-ffi]\nsrc = []", "KCI106", "`[tvm-ffi]` stands beside `[torch]`"),
+        (GOOD + "[tvm-ffi]\nsrc = []", "KCI106", "`[tvm-ffi]` cannot be combined with `[torch]`"),
         (HEAD + "[tvm-ffi]", "KCI102", "`tvm-ffi` lacks the key `src`"),
         (GOOD + "[kernel.a]\n", "KCI102", "`kernel.a` lacks the key `backend`"),
         (GOOD + '[kernel.a]\nbackend = "cuda"\nsrc = []', "KCI102", "`kernel.a` lacks the key `depends`"),

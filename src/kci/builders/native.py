@@ -341,7 +341,7 @@ def _hint(done: Finished) -> str:
     """What to do about a failure that a build on a bare machine is likely to meet."""
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
-            f"{missing[1]} belongs to a CUDA library that comes with a whole toolkit only: build in the leg's image "
+            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
             "(--container auto), or move the kernel to the stable ABI"
         )
-    return "the command can be run again by hand in the work directory"
+    return "run the command again in the work directory to reproduce it"

@@ -33,7 +33,7 @@ COMMANDS = {
     "verify": "a tree, variant or kernel against the requirements",
     "compat": "expected against published variants",
     "catalog": "the toolchain data",
-    "explain": "what a rule means and how to mend it",
+    "explain": "what a rule means and how to fix it",
 }
 """Every command, in the order of the help page, with its one line there."""
 

@@ -17,7 +17,7 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
     git-ignored directories and whatever lies inside a kernel.
 
     Raises:
-        UsageError: an argument is no directory, or nothing was found.
+        UsageError: an argument is not a directory, or nothing was found.
     """
     found: dict[str, None] = {}
     for argument in arguments or (".",):

@@ -83,7 +83,7 @@ class Version(tuple[int, ...]):
         """Read a version.
 
         Raises:
-            ValueError: the text is empty or a part of it is no unsigned integer.
+            ValueError: the text is empty or a part of it is not an unsigned integer.
         """
         stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")

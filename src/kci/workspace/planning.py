@@ -128,7 +128,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 def _refuse_faulty(workspace: Workspace) -> None:
     found = [item for kernel in workspace.kernels for item in kernel_errors(workspace, kernel)]
     if found:
-        hint = "mend them, or name other kernels; `kci check` shows all that is said about them"
+        hint = "fix them, or name other kernels; `kci check` lists all findings"
         raise FindingsError(f"nothing is planned: {found[0].message}", hint=hint, diagnostics=found)
 
 

@@ -157,7 +157,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             near = suggestion(glob, known) or suggestion(glob.casefold(), known)
             hints.append(near or _matching_part(glob, known))
         shown = next(filter(None, hints), "")
-        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty takes nothing for an answer"
+        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
 
     def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
         """The variant that a name stands for.
@@ -186,7 +186,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             suggestion(name, known) or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
         )
         where = f" in the tier {tier}" if tier is not None else ""
-        raise UsageError(f"{name[:120]!r} is no variant of {kernel.build.name}{where}", hint=hint)
+        raise UsageError(f"{name[:120]!r} is not a variant of {kernel.build.name}{where}", hint=hint)
 
 
 def _matching_part(glob: str, known: Sequence[str]) -> str:
