@@ -76,7 +76,9 @@ def make_variant_dir(
         )
         if not built.sealed:
             state = identity.provenance(kernel_dir)
-            metadata = metadata_for(kernel.build, variant.backend, unique, archs=built.archs, provenance=state)
+            metadata = metadata_for(
+                kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name
+            )
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
             Path(directory).chmod(0o755)
