@@ -71,6 +71,7 @@ def command(
         jobs=jobs,
         unique_id=unique_id,
         attempt=_attempt(),
+        run=os.environ.get("GITHUB_RUN_ID", ""),
     )
     for read, variant in looked_up:
         packed = _artifact(artifact, read, variant, alone=len(looked_up) == 1)
@@ -80,14 +81,20 @@ def command(
 
 
 def _artifact(given: Path | None, kernel: Kernel, variant: Variant, *, alone: bool) -> Path | None:
-    """The artifact to make: the file that was named, or one in that folder if there are several."""
-    if given is None or alone:
-        return given
+    """The artifact to make: the file that was named, or one in that folder. Settled before anything is built."""
+    if given is None:
+        return None
+    from kci.tree.archive import SUFFIXES
     from kci.tree.leg_record import artifact_name
 
-    if given.exists() and not given.is_dir():
+    if given.is_dir() or (not alone and not given.exists()):
+        return given / artifact_name(kernel.build.name, variant.name)
+    if not alone:
         raise UsageError(f"{given} is a file", hint="with several variants, --pack names a folder")
-    return given / artifact_name(kernel.build.name, variant.name)
+    if not given.name.endswith(SUFFIXES):
+        hint = f"end it with {' or '.join(SUFFIXES)}, or name a folder that exists"
+        raise UsageError(f"--pack {given} is no artifact name", hint=hint)
+    return given
 
 
 def _build(

@@ -143,6 +143,23 @@ def flush(path: Path) -> None:
         _flush_file(path)
 
 
+_SYNC_FILE_RANGE_WRITE = 2  # Linux: include/uapi/linux/fs.h
+
+
+def start_writing(handle: int) -> None:
+    """Have the system begin to write a file to its disk, without waiting: `flush` then finds most of it done."""
+    if sys.platform.startswith("linux"):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if hasattr(libc, "sync_file_range"):
+            arguments = (
+                ctypes.c_int(handle),
+                ctypes.c_int64(0),
+                ctypes.c_int64(0),
+                ctypes.c_uint(_SYNC_FILE_RANGE_WRITE),
+            )
+            libc.sync_file_range(*arguments)  # what it cannot do is left to the flush
+
+
 def _flush_file(path: Path) -> None:
     if path.is_symlink():
         return

@@ -30,6 +30,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """In place of the one derived from the sources."""
     attempt: int = 1
     """Which attempt of a CI run this is; the newest wins in a merge."""
+    run: str = ""
+    """The CI run, empty outside of one."""
 
 
 class BuiltVariant(msgspec.Struct, frozen=True):
@@ -88,6 +90,7 @@ def make_variant_dir(
         system=variant.system,
         builder=built.builder,
         attempt=options.attempt,
+        run=options.run,
         seconds=round(built.seconds, 1),
     )
     return BuiltVariant(final, leg)

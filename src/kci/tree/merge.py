@@ -6,9 +6,8 @@ merge that fails leaves what was there.
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,12 +19,15 @@ from kci.files.replace import Log, replacing
 from kci.tree import manifest as manifests
 from kci.tree import metadata
 from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
-from kci.tree.digest import variant_digest
+from kci.tree.binding import CiRun, older_attempts, report_replaced, require_bound
+from kci.tree.carry import carry, copy
+from kci.tree.digest import directory_digest
 from kci.tree.findings import tree_error
 from kci.tree.leg_record import LegRecord, read_sealed
-from kci.tree.manifest import Manifest, Origin, Present, read_manifest
+from kci.tree.manifest import Manifest, Origin, Present, Replaced, missing_of, read_manifest
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
+from kci.tree.stamps import known_digest, read_stamps, write_stamps
 from kci.tree.unpack import unpack
 
 KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME)
@@ -43,6 +45,7 @@ class _Job(msgspec.Struct, frozen=True):
     target: Path
     commit: str | None = None
     """The commit that was planned."""
+    replaced: tuple[Replaced, ...] = ()
 
     def fingerprint(self, leg: LegRecord) -> str | None:
         """What the plan says that a leg's variant is made from, unless the leg was built from something else."""
@@ -65,7 +68,9 @@ def merge(
     *,
     allow_partial: bool = False,
     kernel: str | None = None,
+    run: CiRun | None = None,
     log: Log = lambda _line: None,
+    report: Callable[[Diagnostic], None] = lambda _finding: None,
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories.
 
@@ -79,7 +84,10 @@ def merge(
         planned: what has to be there.
         allow_partial: whether planned variants may be missing.
         kernel: merge this kernel only.
+        run: the CI run that this merge belongs to; artifacts of another run or of a later attempt are refused.
         log: takes lines about waiting for another merge, and about what a dead one left.
+        report: takes warnings: attempts that differ, artifacts whose commit nobody knows,
+            archives in a folder that are none of kci's.
 
     Returns:
         The manifest of each tree, by kernel name.
@@ -90,7 +98,7 @@ def merge(
             `into` is no tree.
         UnsafeError: an artifact is unsafe to unpack.
     """
-    sources = find_sources(artifacts, skip=into)
+    sources = find_sources(artifacts, skip=into, report=report)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
     if not sources and not (planned is not None and (allow_partial or _may_be_carried(planned))):
@@ -99,7 +107,13 @@ def merge(
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
             hint="an artifact is called kci-<kernel>-<variant>.tar or .tar.zst",
         )
+    for item in require_bound(sources, planned, run or CiRun()):
+        report(item)
     jobs = _jobs(sources, into, planned)
+    for job in jobs:
+        attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
+        for replaced in job.replaced:
+            report(report_replaced(job.kernel, attempts[replaced.variant], replaced))
     with ExitStack() as stack:
         # Sorted by name, so that two merges of the same kernels take their locks in the same order.
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
@@ -110,6 +124,8 @@ def merge(
             raise FindingsError(_summary(findings), hint=hint, diagnostics=findings)
         for replacement in replacements:
             replacement.commit()
+    for job, manifest in zip(jobs, built, strict=True):
+        write_stamps(job.target, {entry.variant: entry.digest for entry in manifest.present})
     return built
 
 
@@ -134,30 +150,16 @@ def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_J
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
     names = sorted(grouped if planned is None else planned.kernels)
-    _refuse_unplanned(sources, planned)
     jobs = []
     for name in names:
         part = planned.kernels[name] if planned is not None else None
         chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         target = into.resolve() if len(names) == 1 else into.resolve() / name
-        jobs.append(_Job(name, version, part, chosen, target, planned.commit if planned is not None else None))
+        replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
+        commit = planned.commit if planned is not None else None
+        jobs.append(_Job(name, version, part, chosen, target, commit, replaced))
     return jobs
-
-
-def _refuse_unplanned(sources: Iterable[Source], planned: Planned | None) -> None:
-    if planned is None:
-        return
-    findings = []
-    for source in sources:
-        part = planned.kernels.get(source.leg.kernel)
-        if part is None or source.leg.variant not in part.planned:
-            what = f"the variant {source.leg.variant}" if part else "that kernel"
-            message = f"{source.path} is about {source.leg.kernel}; {what} is not planned"
-            findings.append(finding("KCI607", message, path=str(source.path)))
-    if findings:
-        hint = "merge the artifacts of the plan's own run only"
-        raise FindingsError(_summary(findings), hint=hint, diagnostics=findings)
 
 
 def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]) -> int | None:
@@ -180,46 +182,48 @@ def _build(job: _Job, tree: Path) -> Manifest:
     present: dict[str, Present] = {}
     ids = set()
     for source in job.sources:
-        leg, directory = _place(source, tree)
-        ids.add(_unique(read_sealed(directory)))
+        leg, placed = _place(source, tree)
+        ids.add(_unique(placed))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
         present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg))
-    stale = set()
     version = job.version
-    for entry in _carried(job, present):
-        directory = tree / entry.variant
-        _copy(job.target / entry.variant, directory)
-        carried = read_sealed(directory)
+    for entry, carried in _carried(job, present):
         version = carried.version if version is None else version
         if (carried.name, carried.version) != (job.kernel, version):
             raise _mixed(job.target / entry.variant, carried, f"{job.kernel} version {version}")
-        if _unique(carried) not in ids and not job.fits(entry):
-            stale.add(entry.variant)
-        present[entry.variant] = entry
+        carry(job.target / entry.variant, tree / entry.variant)
+        stale = _unique(carried) not in ids and not job.fits(entry)
+        present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
     for name in KEPT_AT_TOP:
         if name != manifests.FILE_NAME and (job.target / name).exists():
-            _copy(job.target / name, tree / name)
-    manifest = _manifest(job, version or 0, present, stale)
+            carry(job.target / name, tree / name)
+    manifest = _manifest(job, version or 0, present)
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     return manifest
 
 
-def _manifest(job: _Job, version: int, present: dict[str, Present], stale: set[str]) -> Manifest:
+def _manifest(job: _Job, version: int, present: dict[str, Present]) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
-    missing = tuple(name for name in planned or () if name not in present or name in stale)
     entries = tuple(present[name] for name in sorted(present))
-    return Manifest(job.kernel, version, planned, entries, missing, complete=not missing)
+    missing = missing_of(planned, entries)
+    return Manifest(job.kernel, version, planned, entries, missing, complete=not missing, replaced=job.replaced)
 
 
-def _place(source: Source, tree: Path) -> tuple[LegRecord, Path]:
+def _place(source: Source, tree: Path) -> tuple[LegRecord, metadata.Metadata]:
     """Put the source's variant into the tree."""
     if source.artifact:
-        return unpack(source.path, tree)
+        leg, directory = unpack(source.path, tree)
+        if leg != source.leg:
+            raise tree_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
+        return leg, metadata.read_metadata(directory / metadata.FILE_NAME)
     directory = tree / source.leg.variant
     packable(source.path)
-    _copy(source.path, directory)
-    return source.leg, directory
+    copy(source.path, directory)
+    sealed = read_sealed(directory)
+    if sealed.digest != source.leg.digest:
+        raise tree_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
+    return source.leg, sealed.metadata
 
 
 def _unique(data: metadata.Metadata) -> str:
@@ -239,23 +243,31 @@ def _require_tree(target: Path) -> None:
             raise tree_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
 
 
-def _carried(job: _Job, present: dict[str, Present]) -> list[Present]:
-    """The old tree's variants that stay."""
+def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, metadata.Metadata]]:
+    """The old tree's variants that stay, each with its metadata.
+
+    What has not changed since it was hashed is believed.
+    """
     if not job.target.is_dir():
         return []
     old = read_manifest(job.target)
     known = {entry.variant: entry for entry in old.present} if old is not None else {}
+    stamps = read_stamps(job.target)
     found = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
         if directory.name in present:
             continue
-        backend = read_sealed(directory).backend.type.value
-        digest = variant_digest(directory)
-        before = known.get(directory.name, Present(directory.name, "", backend, Origin("")))
+        digest = known_digest(stamps, directory)
+        if digest is None:
+            sealed = read_sealed(directory)
+            digest, data = directory_digest(sealed.hashes), sealed.metadata
+        else:
+            data = metadata.read_metadata(directory / metadata.FILE_NAME)
+        before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
         # A variant that was replaced by hand is not the one that the manifest speaks of.
         made_from = before.fingerprint if before.digest == digest else None
-        found.append(Present(directory.name, digest, backend, origin, made_from))
+        found.append((Present(directory.name, digest, data.backend.type.value, origin, made_from), data))
     return found
 
 
@@ -283,14 +295,3 @@ def _missing(manifest: Manifest) -> list[Diagnostic]:
 def _summary(findings: Sequence[Diagnostic]) -> str:
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return findings[0].message + more
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file or directory; links are copied as links, so that nothing outside is read."""
-    try:
-        if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
-        else:
-            shutil.copy2(source, target, follow_symlinks=False)
-    except (OSError, shutil.Error) as error:
-        raise FindingsError(f"cannot copy {source}: {error}") from error

@@ -10,6 +10,7 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.walk import Entry, walk
 from kci.matrix.names import Kind, VariantName, parse_variant_name
+from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 
 LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
@@ -24,6 +25,13 @@ class VariantDir(msgspec.Struct, frozen=True):
     name: VariantName | None
     metadata: Metadata | None
     files: tuple[Entry, ...]
+    hashes: dict[str, str] | None = None
+    """Name to hex sha256 of every file, which are read for this once."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of the whole directory, as in a manifest."""
+        return directory_digest(self.hashes or {})
 
     @property
     def noarch(self) -> bool:
@@ -68,7 +76,13 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
     except FindingsError as error:
         files = ()
         found.append(finding("KCI700", error.message, path=shown))
-    return VariantDir(path, shown, name, metadata, files), found
+    hashes = None
+    try:
+        hashes = file_hashes(path)
+    except FindingsError as error:
+        if not any(item.rule == "KCI700" for item in found):
+            found.append(finding("KCI700", error.message.replace(str(path), shown), path=shown))
+    return VariantDir(path, shown, name, metadata, files, hashes), found
 
 
 def looks_like_variant(path: Path) -> bool:
