@@ -107,10 +107,16 @@ def test_a_missing_init(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI703", triggers=True)
-@pytest.mark.parametrize("entry", ["gated_norm/__init__.py", "gated_norm/x.txt", "gated_norm.py"])
+@pytest.mark.parametrize("entry", ["gated_norm/__init__.py", "gated_norm/x.txt", "gated_norm"])
 def test_a_nested_package_of_the_same_name(tmp_path: Path, entry: str) -> None:
     directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", entry: ""})
     assert ids(check(directory)) == ["KCI703"]
+
+
+@pytest.mark.rule("KCI703", triggers=False)
+def test_a_module_of_the_same_name_is_no_nested_package(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"__init__.py": "from .gated_norm import x\n", "gated_norm.py": "x = 1\n"}
+    assert check(make_variant(tmp_path, "torch-cpu", files=files)) == []
 
 
 @pytest.mark.rule("KCI704", triggers=True)

@@ -39,7 +39,7 @@ def _nested(variant: VariantDir, names: set[str]) -> Iterator[Diagnostic]:
     if variant.metadata is None:
         return
     package = python_name(variant.metadata.name)
-    if (variant.path / package).is_dir() or f"{package}.py" in names:
+    if (variant.path / package).is_dir() or package in names:
         yield finding(
             "KCI703", f"the package holds an entry called {package}, as it is called itself", path=variant.shown
         )
