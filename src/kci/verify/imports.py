@@ -237,8 +237,9 @@ def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 found.add(name)
                 continue
-            case ast.ImportFrom(module=None, level=1) if package:
-                pass  # it imports from itself: that gives a name only if something else does
+            case ast.ImportFrom(module=None, level=1, names=names) if package:
+                # It imports from itself: that gives only names that something else gives, but for new ones.
+                found |= {alias.asname for alias in names if alias.asname not in (None, alias.name)}
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 if any(alias.name == "*" for alias in names):
                     return None
