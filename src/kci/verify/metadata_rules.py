@@ -45,8 +45,9 @@ def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
     if variant.name is None:
         return
     if variant.noarch:
-        for item in variant.libraries():
-            yield finding("KCI717", "a noarch variant holds a native library", path=variant.at(item.name))
+        for item, kind in variant.libraries():
+            what = f"native code ({kind.value})" if kind else "a native library"
+            yield finding("KCI717", f"a noarch variant holds {what}", path=variant.at(item.name))
         return
     expected = module_file(variant, metadata)
     if not any(item.name == expected for item in variant.files):

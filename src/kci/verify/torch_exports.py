@@ -29,8 +29,11 @@ LIBRARIES = frozenset(
 
 _NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
 _C_NAME = re.compile(r"THP\w+|aoti_torch_\w+|torch_\w+")
-_OTHER_BACKENDS = re.compile(r"hip|xpu|mps|sycl|miopen|metal", re.IGNORECASE)
-"""Parts of names that only a torch built for another backend than CPU and CUDA has."""
+_DEPENDS_ON_BUILD = re.compile(
+    r"hip|xpu|mps|sycl|miopen|metal|mkldnn|onednn|cublas|cusparse|cudnn|cusolver|THRUST_|CUB_|magma|DECLARE_DISPATCH_type",
+    re.IGNORECASE,
+)
+"""Parts of names that only some builds of one torch version have: of another backend, toolkit or processor."""
 
 
 class ExportsTable(Dated, frozen=True):
@@ -74,7 +77,7 @@ def name_hash(name: str) -> int:
 
 def is_torch_name(name: str) -> bool:
     """Whether a symbol can only come from torch itself, as built for CPU or CUDA."""
-    if _OTHER_BACKENDS.search(name):
+    if _DEPENDS_ON_BUILD.search(name):
         return False
     return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
 
