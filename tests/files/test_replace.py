@@ -125,9 +125,14 @@ def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
 
     monkeypatch.setattr(replace, "_exchange", lambda _one, _other: False)
     monkeypatch.setattr(Path, "rename", rename)
-    with pytest.raises(KeyboardInterrupt), replacing(target) as made:
-        fill(made.staging, a="new")
-        made.commit()
+
+    def work() -> None:
+        with replacing(target) as made:
+            fill(made.staging, a="new")
+            made.commit()
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert contents(target) == {"a": "old"}
     assert names(tmp_path) == ["build"]
 

@@ -250,5 +250,11 @@ def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatc
             children.append(child)
         assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
         assert verify(tree, ignore=["KCI74"]) == []
-        assert sorted(path.name for path in tree.iterdir()) == ["kci-manifest.json", CPU, CUDA]
+        assert sorted(path.name for path in tree.iterdir()) == [
+            "SHA256SUMS",
+            "kci-manifest.json",
+            "kci-subjects.json",
+            CPU,
+            CUDA,
+        ]
     assert sorted(path.name for path in (tmp_path / "trees").iterdir()) == sorted(map(str, range(max(4, POINTS // 6))))

@@ -43,7 +43,9 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
     (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
     assert sorted(path.name for path in (tmp_path / "build").iterdir()) == [
+        "SHA256SUMS",
         "kci-manifest.json",
+        "kci-subjects.json",
         STABLE,
         CPU,
     ]
@@ -172,6 +174,8 @@ def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> No
     assert caught.value.diagnostics[0].rule == "KCI608"
     assert str(one) in caught.value.message
     assert str(two) in caught.value.message
+    assert "__init__.py (1 bytes, sha256 " in caught.value.message
+    assert "from byte 0 on)" in caught.value.message
     assert not (tmp_path / "build").exists()
 
 

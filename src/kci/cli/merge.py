@@ -15,6 +15,7 @@ from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import read_plan
 from kci.tree.record_durations import record
+from kci.verify.elf import symbol_names
 
 
 @click.command("merge", cls=Command)
@@ -74,6 +75,7 @@ def command(
         run=CiRun(run_id, run_attempt),
         log=lambda line: click.echo(line, err=True),
         report=warnings.append,
+        symbols_of=symbol_names,
     )
     print_diagnostics(warnings, quiet=state.quiet)
     if durations is not None:

@@ -109,10 +109,14 @@ def _directory_leg(path: Path) -> LegRecord:
     return leg_for(path, system="x86_64-linux", builder="")
 
 
-def newest(sources: Iterable[Source]) -> Source:
+def newest(sources: Iterable[Source], explain: Callable[[Source, Source], str] = lambda _one, _other: "") -> Source:
     """The one of several sources for the same variant that a merge uses.
 
     The newest attempt wins. Several of the same attempt must agree: a noarch variant is built once for every system.
+
+    Args:
+        sources: at least one.
+        explain: says how two sources that should agree differ.
 
     Raises:
         FindingsError: two of the newest attempt differ.
@@ -121,11 +125,12 @@ def newest(sources: Iterable[Source]) -> Source:
     best = ranked[0]
     for other in ranked[1:]:
         if other.leg.attempt == best.leg.attempt and other.leg.digest != best.leg.digest:
+            how = explain(best, other)
             raise tree_error(
                 "KCI608",
                 f"{best.leg.kernel}: {best.leg.variant} differs between {best.path} (built on {best.leg.system}) "
-                f"and {other.path} (built on {other.leg.system})",
-                hint="equal sources must give equal files here; see which file differs and why",
+                f"and {other.path} (built on {other.leg.system})" + (f":\n{how}" if how else ""),
+                hint="equal sources must give equal files; merge only one of the two once it is clear why they differ",
                 path=str(best.path),
             )
     return best

@@ -106,11 +106,20 @@ def _base64(hex_digest: str) -> str:
 
 
 def _hex(found: Entry, algorithm: Algorithm) -> str:
+    return file_hash(found.path, algorithm)
+
+
+def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
+    """The hex hash of one file.
+
+    Raises:
+        FindingsError: it cannot be read.
+    """
     try:
-        with found.path.open("rb") as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, algorithm).hexdigest()
     except OSError as error:
-        raise FindingsError(f"cannot read {found.path}: {error.strerror}") from error
+        raise FindingsError(f"cannot read {path}: {error.strerror}") from error
 
 
 def validate(expected: Digest, actual: Digest) -> list[Violation]:

@@ -21,17 +21,21 @@ from kci.tree import metadata
 from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
 from kci.tree.binding import CiRun, older_attempts, report_replaced, require_bound
 from kci.tree.carry import carry, copy
+from kci.tree.checksums import SUBJECTS_NAME, SUMS_NAME, encode_subjects, encode_sums, read_sums, tree_hashes
+from kci.tree.differences import SymbolsOf, differences, listed
 from kci.tree.digest import directory_digest
 from kci.tree.findings import tree_error
-from kci.tree.leg_record import LegRecord, read_sealed
+from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, missing_of, read_manifest
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.stamps import known_digest, read_stamps, write_stamps
-from kci.tree.unpack import unpack
+from kci.tree.unpack import unpack_whole
 
-KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME)
+KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME, SUMS_NAME, SUBJECTS_NAME)
 """What a tree holds at its top besides variants (format section 4)."""
+
+_CARRIED_AT_TOP = ("CARD.md", "benchmarks")
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -71,6 +75,7 @@ def merge(
     run: CiRun | None = None,
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
+    symbols_of: SymbolsOf | None = None,
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories.
 
@@ -88,6 +93,7 @@ def merge(
         log: takes lines about waiting for another merge, and about what a dead one left.
         report: takes warnings: attempts that differ, artifacts whose commit nobody knows,
             archives in a folder that are none of kci's.
+        symbols_of: reads the symbols of native libraries, to say how two builds of one variant differ.
 
     Returns:
         The manifest of each tree, by kernel name.
@@ -109,7 +115,7 @@ def merge(
         )
     for item in require_bound(sources, planned, run or CiRun()):
         report(item)
-    jobs = _jobs(sources, into, planned)
+    jobs = _jobs(sources, into, planned, symbols_of)
     for job in jobs:
         attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
         for replaced in job.replaced:
@@ -144,16 +150,20 @@ def _only(kernel: str, sources: list[Source], planned: Planned | None) -> tuple[
     return chosen, Planned({kernel: part} if part is not None else {}, planned.commit)
 
 
-def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_Job]:
+def _jobs(sources: list[Source], into: Path, planned: Planned | None, symbols_of: SymbolsOf | None) -> list[_Job]:
     """Group by kernel and choose one source for each variant."""
     grouped: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
     names = sorted(grouped if planned is None else planned.kernels)
+
+    def explain(one: Source, other: Source) -> str:
+        return listed(differences(one, other, symbols_of))
+
     jobs = []
     for name in names:
         part = planned.kernels[name] if planned is not None else None
-        chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
+        chosen = tuple(newest(same, explain) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         target = into.resolve() if len(names) == 1 else into.resolve() / name
         replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
@@ -180,27 +190,41 @@ def _build(job: _Job, tree: Path) -> Manifest:
     tree.mkdir()
     _require_tree(job.target)
     present: dict[str, Present] = {}
+    hashes: dict[str, dict[str, str]] = {}
     ids = set()
     for source in job.sources:
-        leg, placed = _place(source, tree)
-        ids.add(_unique(placed))
+        placed, leg = _place(source, tree), source.leg
+        ids.add(_unique(placed.metadata))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
         present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg))
+        hashes[leg.variant] = placed.hashes
     version = job.version
     for entry, carried in _carried(job, present):
-        version = carried.version if version is None else version
-        if (carried.name, carried.version) != (job.kernel, version):
-            raise _mixed(job.target / entry.variant, carried, f"{job.kernel} version {version}")
+        data = carried.metadata
+        version = data.version if version is None else version
+        if (data.name, data.version) != (job.kernel, version):
+            raise _mixed(job.target / entry.variant, data, f"{job.kernel} version {version}")
         carry(job.target / entry.variant, tree / entry.variant)
-        stale = _unique(carried) not in ids and not job.fits(entry)
+        stale = _unique(data) not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
-    for name in KEPT_AT_TOP:
-        if name != manifests.FILE_NAME and (job.target / name).exists():
-            carry(job.target / name, tree / name)
+        hashes[entry.variant] = carried.hashes
     manifest = _manifest(job, version or 0, present)
-    (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
+    _complete(job, tree, manifest, hashes)
     return manifest
+
+
+def _complete(job: _Job, tree: Path, manifest: Manifest, hashes: dict[str, dict[str, str]]) -> None:
+    """What belongs at a tree's top: the old tree's card and benchmarks, the manifest, the checksums of everything."""
+    (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
+    top = {manifests.FILE_NAME: tree / manifests.FILE_NAME}
+    for name in _CARRIED_AT_TOP:
+        if (job.target / name).exists():
+            carry(job.target / name, tree / name)
+            top[name] = tree / name
+    every = tree_hashes(hashes, top)
+    (tree / SUMS_NAME).write_bytes(encode_sums(every))
+    (tree / SUBJECTS_NAME).write_bytes(encode_subjects(every))
 
 
 def _manifest(job: _Job, version: int, present: dict[str, Present]) -> Manifest:
@@ -210,20 +234,20 @@ def _manifest(job: _Job, version: int, present: dict[str, Present]) -> Manifest:
     return Manifest(job.kernel, version, planned, entries, missing, complete=not missing, replaced=job.replaced)
 
 
-def _place(source: Source, tree: Path) -> tuple[LegRecord, metadata.Metadata]:
+def _place(source: Source, tree: Path) -> SealedVariant:
     """Put the source's variant into the tree."""
     if source.artifact:
-        leg, directory = unpack(source.path, tree)
-        if leg != source.leg:
+        unpacked = unpack_whole(source.path, tree)
+        if unpacked.leg != source.leg:
             raise tree_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
-        return leg, metadata.read_metadata(directory / metadata.FILE_NAME)
+        return SealedVariant(unpacked.metadata, unpacked.hashes)
     directory = tree / source.leg.variant
     packable(source.path)
     copy(source.path, directory)
     sealed = read_sealed(directory)
     if sealed.digest != source.leg.digest:
         raise tree_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
-    return source.leg, sealed.metadata
+    return sealed
 
 
 def _unique(data: metadata.Metadata) -> str:
@@ -243,8 +267,8 @@ def _require_tree(target: Path) -> None:
             raise tree_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
 
 
-def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, metadata.Metadata]]:
-    """The old tree's variants that stay, each with its metadata.
+def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, SealedVariant]]:
+    """The old tree's variants that stay.
 
     What has not changed since it was hashed is believed.
     """
@@ -252,23 +276,38 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, meta
         return []
     old = read_manifest(job.target)
     known = {entry.variant: entry for entry in old.present} if old is not None else {}
-    stamps = read_stamps(job.target)
+    stamps, sums = read_stamps(job.target), _sums(job.target)
     found = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
         if directory.name in present:
             continue
-        digest = known_digest(stamps, directory)
-        if digest is None:
-            sealed = read_sealed(directory)
-            digest, data = directory_digest(sealed.hashes), sealed.metadata
-        else:
-            data = metadata.read_metadata(directory / metadata.FILE_NAME)
+        sealed = _unchanged(directory, known_digest(stamps, directory), sums) or read_sealed(directory)
+        digest, backend = sealed.digest, sealed.metadata.backend.type.value
         before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
         # A variant that was replaced by hand is not the one that the manifest speaks of.
         made_from = before.fingerprint if before.digest == digest else None
-        found.append((Present(directory.name, digest, data.backend.type.value, origin, made_from), data))
+        found.append((Present(directory.name, digest, backend, origin, made_from), sealed))
     return found
+
+
+def _unchanged(directory: Path, digest: str | None, sums: dict[str, str]) -> SealedVariant | None:
+    """A variant that is known to be as it was, with the hashes of the checksums if they give its digest."""
+    hashes = {
+        name.removeprefix(f"{directory.name}/"): value
+        for name, value in sums.items()
+        if name.startswith(f"{directory.name}/")
+    }
+    if digest is None or directory_digest(hashes) != digest:
+        return None
+    return SealedVariant(metadata.read_metadata(directory / metadata.FILE_NAME), hashes)
+
+
+def _sums(tree: Path) -> dict[str, str]:
+    try:
+        return read_sums(tree) or {}
+    except ValueError:
+        return {}
 
 
 def _mixed(directory: Path, data: metadata.Metadata, expected: str) -> FindingsError:

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
+import msgspec
+
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError, UnsafeError
 from kci.files.portable_names import collision, unsafe_name
@@ -22,6 +24,7 @@ from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedErro
 from kci.tree.digest import directory_digest
 from kci.tree.findings import tree_error
 from kci.tree.leg_record import LEG_NAME, LegRecord, decode_leg, read_sealed
+from kci.tree.metadata import Metadata
 
 _CHUNK = 1024 * 1024
 
@@ -38,15 +41,28 @@ def read_leg(artifact: Path) -> LegRecord:
         return _leg(archive, archive.members(), artifact)
 
 
+class Unpacked(msgspec.Struct, frozen=True):
+    """An artifact that was unpacked and agrees with itself."""
+
+    leg: LegRecord
+    directory: Path
+    metadata: Metadata
+    hashes: dict[str, str]
+    """Name to hex sha256 of every file."""
+
+
 def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path]:
+    """What `unpack_whole` does, for those who want the directory only."""
+    unpacked = unpack_whole(artifact, into_dir)
+    return unpacked.leg, unpacked.directory
+
+
+def unpack_whole(artifact: Path, into_dir: Path) -> Unpacked:
     """Unpack an artifact to `into_dir/<variant>`, whole or not at all.
 
     Args:
         artifact: a `.tar` or `.tar.zst` that `pack` made, or that claims to be one.
         into_dir: an existing or new directory without an entry of the variant's name.
-
-    Returns:
-        What the leg says, and the variant directory.
 
     Raises:
         UnsafeError: a member could reach outside of the variant directory or eat the machine.
@@ -62,12 +78,12 @@ def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path]:
             variant_dir = work / leg.variant
             variant_dir.mkdir()
             hashes = _extract(archive, members, leg, variant_dir)
-        _check(artifact, leg, variant_dir, hashes)
+        metadata = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
             raise FindingsError(f"{target} is there already", hint="unpack into another directory")
         variant_dir.rename(target)
-    return leg, target
+    return Unpacked(leg, target, metadata, hashes)
 
 
 @contextlib.contextmanager
@@ -187,7 +203,7 @@ def _write_all(file: io.FileIO, data: bytes) -> None:
         left = left[file.write(left) :]
 
 
-def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> None:
+def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> Metadata:
     """Compare the unpacked directory with what the leg and its own metadata say."""
     found = directory_digest(hashes)
     if found != leg.digest:
@@ -219,6 +235,7 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
                 f"{artifact} contradicts itself about the {what}: {LEG_NAME} says {said}, metadata.json says {holds}",
                 path=str(artifact),
             )
+    return metadata
 
 
 def _relocated(message: str, variant_dir: Path) -> str:

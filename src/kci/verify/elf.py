@@ -57,6 +57,15 @@ class Elf(msgspec.Struct, frozen=True):
     """Whether it asks for a dynamic loader of its own, as programs do."""
 
 
+def symbol_names(path: Path) -> frozenset[str]:
+    """The names of a library's symbols, defined and asked for; empty for what is no library."""
+    try:
+        elf = read_elf(path)
+    except ElfError:
+        return frozenset()
+    return elf.defined | {symbol.name for symbol in elf.undefined}
+
+
 def read_elf(path: Path) -> Elf:
     """Read a shared library.
 
