@@ -6,7 +6,7 @@ import click
 
 from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
-from kci.verify import verify
+from kci.verify import verify_with_silences
 
 
 @click.command("verify", cls=Command)
@@ -19,5 +19,12 @@ def command(
     state: Options, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
-    found = [item for path in paths for item in verify(path, select, ignore)]
-    return show_findings(found, output, quiet=state.quiet, verbose=state.verbose, what=f"{len(paths)} verified")
+    verified = [verify_with_silences(path, select, ignore) for path in paths]
+    return show_findings(
+        [item for one in verified for item in one.diagnostics],
+        output,
+        quiet=state.quiet,
+        verbose=state.verbose,
+        what=f"{len(paths)} verified",
+        silenced=[item for one in verified for item in one.silenced],
+    )

@@ -10,6 +10,7 @@ from kci.diagnostics import Diagnostic, rules
 from kci.errors import UsageError
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.verify import digest_rules, fatbin, layout_rules, manifest_rules, metadata_rules, native_rules, python_rules
+from kci.verify.silenced import Verification, apply_silences
 from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant, looks_like_variant
 
@@ -34,19 +35,27 @@ def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Seq
         ignore: rule ids or beginnings of them that are not reported.
 
     Returns:
-        The findings, sorted by path and line.
+        The findings that nobody silenced, sorted by path and line.
 
     Raises:
         UsageError: the path is none of these, or a rule does not exist.
     """
+    return list(verify_with_silences(path, select, ignore).diagnostics)
+
+
+def verify_with_silences(
+    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> Verification:
+    """The same, with what was silenced and why."""
     _require_rules([*select, *ignore])
-    root = Path(path)
+    verified = apply_silences(list(_check(Path(path), str(path))), Path(path), str(path))
     found = [
         item
-        for item in _check(root, str(path))
+        for item in verified.diagnostics
         if (not select or item.rule.startswith(tuple(select))) and not item.rule.startswith(tuple(ignore))
     ]
-    return sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
+    ordered = sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
+    return Verification(tuple(ordered), verified.silenced)
 
 
 def _require_rules(names: Sequence[str]) -> None:
