@@ -20,8 +20,10 @@ from common import (
     text_input,
 )
 from kci.cli._findings import show_findings
-from kci.cli._output import print_error
+from kci.cli._output import print_diagnostics, print_error
+from kci.run.build_leg import ci_run
 from kci.tree.manifest import FILE_NAME
+from kci.verify.elf import symbol_names
 
 
 def main() -> None:
@@ -34,12 +36,21 @@ def main() -> None:
     for artifact in artifacts:
         if allow_partial and not Path(artifact).exists():
             Path(artifact).mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
+    warnings: list[kci.Diagnostic] = []
     try:
         with group("Merge"):
             planned = kci.read_plan(plan) if plan else None
             merged = kci.merge_artifacts(
-                [Path(artifact) for artifact in artifacts], into, planned, allow_partial=allow_partial, log=print
+                [Path(artifact) for artifact in artifacts],
+                into,
+                planned,
+                allow_partial=allow_partial,
+                run=ci_run(),
+                log=print,
+                report=warnings.append,
+                symbols_of=symbol_names,
             )
+            print_diagnostics(warnings)
     except kci.KciError as error:
         print_error(error)
         set_output("complete", "false")

@@ -17,7 +17,7 @@ import pytest
 
 from act.harness import Run, act_path, commit_all, copy_checkout, installed, offline_pip, run_workflow
 from cli.runner import kci
-from conftest import ROOT
+from conftest import AT_TOP, ROOT
 
 pytestmark = [
     pytest.mark.network,
@@ -107,7 +107,11 @@ def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch
         "kci-some-kernel-torch-cuda-1",
         "merged-tree-1",
     ]
-    assert tree_names(run.artifacts) == {"kci-manifest.json", "torch-cpu", "torch-cuda"}
+    assert tree_names(run.artifacts) == {
+        *AT_TOP,
+        "torch-cpu",
+        "torch-cuda",
+    }
 
 
 def test_the_workflow_of_the_readme_does_what_it_says(repository: Path, installing: Runner, scratch: Path) -> None:

@@ -5,6 +5,7 @@ It holds no times and no paths of the machine that merged, so equal inputs give 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: Origin
     fingerprint: str | None = None
     """What it was made from, as the plan of its run said; not there if the plan said nothing."""
+    stale: bool = False
+    """It was in the tree before and was made from another source than what is planned: it counts as missing."""
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """An artifact that was not taken, because a later attempt for the same variant holds other files."""
+
+    variant: str
+    artifact: str
+    attempt: int
+    digest: str
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -52,6 +64,7 @@ class Manifest(msgspec.Struct, frozen=True):
     present: tuple[Present, ...]
     missing: tuple[str, ...]
     complete: bool
+    replaced: tuple[Replaced, ...] = ()
     schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
@@ -60,7 +73,7 @@ class Manifest(msgspec.Struct, frozen=True):
             raise ValueError(f"schema {self.schema} is not known; this kci reads schema {SCHEMA}")
 
 
-_ORDER = ("schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing")
+_ORDER = ("schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing", "replaced")
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -68,6 +81,12 @@ def encode(manifest: Manifest) -> bytes:
     data = msgspec.to_builtins(manifest)
     text = msgspec.json.encode({key: data[key] for key in _ORDER})
     return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def missing_of(planned: Iterable[str] | None, present: Iterable[Present]) -> tuple[str, ...]:
+    """What is planned and not there, or there from another source only."""
+    fresh = {entry.variant for entry in present if not entry.stale}
+    return tuple(sorted(set(planned or ()) - fresh))
 
 
 def read_manifest(tree: Path) -> Manifest | None:
