@@ -14,9 +14,9 @@ from kci.catalog.overlay import Overlay, apply, interpret_overlay, is_overlay, o
 from kci.catalog.rows import Catalog, load_catalog, outside_range
 from kci.config.document import parse_document
 from kci.config.settings import FoundSettings, interpret_settings
+from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix, select
-from kci.matrix.variants import Tier
 
 
 def overlay(text: str) -> Overlay:

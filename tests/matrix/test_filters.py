@@ -8,9 +8,9 @@ from conftest import torch_kernel
 from kci.catalog.rows import Catalog, interpret_edition
 from kci.catalog.where import parse_where
 from kci.config.document import parse_document
+from kci.config.values import Tier
 from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope, subject
 from kci.matrix.selection import Narrow, select
-from kci.matrix.variants import Tier
 
 MADE = torch_kernel(["cpu", "cuda", "rocm"], torch="stable-abi = { cpu = '2.11' }")
 

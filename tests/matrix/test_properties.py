@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from conftest import kernel, torch_kernel
 from kci.catalog.rows import Catalog, Row, editions, load_catalog
 from kci.config.reader import Kernel
-from kci.config.values import SYSTEMS, Backend, Version
+from kci.config.values import SYSTEMS, Backend, Tier, Version
 from kci.matrix.names import Kind, parse_variant_name
 from kci.matrix.selection import select
-from kci.matrix.variants import Tier, Variant
+from kci.matrix.variants import Variant
 
 EVERY_ROW = [row for name in editions() for row in load_catalog(name).rows]
 KNOWN = {(str(row.backend), row.compute) for row in EVERY_ROW if row.compute is not None}

@@ -8,9 +8,8 @@ from conformance_cases import Against, Case, Expected, cases
 from conftest import ROOT, kernel, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel
-from kci.config.values import Backend, Version
+from kci.config.values import Backend, Tier, Version
 from kci.matrix.selection import select
-from kci.matrix.variants import Tier
 
 GATED_NORM = """
     [general]

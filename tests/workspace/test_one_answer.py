@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
+from kci.config.values import Tier
 from kci.errors import MissingToolError
-from kci.matrix.variants import Tier
 from kci.plan.plan_json import promised
 from kci.run.build_leg import LegRequest, leg_commands
 from kci.run.local import outcomes_of

@@ -126,7 +126,9 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     except RecursionError:
         raise refuse(finding("KCI004", "values are nested too deeply", path=shown_as)) from None
     except ValueError as error:  # TOMLDecodeError, and int() on a number of thousands of digits
-        raise refuse(_syntax_error(text, str(error), shown_as)) from None
+        from kci.config.syntax import syntax_error  # noqa: PLC0415  - only for files that failed
+
+        raise refuse(syntax_error(text, str(error), shown_as)) from None
 
 
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"]*+"|'[^']*+')"""
@@ -162,19 +164,6 @@ def refuse(*diagnostics: Diagnostic) -> FindingsError:
     first = diagnostics[0]
     more = f" (and {len(diagnostics) - 1} more)" if len(diagnostics) > 1 else ""
     return FindingsError(f"{first.path or 'input'}: {first.message}{more}", diagnostics=diagnostics)
-
-
-_AT = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
-
-
-def _syntax_error(text: str, message: str, shown_as: str) -> Diagnostic:
-    span = None
-    if found := _AT.search(message):
-        message = message[: found.start()]
-        span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1) if found[1] else _span_at(text)
-    elif "digits" in message:
-        message = "a number has too many digits"
-    return finding("KCI004", f"not valid TOML: {message[:200]}", path=shown_as, span=span)
 
 
 def _span_at(before: str) -> Span:

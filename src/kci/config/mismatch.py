@@ -56,7 +56,7 @@ _TOML_NAME = {
 }
 
 
-_KINDS = {"Backend": "backend", "BaseTier": "tier to build on", "Depend": "C++ dependency", "System": "system"}
+_KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ dependency", "System": "system"}
 """What people call the members of each enumeration of the schemas."""
 
 

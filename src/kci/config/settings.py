@@ -7,7 +7,6 @@ belongs to the user or to root: a file that somebody else left in a shared direc
 
 from __future__ import annotations
 
-import enum
 import os
 import sys
 from collections.abc import Sequence
@@ -20,30 +19,11 @@ from msgspec import field
 from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlay_tables import KernelOverlay
-from kci.config.values import Backend
+from kci.config.values import SYSTEMS, Backend, System, Tier
 from kci.diagnostics import Diagnostic, finding
 from kci.suggest import one_of, suggestion
 
 KCI_TOML = "kci.toml"
-
-
-class System(enum.StrEnum):
-    """An operating system on a processor, as variant names carry it."""
-
-    AARCH64_DARWIN = "aarch64-darwin"
-    AARCH64_LINUX = "aarch64-linux"
-    AARCH64_WINDOWS = "aarch64-windows"
-    X86_64_LINUX = "x86_64-linux"
-    X86_64_WINDOWS = "x86_64-windows"
-
-
-class BaseTier(enum.StrEnum):
-    """A built-in tier; a custom tier narrows one of them."""
-
-    PR = "pr"
-    RELEASE = "release"
-    COMPAT = "compat"
-    ALL = "all"
 
 
 class Machine(Table, frozen=True):
@@ -128,7 +108,7 @@ class Limit(Table, frozen=True):
 class UserTier(Table, frozen=True):
     """A custom tier: what its base tier builds, narrowed. Different keys narrow, entries of one list widen."""
 
-    base: BaseTier = BaseTier.RELEASE
+    base: Tier = Tier.RELEASE
     backends: tuple[Backend, ...] = ()
     systems: tuple[System, ...] = ()
     only: tuple[str, ...] = ()
@@ -316,7 +296,6 @@ def interpret_settings(document: Document) -> Settings:
         raise refuse(*problems) from None
 
 
-_SYSTEMS = [str(system) for system in System]
 _PLACES = [*MachinesByBackend.__struct_encode_fields__]
 _MACHINE_KEYS = [*Machine.__struct_encode_fields__]
 
@@ -328,9 +307,9 @@ def _misplaced_machines(document: Document) -> list[Diagnostic]:
         by_backend = document.data.get(table)
         for backend, by_system in by_backend.items() if isinstance(by_backend, dict) else ():
             span = document.key_span((table, backend)) if backend not in _PLACES else None
-            if backend in _SYSTEMS or backend in _MACHINE_KEYS:
-                message = f"`{table}.{backend}` does not name a backend"
-                example = backend if backend in _SYSTEMS else "x86_64-linux"
+            if backend in SYSTEMS or backend in _MACHINE_KEYS:
+                message = f"`{table}.{backend}` names no backend"
+                example = backend if backend in SYSTEMS else "x86_64-linux"
                 hint = f"write `[{table}.any.{example}]`, or a backend in place of `any`"
                 found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
             elif backend not in _PLACES:
@@ -345,14 +324,14 @@ def _misplaced_machines(document: Document) -> list[Diagnostic]:
 def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) -> list[Diagnostic]:
     found = []
     for system in by_system if isinstance(by_system, dict) else ():
-        span = document.key_span((table, backend, system)) if system not in _SYSTEMS else None
+        span = document.key_span((table, backend, system)) if system not in SYSTEMS else None
         if system in _MACHINE_KEYS:
             message = f"`{system}` is in `[{table}.{backend}]`, which does not name a system"
             hint = f"write it in `[{table}.{backend}.x86_64-linux]`, or in the table of its system"
             found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
-        elif system not in _SYSTEMS:
+        elif system not in SYSTEMS:
             message = f"`{system[:60]}` is not a system"
-            hint = suggestion(system, _SYSTEMS) or one_of(_SYSTEMS)
+            hint = suggestion(system, SYSTEMS) or one_of(SYSTEMS)
             found.append(finding("KCI320", message, hint=hint, path=document.path, span=span))
     return found
 

@@ -25,8 +25,31 @@ class Backend(enum.StrEnum):
     XPU = "xpu"
 
 
-SYSTEMS = ("aarch64-darwin", "aarch64-linux", "aarch64-windows", "x86_64-linux", "x86_64-windows")
+class System(enum.StrEnum):
+    """An operating system on a processor, as variant names carry it."""
+
+    AARCH64_DARWIN = "aarch64-darwin"
+    AARCH64_LINUX = "aarch64-linux"
+    AARCH64_WINDOWS = "aarch64-windows"
+    X86_64_LINUX = "x86_64-linux"
+    X86_64_WINDOWS = "x86_64-windows"
+
+
+SYSTEMS = tuple(str(system) for system in System)
 """Every system that a variant name can carry."""
+
+
+class Tier(enum.StrEnum):
+    """How much to build."""
+
+    PR = "pr"
+    """One variant per backend and system: newest torch, oldest compute version."""
+    RELEASE = "release"
+    """All that users load."""
+    COMPAT = "compat"
+    """Rows outside the supported torch range."""
+    ALL = "all"
+    """Release and compat, and the rows that are not bundled."""
 
 
 class Depend(enum.StrEnum):

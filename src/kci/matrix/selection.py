@@ -17,10 +17,10 @@ from kci.catalog.rows import Catalog, Removed, Row, outside_range
 from kci.config.document import KeyPath
 from kci.config.model import Build, CudaGeneral, Torch
 from kci.config.reader import Kernel
-from kci.config.values import Backend, Version
+from kci.config.values import Backend, Tier, Version
 from kci.matrix.archs import variant_archs
 from kci.matrix.names import Kind, variant_name
-from kci.matrix.variants import Dropped, Kept, KernelMatrix, Matrix, Tier, Variant
+from kci.matrix.variants import Dropped, Kept, KernelMatrix, Matrix, Variant
 
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay

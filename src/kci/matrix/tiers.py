@@ -15,11 +15,12 @@ from kci.catalog.where import Where, parse_where
 from kci.config.document import refuse
 from kci.config.reader import Kernel
 from kci.config.settings import FoundSettings
+from kci.config.values import Tier
 from kci.errors import UsageError
 from kci.matrix.filters import FIELDS, by_choice, by_expression
 from kci.matrix.pairwise import choose
 from kci.matrix.selection import Filtered, Narrow
-from kci.matrix.variants import Tier, Variant
+from kci.matrix.variants import Variant
 from kci.suggest import one_of, suggestion
 
 

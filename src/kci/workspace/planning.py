@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from kci.config.reader import Kernel
+from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
-from kci.matrix.variants import KernelMatrix, Matrix, Tier
+from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate
 from kci.plan.changed_files import clean_commit

@@ -18,11 +18,12 @@ from kci.catalog.rows import Catalog, load_catalog
 from kci.config.discover import find_kernels, read_kernels
 from kci.config.reader import Kernel
 from kci.config.settings import FoundSettings, settings_for
+from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError
 from kci.matrix.names import this_system
 from kci.matrix.selection import Narrow, compute_matrix
-from kci.matrix.variants import Matrix, Tier, Variant
+from kci.matrix.variants import Matrix, Variant
 from kci.suggest import nearest, suggestion
 from kci.workspace.choice import BACKENDS, Choice
 
