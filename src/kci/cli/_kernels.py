@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.rows import Catalog, editions, load_catalog
 from kci.config.discover import find_kernels, read_kernels
-from kci.config.settings import FoundSettings, settings_for
+from kci.config.document import parse_document
+from kci.config.settings import KCI_TOML, FoundSettings, Settings, interpret_settings, settings_for
 from kci.config.values import Backend
 from kci.errors import UsageError
 from kci.matrix.names import SYSTEMS
@@ -55,6 +58,40 @@ class Selection(NamedTuple):
     tier: Tier | TierDefinition
     narrow: list[Narrow]
     """The filters of the command line."""
+    settings: FoundSettings = FoundSettings()
+    asked_tier: str = "release"
+    asked_catalog: str | None = None
+
+    @property
+    def catalog_file(self) -> Path | None:
+        """The file that the catalog comes from; None for an edition that kci ships."""
+        name = self.asked_catalog or self.settings.catalog
+        return Path(name) if name is not None and Path(name).is_file() else None
+
+    def at(self, read: Callable[[Path], bytes | None]) -> Selection:
+        """The same selection under the kci.toml and the catalog of another time.
+
+        Args:
+            read: what a file said then; None if it was not there.
+
+        Raises:
+            FindingsError: one of the two was not valid then.
+        """
+        raw = read(self.settings.root / KCI_TOML)
+        document = parse_document(raw, KCI_TOML) if raw is not None else None
+        settings = interpret_settings(document) if document is not None else Settings()
+        found = FoundSettings(settings, self.settings.root, document)
+        name = self.asked_catalog or found.catalog
+        old = read(Path(name)) if name is not None and name not in editions() else None
+        if old is None:
+            rows = load_catalog(name)
+        else:
+            with tempfile.TemporaryDirectory() as place:
+                file = Path(place) / "catalog.toml"
+                file.write_bytes(old)
+                rows = load_catalog(str(file))
+        tier = _tier(self.asked_tier, found)
+        return self._replace(catalog=rows, overlays=_overlays(found), tier=tier, settings=found)
 
     def matrix(self, *, explain: bool = False) -> Matrix:
         """The matrix that was asked for."""
@@ -135,7 +172,7 @@ def read_selection(
         print_diagnostics(found, quiet=state.quiet)
     settings = settings_for(places)
     rows = load_catalog(catalog or settings.catalog)
-    return Selection(read, rows, _overlays(settings), _tier(tier, settings), narrow)
+    return Selection(read, rows, _overlays(settings), _tier(tier, settings), narrow, settings, tier, catalog)
 
 
 def _tier(name: str, settings: FoundSettings) -> Tier | TierDefinition:

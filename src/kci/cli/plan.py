@@ -11,6 +11,7 @@ import click
 from kci.cli import Command, Options
 from kci.cli._kernels import Selection, read_selection, runners_for, selection_options
 from kci.cli._output import print_diagnostics, table, to_json
+from kci.config.settings import KCI_TOML
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.matrix.variants import Tier
@@ -79,10 +80,10 @@ def command(
         raise UsageError("--shard is about --format github", hint="--format json has every leg with its shard")
     asked = read_selection(state, kernels, **selection)
     runners = runners_for(asked.kernels)
-    matrix, decisions = _narrowed(asked, affected)
+    matrix, decisions = _narrowed(asked, affected, container == "auto")
     wishes = Wishes(container=container == "auto", grouping=Grouping(group), shards=shards)
     if fingerprints or published:
-        wishes = _with_fingerprints(wishes, asked, matrix, runners, published)
+        wishes = _with_fingerprints(wishes, asked, matrix, runners, published, state)
     took = Durations(read_durations(durations)) if durations else NO_DURATIONS
     plan = make_plan(matrix, runners, wishes, durations=took)
     made = estimate(plan.legs)
@@ -102,33 +103,56 @@ def command(
     return int(any(item.severity is Severity.ERROR for item in said))
 
 
-def _narrowed(asked: Selection, base: str | None) -> tuple[Matrix, list[Touch] | None]:
+def _narrowed(asked: Selection, base: str | None, container: bool) -> tuple[Matrix, list[Touch] | None]:
     """The matrix, with --affected the part of it that a change touches."""
     matrix = asked.matrix()
     if base is None:
         return matrix, None
-    from kci.plan.changes import only_affected
+    from kci.plan.changes import Base, Terms, only_affected
+    from kci.plan.machines import runners_from
 
-    def select(kernel: Any) -> KernelMatrix:
-        return asked._replace(kernels=[kernel]).matrix().kernels[0]
+    def terms(chosen: Selection) -> Terms:
+        def select(kernel: Any) -> KernelMatrix:
+            return chosen._replace(kernels=[kernel]).matrix().kernels[0]
 
-    catalog = {Path(asked.catalog.document.path): "it is the catalog, which decides every matrix"}
-    return only_affected(matrix, asked.kernels, base, select, catalog)
+        return Terms(select, runners_from(chosen.settings.settings), chosen.settings.settings, container)
+
+    def then(origin: Base) -> Terms:
+        return terms(asked.at(origin.read))
+
+    files = [asked.settings.root / KCI_TOML, *([asked.catalog_file] if asked.catalog_file else [])]
+    return only_affected(matrix, asked.kernels, base, terms(asked), then, files)
 
 
 def _with_fingerprints(
-    wishes: Wishes, asked: Selection, matrix: Matrix, runners: Runners, trees: Sequence[Path]
+    wishes: Wishes, asked: Selection, matrix: Matrix, runners: Runners, trees: Sequence[Path], state: Options
 ) -> Wishes:
     import msgspec
 
+    from kci.builders.cache import default_cache
+    from kci.files.source_tree import SourceTree
+    from kci.files.stat_cache import StatCache
     from kci.plan.changed_files import clean_commit
-    from kci.plan.fingerprint import fingerprints
-    from kci.plan.published import already, published
+    from kci.plan.fingerprint import Fingerprints, fingerprints
+    from kci.plan.published import already
+    from kci.tree.published_tree import read_published
 
-    known = published(trees)
-    prints = fingerprints(asked.kernels, matrix, runners, container=wishes.container)
+    known, problems = read_published(trees)
+    print_diagnostics(problems, quiet=state.quiet)
+    root = asked.settings.root
+    remembered = StatCache(root, default_cache() / "inputs")
+    tree, made = SourceTree(root, remembered), {}
+
+    def source(kernel: Any) -> Fingerprints:
+        found = Fingerprints(kernel, tree, asked.settings.settings.inputs_of(kernel.build.name))
+        made[kernel.build.name] = found
+        return found
+
+    prints = fingerprints(asked.kernels, matrix, runners, container=wishes.container, source=source)
+    found = already(prints, known, made.__getitem__)
+    remembered.save()
     commit = clean_commit(Path(asked.kernels[0].directory)) if asked.kernels else None
-    return msgspec.structs.replace(wishes, fingerprints=prints, skip=already(prints, known), commit=commit)
+    return msgspec.structs.replace(wishes, fingerprints=found.fingerprints, skip=found.reasons, commit=commit)
 
 
 def _other_plans(asked: Selection, runners: Runners, wishes: Wishes, took: Durations) -> Iterator[Alternative]:

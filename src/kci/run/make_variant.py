@@ -87,6 +87,7 @@ def make_variant_dir(
         builder=built.builder,
         attempt=options.attempt,
         seconds=round(built.seconds, 1),
+        inputs=built.inputs,
     )
     return BuiltVariant(final, leg)
 

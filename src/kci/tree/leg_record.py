@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from kci import __version__
 from kci.matrix.names import SYSTEMS, parse_variant_name
+from kci.plan.recorded import RecordedInputs
 from kci.tree.digest import validate_dir, variant_digest
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState
@@ -18,6 +19,8 @@ from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata
 
 SCHEMA = 1
 LEG_NAME = "leg.json"
+_MOST_INPUTS = 768 * 1024
+"""Bytes; a whole `leg.json` may have 1 MiB."""
 
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
@@ -41,6 +44,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     source: GitState | None = None
     seconds: float | None = None
     archs: tuple[Word, ...] | None = None
+    inputs: RecordedInputs | None = None
+    """What it was really made from; not there if the builder could not tell."""
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
@@ -66,6 +71,7 @@ def leg_for(
     attempt: int = 1,
     source: GitState | None = None,
     seconds: float | None = None,
+    inputs: RecordedInputs | None = None,
 ) -> LegRecord:
     """Describe a sealed variant directory.
 
@@ -76,6 +82,7 @@ def leg_for(
         attempt: the attempt of the run; of two artifacts for one variant the higher one wins.
         source: the commit it was built from; taken from the metadata if it is not given.
         seconds: how long the build took.
+        inputs: what it was really made from, as its builder says.
 
     Raises:
         FindingsError: the directory is no sealed variant.
@@ -98,9 +105,15 @@ def leg_for(
             source=source or (GitState(kernel.commit, kernel.dirty) if kernel else None),
             seconds=seconds,
             archs=metadata.backend.archs,
+            inputs=_fitting(inputs),
         )
     except ValueError as error:
         raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+
+
+def _fitting(inputs: RecordedInputs | None) -> RecordedInputs | None:
+    """A record that `leg.json` has room for; without one the next plan goes by the sources alone."""
+    return inputs if inputs is not None and len(msgspec.json.encode(inputs)) <= _MOST_INPUTS else None
 
 
 def read_sealed(variant_dir: Path) -> Metadata:

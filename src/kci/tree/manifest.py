@@ -5,6 +5,7 @@ It holds no times and no paths of the machine that merged, so equal inputs give 
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import msgspec
 
 from kci import __version__
 from kci.config.schema import answer_schema
+from kci.files.bounded_json import read_json
+from kci.plan.recorded import RecordedInputs
 from kci.tree.findings import tree_error
 
 FILE_NAME = "kci-manifest.json"
 SCHEMA = 1
-_MAX_BYTES = 16 * 1024 * 1024
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -41,6 +43,8 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: Origin
     fingerprint: str | None = None
     """What it was made from, as the plan of its run said; not there if the plan said nothing."""
+    inputs: str | None = None
+    """Under which key of the manifest's `inputs` stands what its build really read."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -52,6 +56,8 @@ class Manifest(msgspec.Struct, frozen=True):
     present: tuple[Present, ...]
     missing: tuple[str, ...]
     complete: bool
+    inputs: dict[str, RecordedInputs] = {}
+    """What builds read. Variants that read the same, as those of one backend mostly do, share an entry."""
     schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
@@ -60,7 +66,7 @@ class Manifest(msgspec.Struct, frozen=True):
             raise ValueError(f"schema {self.schema} is not known; this kci reads schema {SCHEMA}")
 
 
-_ORDER = ("schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing")
+_ORDER = ("schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing", "inputs")
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -68,6 +74,21 @@ def encode(manifest: Manifest) -> bytes:
     data = msgspec.to_builtins(manifest)
     text = msgspec.json.encode({key: data[key] for key in _ORDER})
     return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def inputs_key(inputs: RecordedInputs) -> str:
+    """The key of a record: a hash of it."""
+    return hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()[:16]
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read a manifest file: the one reader of them.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is none.
+    """
+    return read_json(path, Manifest)
 
 
 def read_manifest(tree: Path) -> Manifest | None:
@@ -78,14 +99,11 @@ def read_manifest(tree: Path) -> Manifest | None:
     """
     path = tree / FILE_NAME
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES)
+        return load_manifest(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise tree_error("KCI611", f"cannot read {path}: {error.strerror}", path=str(path)) from error
-    try:
-        return msgspec.json.decode(data, type=Manifest)
     except ValueError as error:
         raise tree_error(
             "KCI611", f"{path} is not a manifest: {error}", hint="remove it and merge again", path=str(path)

@@ -17,13 +17,14 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.replace import Log, replacing
+from kci.plan.recorded import RecordedInputs
 from kci.tree import manifest as manifests
 from kci.tree import metadata
 from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
 from kci.tree.digest import variant_digest
 from kci.tree.findings import tree_error
 from kci.tree.leg_record import LegRecord, read_sealed
-from kci.tree.manifest import Manifest, Origin, Present, read_manifest
+from kci.tree.manifest import Manifest, Origin, Present, inputs_key, read_manifest
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.unpack import unpack
@@ -178,16 +179,18 @@ def _build(job: _Job, tree: Path) -> Manifest:
     tree.mkdir()
     _require_tree(job.target)
     present: dict[str, Present] = {}
+    records: dict[str, RecordedInputs] = {}
     ids = set()
     for source in job.sources:
         leg, directory = _place(source, tree)
         ids.add(_unique(read_sealed(directory)))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
-        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg))
+        read = _remember(leg.inputs, records)
+        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), read)
     stale = set()
     version = job.version
-    for entry in _carried(job, present):
+    for entry in _carried(job, present, records):
         directory = tree / entry.variant
         _copy(job.target / entry.variant, directory)
         carried = read_sealed(directory)
@@ -200,16 +203,29 @@ def _build(job: _Job, tree: Path) -> Manifest:
     for name in KEPT_AT_TOP:
         if name != manifests.FILE_NAME and (job.target / name).exists():
             _copy(job.target / name, tree / name)
-    manifest = _manifest(job, version or 0, present, stale)
+    manifest = _manifest(job, version or 0, present, stale, records)
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     return manifest
 
 
-def _manifest(job: _Job, version: int, present: dict[str, Present], stale: set[str]) -> Manifest:
+def _remember(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:
+    """Put a record among those of the tree, and say under which key."""
+    if inputs is None:
+        return None
+    key = inputs_key(inputs)
+    records[key] = inputs
+    return key
+
+
+def _manifest(
+    job: _Job, version: int, present: dict[str, Present], stale: set[str], records: dict[str, RecordedInputs]
+) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     missing = tuple(name for name in planned or () if name not in present or name in stale)
     entries = tuple(present[name] for name in sorted(present))
-    return Manifest(job.kernel, version, planned, entries, missing, complete=not missing)
+    return Manifest(
+        job.kernel, version, planned, entries, missing, complete=not missing, inputs=dict(sorted(records.items()))
+    )
 
 
 def _place(source: Source, tree: Path) -> tuple[LegRecord, Path]:
@@ -239,7 +255,7 @@ def _require_tree(target: Path) -> None:
             raise tree_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
 
 
-def _carried(job: _Job, present: dict[str, Present]) -> list[Present]:
+def _carried(job: _Job, present: dict[str, Present], records: dict[str, RecordedInputs]) -> list[Present]:
     """The old tree's variants that stay."""
     if not job.target.is_dir():
         return []
@@ -254,8 +270,10 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[Present]:
         before = known.get(directory.name, Present(directory.name, "", backend, Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
         # A variant that was replaced by hand is not the one that the manifest speaks of.
-        made_from = before.fingerprint if before.digest == digest else None
-        found.append(Present(directory.name, digest, backend, origin, made_from))
+        same = before.digest == digest
+        made_from = before.fingerprint if same else None
+        inputs = old.inputs.get(before.inputs or "") if old is not None and same else None
+        found.append(Present(directory.name, digest, backend, origin, made_from, _remember(inputs, records)))
     return found
 
 

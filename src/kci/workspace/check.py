@@ -17,8 +17,10 @@ from kci.config.silence import apply_comments, apply_settings
 from kci.config.source_lints import lint_sources, source_escapes
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, KciError
+from kci.files.source_tree import SourceTree
 from kci.matrix.kernel_lints import lint_matrix
 from kci.matrix.tiers import tier_of
+from kci.plan.input_lints import declared_input_missing, include_leaves_kernel
 from kci.plan.settings_lints import lint_settings
 
 
@@ -52,15 +54,18 @@ def check(directories: Sequence[str], catalog: str | None = None) -> Checked:
     return Checked(tuple(sorted(files)), tuple(sorted(found, key=in_file_order)))
 
 
-def lint_kernel(kernel: Kernel, catalog: Catalog, directory: Path | None) -> list[Diagnostic]:
+def lint_kernel(
+    kernel: Kernel, catalog: Catalog, directory: Path | None, more: Sequence[Diagnostic] = ()
+) -> list[Diagnostic]:
     """Every finding about a kernel that was read, those of reading included, without the silenced ones.
 
     Args:
         kernel: the kernel.
         catalog: the rows to judge it by.
         directory: where it lies; None for a text alone, whose sources nobody can look at.
+        more: what was found in its file besides.
     """
-    found = [*kernel.diagnostics, *lint_file(kernel), *source_escapes(kernel)]
+    found = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
         found += lint_sources(kernel, directory)
     found += lint_matrix(kernel, catalog)
@@ -80,6 +85,7 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
     overlays, unreadable = _overlays(settings)
     found += problems + unreadable
     names = set()
+    tree = SourceTree(settings.root if settings.document is not None else locate(Path(directories[0]))[0])
     for directory in directories:
         files.append(BUILD_TOML if directory == "." else f"{directory.rstrip('/')}/{BUILD_TOML}")
         try:
@@ -88,13 +94,16 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
             found += error.diagnostics
             continue
         names.add(kernel.build.name)
-        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory))
+        leaving = list(include_leaves_kernel(kernel, settings, tree))
+        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), leaving)
     if settings.document is not None:
         files.append(settings.document.path)
         meant = {item.kernel for item in settings.settings.limits} | {item.kernel for item in settings.settings.overlay}
+        meant |= {item.kernel for item in settings.settings.inputs}
         if meant - {None, *names}:
             names |= _all_names(settings.root)
-        found += apply_comments(lint_settings(settings, names), settings.document)
+        said = [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
+        found += apply_comments(said, settings.document)
     return Checked(tuple(files), tuple(apply_settings(found, settings, files)))
 
 
