@@ -142,8 +142,9 @@ def test_nothing_outside_of_the_kernel_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["README.md", "CARD.md", "LICENSE", "tests/x.py", "docs/a.md", "benchmarks/b.py", "flake.nix", "flake.lock", "Makefile",
-     "pyproject.toml", "nohup.out", "venv/lib/x.h", "csrc/a.cu~", "csrc/.a.cu.swp", "csrc/stray.h", "setup.py", ".clang-format",
+    ["README.md", "CARD.md", "LICENSE", "tests/x.py", "docs/a.md", "benchmarks/b.py", "flake.nix", "flake.lock",
+     "Makefile", "pyproject.toml", "nohup.out", "venv/lib/x.h", "csrc/a.cu~", "csrc/.a.cu.swp", "csrc/stray.h",
+     "setup.py", ".clang-format",
      "torch-ext/some_kernel/__init__.pyi", "torch-ext/some_kernel/notes.md", "torch-ext/some_kernel/__pycache__/a.pyc"],
 )  # fmt: skip
 def test_what_nothing_reads_decides_nothing(tmp_path: Path, path: str) -> None:
@@ -195,9 +196,10 @@ def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
     }
     assert compiled == {".hidden": set(), "a.py": {BINDING}, "a.json": set(), "metadata.json": set()}
     assert labels(tmp_path, f"{package}/a.json", data) == {BINDING}
-    inputs = KernelInputs(plain, tmp_path)
-    assert inputs.effect(f"{package}/.hidden").noarch
-    assert not inputs.effect(f"{package}/metadata.json").noarch
+    text = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+    inputs = KernelInputs(kernel(text).build, tmp_path)
+    carried = {path: inputs.effect(f"{package}/{path}").noarch for path in compiled}
+    assert carried == {".hidden": True, "a.py": True, "a.json": True, "metadata.json": False}
 
 
 # --- what leaves the kernel ---

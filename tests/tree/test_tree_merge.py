@@ -50,7 +50,17 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     assert manifest.complete
     assert manifest.missing == ()
     data = json.loads((tmp_path / "build" / "kci-manifest.json").read_text())
-    assert list(data) == ["schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing"]
+    assert list(data) == [
+        "schema",
+        "created_by",
+        "kernel",
+        "version",
+        "complete",
+        "planned",
+        "present",
+        "missing",
+        "inputs",
+    ]
     assert data["planned"] == [STABLE, CPU]
     first = data["present"][1]
     assert first["variant"] == CPU

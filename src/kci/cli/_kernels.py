@@ -15,7 +15,7 @@ from kci.config.discover import find_kernels, read_kernels
 from kci.config.document import parse_document
 from kci.config.settings import KCI_TOML, FoundSettings, Settings, interpret_settings, settings_for
 from kci.config.values import Backend
-from kci.errors import UsageError
+from kci.errors import FindingsError, UsageError
 from kci.matrix.names import SYSTEMS
 from kci.matrix.selection import Narrow, compute_matrix
 from kci.matrix.variants import Matrix, Tier
@@ -82,7 +82,10 @@ class Selection(NamedTuple):
         settings = interpret_settings(document) if document is not None else Settings()
         found = FoundSettings(settings, self.settings.root, document)
         name = self.asked_catalog or found.catalog
-        old = read(Path(name)) if name is not None and name not in editions() else None
+        file = Path(name) if name is not None and name not in editions() else None
+        old = read(file) if file is not None else None
+        if file is not None and old is None and file.resolve().is_relative_to(self.settings.root.resolve()):
+            raise FindingsError(f"the catalog {name} was not there")
         if old is None:
             rows = load_catalog(name)
         else:

@@ -121,7 +121,7 @@ def affected(
             found = [_decide(path, view) for view in owning]
             others = (_decide(path, view) for view in views if view not in owning)
             found += [decision for decision in others if decision.touches]
-        decisions += found or [Touch(path, "", (), "outside of every kernel that is planned")]
+        decisions += found or [Touch(path, "", (), _no_kernel(path))]
     return sorted(decisions, key=lambda decision: (decision.path, decision.kernel))
 
 
@@ -150,6 +150,12 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> I
             yield f"{prefix}{key}"
 
 
+def _no_kernel(path: str) -> str:
+    if path.startswith(".github/workflows/"):
+        return "a workflow decides no variant; `kci render --check` says whether it is up to date"
+    return "outside of every kernel that is planned"
+
+
 def _is_inside(path: str, directory: str) -> bool:
     return not directory or path.startswith(directory + "/")
 
@@ -167,7 +173,7 @@ def _decide(path: str, view: View) -> Touch:
             reasons += [effect.reason] if effect.labels or effect.noarch else []
     touched &= view.moved()
     if not reasons:
-        return Touch(path, view.name, (), "no component reads it")
+        return Touch(path, view.name, (), view.now.prints.inputs.effect(path).reason)
     if not touched:
         return Touch(path, view.name, (), f"{reasons[0]}; but none that is planned is made from anything else by it")
     return Touch(path, view.name, tuple(sorted(touched)), reasons[0])

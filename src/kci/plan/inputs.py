@@ -128,6 +128,7 @@ class KernelInputs:
         """
         reads = {label for label, reached in self._reached.items() if _reads(reached.files, path)}
         compiled, noarch = (_reads(part, path) for part in reversed(self._package))
+        in_package, noarch = noarch, noarch and self.build.torch_noarch is not None
         if compiled:
             return Effect(frozenset({BINDING}), noarch, "part of the Python package, which every variant has")
         if BINDING in reads:
@@ -142,6 +143,8 @@ class KernelInputs:
             return Effect(frozenset(labels), noarch, "; ".join(reasons))
         if noarch:
             return Effect(frozenset(), True, "part of the Python package of variants without compiled code")
+        if in_package:
+            return Effect(frozenset(), False, "in the Python package, but `pyext` does not have it installed")
         return Effect(frozenset(), False, "no component reads it")
 
     def shown(self, path: str) -> str:

@@ -30,7 +30,8 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant],
     for place in places:
         for path in _manifests(place):
             manifest = _load(path)
-            with_tree = place.is_dir() or any((path.parent / entry.variant).is_dir() for entry in manifest.present)
+            beside = path.name == FILE_NAME and any((path.parent / item.variant).is_dir() for item in manifest.present)
+            with_tree = place.is_dir() or beside
             for entry in manifest.present:
                 problem = _problem(path.parent, manifest, entry) if with_tree else ""
                 if problem:
