@@ -159,13 +159,8 @@ def test_of_kci_toml_the_keys_that_changed_decide(
 
 
 def test_a_flake_a_makefile_and_a_workflow_plan_nothing(repository: Path) -> None:
-    for name in (
-        "norm/flake.lock",
-        "norm/Makefile",
-        "norm/pyproject.toml",
-        ".github/workflows/kci.yml",
-        "norm/nohup.out",
-    ):
+    names = ("flake.lock", "Makefile", "pyproject.toml", "nohup.out", "../.github/workflows/kci.yml")
+    for name in (f"norm/{item}" for item in names):
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         (repository / name).write_text("changed")
     plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--format", "json").stdout)

@@ -196,8 +196,8 @@ def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
     }
     assert compiled == {".hidden": set(), "a.py": {BINDING}, "a.json": set(), "metadata.json": set()}
     assert labels(tmp_path, f"{package}/a.json", data) == {BINDING}
-    text = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
-    inputs = KernelInputs(kernel(text).build, tmp_path)
+    general = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    inputs = KernelInputs(kernel(f"{general}[torch-noarch]\n").build, tmp_path)
     carried = {path: inputs.effect(f"{package}/{path}").noarch for path in compiled}
     assert carried == {".hidden": True, "a.py": True, "a.json": True, "metadata.json": False}
 

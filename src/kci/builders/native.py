@@ -202,7 +202,8 @@ def build(request: Request, log: Log) -> Built:
 def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
     """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
     chain, covered = recipe.chain, watch.covered
-    read = read_by_compilers(recipe.work, chain.environment.ninja, chain, covered, watch.inputs)
+    objects = [step.output for step in recipe.steps if step.depfile]
+    read = read_by_compilers(recipe.work, objects, chain, covered, watch.inputs)
     if any(unit.language is Language.HIP for unit in recipe.sources.units):
         read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
     return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))

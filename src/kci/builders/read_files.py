@@ -7,6 +7,7 @@ that has changed. So such a build fails, whatever the reading of the sources mis
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,6 @@ from pathlib import Path, PurePosixPath
 
 from kci.builders.commands import Toolchain, host_compiler
 from kci.builders.hipify import FOLDER, hip_path
-from kci.builders.process import run
 from kci.builders.request import Request
 from kci.diagnostics import finding, rules
 from kci.errors import BuildFailedError
@@ -23,6 +23,8 @@ from kci.plan.inputs import KernelInputs
 from kci.plan.recorded import RecordedInputs
 
 _SHOWN = 5
+_WORD = re.compile(r"(?:\\[\\ #\t]|\S)+")
+_ESCAPED = re.compile(r"\\([ #\t])")
 
 
 class Watch:
@@ -83,32 +85,30 @@ class Watch:
 
 
 def read_by_compilers(
-    work: Path, ninja: Path, chain: Toolchain, covered: Iterable[str], inputs: KernelInputs
+    work: Path, objects: Iterable[str], chain: Toolchain, covered: Iterable[str], inputs: KernelInputs
 ) -> set[str]:
-    """The real paths of the files that the compilers of a work directory read, without those of the toolchain.
+    """The real paths of the files that compilers read, without those of the toolchain inside of the repository.
 
     Args:
-        work: the work directory, in which ninja has been run.
-        ninja: the program.
+        work: the work directory.
+        objects: what was compiled there; beside each lies its dependency file.
         chain: the tools; what lies in their directories is known by its version.
         covered: what the fingerprint covers; files that hipify renamed are looked up among them.
         inputs: the kernel's inputs.
 
     Raises:
-        BuildFailedError: ninja cannot say what was read.
+        BuildFailedError: a compiler has left no dependency file.
     """
-    done = run([str(ninja), "-C", str(work), "-t", "deps"])
-    if done.code != 0:
-        raise BuildFailedError(f"ninja does not say what the compilers read\n{done.tail()}")
     directories: dict[str, str] = {}
     tools = tuple(f"{place}/" for place in _tool_places(work, chain, inputs))
     renamed = {_as_hip(inputs.shown(real)): real for real in covered}
     found = set()
-    for name in _dependencies(done.output):
+    for name in sorted({name for file in objects for name in _dependencies(work / f"{file}.d")}):
         if name.startswith(f"{FOLDER}/"):
             real = _before_hipify(name.removeprefix(f"{FOLDER}/"), inputs, renamed)
         else:
-            folder, _, last = f"{work}/{name}".rpartition("/") if not name.startswith("/") else name.rpartition("/")
+            # The links in the work directory are followed, as the compiler followed them: `kernel/..` is not here.
+            folder, _, last = (name if name.startswith("/") else f"{work}/{name}").rpartition("/")
             if folder not in directories:
                 directories[folder] = os.path.realpath(folder)
             real = os.path.realpath(f"{directories[folder]}/{last}")
@@ -117,9 +117,15 @@ def read_by_compilers(
     return found
 
 
-def _dependencies(output: str) -> Iterator[str]:
-    """The paths that `ninja -t deps` lists, indented, below a line for each object."""
-    return (line[4:] for line in dict.fromkeys(output.splitlines()) if line.startswith("    "))
+def _dependencies(depfile: Path) -> list[str]:
+    """What a dependency file names behind its target; it is a rule of make."""
+    try:
+        text = os.fsdecode(depfile.read_bytes())
+    except OSError as error:
+        raise BuildFailedError(f"the compiler did not say what it read: {depfile}: {error.strerror}") from error
+    _, _, rule = text.replace("\\\n", " ").replace("\\\r\n", " ").partition(": ")
+    words = _WORD.findall(rule.partition("\n")[0])
+    return [_ESCAPED.sub(r"\1", word).replace("$$", "$") for word in words]
 
 
 def _tool_places(work: Path, chain: Toolchain, inputs: KernelInputs) -> Iterator[str]:

@@ -27,7 +27,7 @@ _FLAG_PARTS = re.compile(r"[,=@\s]")
 _PATH_FLAGS = re.compile(r"-(?:I|L|B|isystem|iquote|idirafter|iprefix|include|imacros|isysroot|F|J)")
 
 
-_DOTS = ("", ".", "..")
+_DOTS = (".", "..")
 
 
 class _Place(NamedTuple):
@@ -140,6 +140,10 @@ class IncludeGraph:
         """The files that a name can mean when it is looked up in some places, and where it leads somewhere else."""
         found: set[tuple[str, str]] = set()
         suspects: list[_Place] = []
+        if name.startswith("/"):
+            inside = name.removeprefix(f"{self.tree.root}/")
+            real = self._file(inside) if inside != name else None
+            return ({(posixpath.normpath(inside), real)} if real is not None else set()), []
         first = name.partition("/")[0]
         walks = first in _DOTS
         for place in places:
