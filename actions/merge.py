@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import tarfile
 from pathlib import Path
@@ -19,6 +20,7 @@ from common import (
     set_output,
     table_row,
     text_input,
+    unpacked,
 )
 
 MANIFEST = "kci-manifest.json"
@@ -31,11 +33,14 @@ def main() -> None:
         fail("the input `artifacts` is missing", 2)
     allow_partial = flag_input("allow-partial")
     plan = plan_file(text_input("plan"))
+    if published := text_input("published"):
+        lay_out(Path(published), into)
+    make_room(into, planned_versions(plan))
     arguments = [f"--into={into}", "--json"]
     arguments += [f"--plan={plan}"] if plan else []
     arguments += ["--allow-partial"] if allow_partial else []
     for artifact in artifacts:
-        if allow_partial and not Path(artifact).exists():
+        if plan and not Path(artifact).exists():
             Path(artifact).mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
     with group("Merge"):
         code = subprocess.run(kci_command("merge", *arguments, "--", *artifacts), check=False).returncode
@@ -70,6 +75,33 @@ def plan_file(plan: str) -> Path | None:
     path = runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path
+
+
+def planned_versions(plan: Path | None) -> dict[str, Any]:
+    """The version of each planned kernel by its name."""
+    if plan is None:
+        return {}
+    kernels = json.loads(plan.read_text(encoding="utf-8")).get("kernels", [])
+    return {str(kernel.get("name")): kernel.get("version") for kernel in kernels}
+
+
+def lay_out(published: Path, into: Path) -> None:
+    """Begin with the published tree, unless there is one already."""
+    if not find_manifests(into):
+        shutil.copytree(unpacked(published), into, symlinks=True, dirs_exist_ok=True)
+
+
+def make_room(into: Path, planned: dict[str, Any]) -> None:
+    """Have each earlier tree where the new one goes, and none of another version, which cannot be carried over."""
+    for path, manifest in find_manifests(into).items():
+        kernel = str(manifest.get("kernel"))
+        if kernel in planned and manifest.get("version") != planned[kernel]:
+            shutil.rmtree(path.parent)
+        elif path.parent == into and set(planned) - {kernel}:
+            aside = into.with_name(f"{into.name}-aside")
+            into.rename(aside)
+            into.mkdir()
+            aside.rename(into / kernel)
 
 
 def find_manifests(into: Path) -> dict[Path, dict[str, Any]]:

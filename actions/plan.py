@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from common import (
@@ -18,6 +19,7 @@ from common import (
     set_output,
     table_row,
     text_input,
+    unpacked,
     words_input,
 )
 from kci.render.workflow import is_hosted
@@ -30,7 +32,7 @@ def main() -> None:
     arguments += [f"--only={glob}" for glob in words_input("only")]
     if base := text_input("affected-base"):
         arguments.append(f"--affected={base}")
-    arguments += [f"--published={manifest}" for manifest in lines_input("published")]
+    arguments += [f"--published={unpacked(Path(place))}" for place in lines_input("published")]
     arguments += ["--", *(lines_input("kernels") or ["."])]
     with group("Plan"):
         legs: list[dict[str, Any]] = json.loads(answer("plan", "--format=github", *arguments))["include"]
@@ -46,6 +48,8 @@ def main() -> None:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     set_output("matrix", matrix_text)
     set_output("has-work", "true" if legs else "false")
+    set_output("carries", "true" if plan.get("skipped") else "false")
+    set_output("has-tree", "true" if compact["kernels"] else "false")
     set_output("plan", plan_text)
     report(legs, left_out, compact["tier"])
 
@@ -63,7 +67,7 @@ def split_for_fork(legs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], li
 
 
 def compact_plan(plan: dict[str, Any], legs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The plan without its legs: what the merged tree must have. Kernels of which nothing is built are left out.
+    """The plan without its legs: what the merged tree must have. Kernels without a variant in it are left out.
 
     What is published already is still planned: merging carries it over. The fingerprints let merging record what each
     variant was made from, for the next run to compare with.
@@ -74,7 +78,7 @@ def compact_plan(plan: dict[str, Any], legs: list[dict[str, Any]]) -> dict[str, 
     for kernel in plan["kernels"]:
         name, prints = kernel["name"], kernel.get("fingerprints") or {}
         planned = [variant for variant in kernel["planned"] if (name, variant) in built | there]
-        if any((name, variant) in built for variant in planned):
+        if planned:
             entry = {key: kernel[key] for key in ("name", "path", "version")} | {"planned": planned}
             wanted = {variant: prints[variant] for variant in planned if variant in prints}
             kernels.append(entry | ({"fingerprints": wanted} if wanted else {}))

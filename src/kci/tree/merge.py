@@ -70,9 +70,10 @@ def merge(
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories.
 
-    One kernel (by the plan, or by the artifacts if there is none): `into` is its tree. Several: `into/<kernel>` is each
-    one's. Variants that the tree already has and the artifacts do not are carried over. One counts toward the plan only
-    if its id says that it was built from the same source as what is merged now, or if the plan has its fingerprint.
+    One kernel (by the plan, or by the artifacts if there is none): `into` is its tree, unless `into/<kernel>` is one
+    already. Several: `into/<kernel>` is each one's. Variants that the tree already has and the artifacts do not are
+    carried over. One counts toward the plan only if its id says that it was built from the same source as what is
+    merged now, or if the plan has its fingerprint.
 
     Args:
         artifacts: what to merge, in any order.
@@ -141,7 +142,9 @@ def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_J
         part = planned.kernels[name] if planned is not None else None
         chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
-        target = into.resolve() if len(names) == 1 else into.resolve() / name
+        # One kernel of several whose trees are there already stays among them.
+        alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
+        target = into.resolve() if alone else into.resolve() / name
         jobs.append(_Job(name, version, part, chosen, target, planned.commit if planned is not None else None))
     return jobs
 
