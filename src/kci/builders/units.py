@@ -11,15 +11,11 @@ import msgspec
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
 from kci.config.model import Component, CudaComponent, RocmComponent
+from kci.config.source_kinds import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS
 from kci.config.values import Depend, Version
 from kci.errors import BuildFailedError
 from kci.matrix.archs import component_archs
 from kci.plan.inputs import active
-
-CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
-CUDA_ENDINGS = (".cu",)
-HIP_ENDINGS = (".cu", ".hip")
-HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
 
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")

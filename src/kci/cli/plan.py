@@ -20,6 +20,7 @@ from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.github import as_json, check_limits, github_matrix, refuse_over_limit
 from kci.plan.legs import Wishes, make_plan
 from kci.plan.plan import Grouping, Leg, Plan
+from kci.plan.work import works
 
 if TYPE_CHECKING:
     from kci.catalog.runners import Runners
@@ -81,7 +82,8 @@ def command(
     asked = read_selection(state, kernels, **selection)
     runners = runners_for(asked.kernels)
     matrix, decisions = _narrowed(asked, affected, container == "auto")
-    wishes = Wishes(container=container == "auto", grouping=Grouping(group), shards=shards)
+    work = {key: item.seconds for key, item in works(asked.kernels, asked.matrix()).items()}
+    wishes = Wishes(container=container == "auto", grouping=Grouping(group), shards=shards, seconds=work)
     if fingerprints or published:
         wishes = _with_fingerprints(wishes, asked, matrix, runners, published, state)
     took = Durations(read_durations(durations)) if durations else NO_DURATIONS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -32,6 +32,8 @@ class Wishes(msgspec.Struct, frozen=True):
     """What each variant (kernel and name) is made from."""
     commit: str | None = None
     """The commit that the fingerprints hold for."""
+    seconds: Mapping[tuple[str, str], Callable[[int], float]] = {}
+    """What the work of each variant (kernel and name) takes on so many cores, where nothing was recorded."""
 
 
 def make_plan(
@@ -60,6 +62,8 @@ def make_plan(
     runners = runners or default_runners()
     wishes = wishes or Wishes(container=container)
     _refuse_twins(matrix)
+    estimates = _estimates(matrix, runners, wishes)
+    durations = durations.calibrated(estimates)
     kernels: list[PlannedKernel] = []
     legs: list[Leg] = []
     left_out: list[LeftOut] = []
@@ -68,7 +72,10 @@ def make_plan(
         placed: list[Placed] = []
         planned: list[str] = []
         for name, variant in each_once(kernel):
-            found = place(variant, runners, container=wishes.container, kernel=kernel.name, durations=durations)
+            found = place(
+                variant, runners, container=wishes.container, kernel=kernel.name, durations=durations,
+                estimate=estimates.get((kernel.name, name)),
+            )  # fmt: skip
             if isinstance(found, tuple):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, *found))
                 continue
@@ -112,6 +119,7 @@ def place(
     container: bool,
     kernel: str = "",
     durations: Durations = NO_DURATIONS,
+    estimate: float | None = None,
 ) -> Assignment | tuple[str, str]:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
@@ -121,6 +129,7 @@ def place(
         container: False to build on the runner itself, without an image.
         kernel: the kernel's name, for its limits and durations.
         durations: what variants took in earlier runs.
+        estimate: the seconds that compiling it takes, by what there is to compile.
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI:
@@ -136,7 +145,8 @@ def place(
     if variant.compute:
         image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))
     limit = runners.limit(kernel, variant.backend)
-    minutes, measured = durations.minutes(kernel, variant.name, variant.backend) or (build.minutes, False)
+    found = durations.minutes(kernel, variant.name, variant.backend, estimate)
+    minutes, measured = found or (build.minutes, False)
     rate, currency = price_of(runner) or (None, "")
     return Assignment(
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
@@ -152,6 +162,20 @@ def place(
         max_jobs=limit.max_jobs,
         cores=limit.cores,
     )
+
+
+def _estimates(matrix: Matrix, runners: Runners, wishes: Wishes) -> dict[tuple[str, str], float]:
+    """What the work of each variant takes on its runner."""
+    found = {}
+    for kernel in matrix.kernels:
+        for name, variant in each_once(kernel):
+            seconds = wishes.seconds.get((kernel.name, name))
+            backend = "noarch" if variant.kind is Kind.NOARCH else variant.backend
+            runner = runners.machine(backend, variant.system) or runners.machine(backend, "x86_64-linux")
+            if seconds is not None and runner is not None:
+                most = runners.limit(kernel.name, variant.backend).max_jobs or runner.cpus
+                found[kernel.name, name] = seconds(max(1, min(most, runner.cpus)))
+    return found
 
 
 def _refuse_twins(matrix: Matrix) -> None:
