@@ -92,6 +92,7 @@ def make_variant_dir(
         attempt=options.attempt,
         run=options.run,
         seconds=round(built.seconds, 1),
+        inputs=built.inputs,
     )
     return BuiltVariant(final, leg)
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.matrix.names import SYSTEMS, artifact_stem, parse_variant_name
+from kci.plan.recorded import RecordedInputs
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState
@@ -18,6 +19,8 @@ from kci.version import __version__
 
 SCHEMA = 1
 LEG_NAME = "leg.json"
+_MOST_INPUTS = 768 * 1024
+"""Bytes; a whole `leg.json` may have 1 MiB."""
 
 
 MAX_ATTEMPT = 1000
@@ -47,6 +50,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     source: GitState | None = None
     seconds: float | None = None
     archs: tuple[Word, ...] | None = None
+    inputs: RecordedInputs | None = None
+    """What it was really made from; not there if the builder could not tell."""
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
@@ -73,6 +78,7 @@ def leg_for(
     run: str = "",
     source: GitState | None = None,
     seconds: float | None = None,
+    inputs: RecordedInputs | None = None,
 ) -> LegRecord:
     """Describe a sealed variant directory.
 
@@ -84,6 +90,7 @@ def leg_for(
         run: the CI run that built it.
         source: the commit it was built from, for a variant whose metadata does not say.
         seconds: how long the build took.
+        inputs: what it was really made from, as its builder says.
 
     Raises:
         FindingsError: the directory is no sealed variant.
@@ -111,9 +118,15 @@ def leg_for(
             source=GitState(kernel.commit, kernel.dirty) if kernel else source,
             seconds=seconds,
             archs=metadata.backend.archs,
+            inputs=_fitting(inputs),
         )
     except ValueError as error:
         raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+
+
+def _fitting(inputs: RecordedInputs | None) -> RecordedInputs | None:
+    """A record that `leg.json` has room for; without one the next plan goes by the sources alone."""
+    return inputs if inputs is not None and len(msgspec.json.encode(inputs)) <= _MOST_INPUTS else None
 
 
 class SealedVariant(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.replace import Log, replacing
+from kci.plan.recorded import RecordedInputs
 from kci.tree import manifest as manifests
 from kci.tree import metadata
 from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
@@ -26,7 +27,7 @@ from kci.tree.differences import SymbolsOf, differences, listed
 from kci.tree.digest import directory_digest
 from kci.tree.findings import tree_error
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
-from kci.tree.manifest import Manifest, Origin, Present, Replaced, missing_of, read_manifest
+from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.stamps import known_digest, read_stamps, write_stamps
@@ -79,9 +80,10 @@ def merge(
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories.
 
-    One kernel (by the plan, or by the artifacts if there is none): `into` is its tree. Several: `into/<kernel>` is each
-    one's. Variants that the tree already has and the artifacts do not are carried over. One counts toward the plan only
-    if its id says that it was built from the same source as what is merged now, or if the plan has its fingerprint.
+    One kernel (by the plan, or by the artifacts if there is none): `into` is its tree, unless `into/<kernel>` is one
+    already. Several: `into/<kernel>` is each one's. Variants that the tree already has and the artifacts do not are
+    carried over. One counts toward the plan only if its id says that it was built from the same source as what is
+    merged now, or if the plan has its fingerprint.
 
     Args:
         artifacts: what to merge, in any order.
@@ -165,7 +167,9 @@ def _jobs(sources: list[Source], into: Path, planned: Planned | None, symbols_of
         part = planned.kernels[name] if planned is not None else None
         chosen = tuple(newest(same, explain) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
-        target = into.resolve() if len(names) == 1 else into.resolve() / name
+        # One kernel of several whose trees are there already stays among them.
+        alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
+        target = into.resolve() if alone else into.resolve() / name
         replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
         commit = planned.commit if planned is not None else None
         jobs.append(_Job(name, version, part, chosen, target, commit, replaced))
@@ -191,16 +195,18 @@ def _build(job: _Job, tree: Path) -> Manifest:
     _require_tree(job.target)
     present: dict[str, Present] = {}
     hashes: dict[str, dict[str, str]] = {}
+    records: dict[str, RecordedInputs] = {}
     ids = set()
     for source in job.sources:
         placed, leg = _place(source, tree), source.leg
         ids.add(_unique(placed.metadata))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
-        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg))
+        read = _remember(leg.inputs, records)
+        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), inputs=read)
         hashes[leg.variant] = placed.hashes
     version = job.version
-    for entry, carried in _carried(job, present):
+    for entry, carried in _carried(job, present, records):
         data = carried.metadata
         version = data.version if version is None else version
         if (data.name, data.version) != (job.kernel, version):
@@ -209,7 +215,7 @@ def _build(job: _Job, tree: Path) -> Manifest:
         stale = _unique(data) not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
-    manifest = _manifest(job, version or 0, present)
+    manifest = _manifest(job, version or 0, present, records)
     _complete(job, tree, manifest, hashes)
     return manifest
 
@@ -227,11 +233,29 @@ def _complete(job: _Job, tree: Path, manifest: Manifest, hashes: dict[str, dict[
     (tree / SUBJECTS_NAME).write_bytes(encode_subjects(every))
 
 
-def _manifest(job: _Job, version: int, present: dict[str, Present]) -> Manifest:
+def _remember(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:
+    """Put a record among those of the tree, and say under which key."""
+    if inputs is None:
+        return None
+    key = inputs_key(inputs)
+    records[key] = inputs
+    return key
+
+
+def _manifest(job: _Job, version: int, present: dict[str, Present], records: dict[str, RecordedInputs]) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
     entries = tuple(present[name] for name in sorted(present))
     missing = missing_of(planned, entries)
-    return Manifest(job.kernel, version, planned, entries, missing, complete=not missing, replaced=job.replaced)
+    return Manifest(
+        job.kernel,
+        version,
+        planned,
+        entries,
+        missing,
+        complete=not missing,
+        replaced=job.replaced,
+        inputs=dict(sorted(records.items())),
+    )
 
 
 def _place(source: Source, tree: Path) -> SealedVariant:
@@ -267,7 +291,9 @@ def _require_tree(target: Path) -> None:
             raise tree_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
 
 
-def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, SealedVariant]]:
+def _carried(
+    job: _Job, present: dict[str, Present], records: dict[str, RecordedInputs]
+) -> list[tuple[Present, SealedVariant]]:
     """The old tree's variants that stay.
 
     What has not changed since it was hashed is believed.
@@ -286,8 +312,11 @@ def _carried(job: _Job, present: dict[str, Present]) -> list[tuple[Present, Seal
         before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
         # A variant that was replaced by hand is not the one that the manifest speaks of.
-        made_from = before.fingerprint if before.digest == digest else None
-        found.append((Present(directory.name, digest, backend, origin, made_from), sealed))
+        same = before.digest == digest
+        made_from = before.fingerprint if same else None
+        inputs = old.inputs.get(before.inputs or "") if old is not None and same else None
+        read = _remember(inputs, records)
+        found.append((Present(directory.name, digest, backend, origin, made_from, inputs=read), sealed))
     return found
 
 
