@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
+from kci.cli._signing import context_options, policy
+from kci.diagnostics import Diagnostic
+from kci.errors import UsageError
 from kci.verify import verify_with_silences
+from kci.verify.signature_rules import check_signatures
 
 
 @click.command("verify", cls=Command)
@@ -14,14 +20,33 @@ from kci.verify import verify_with_silences
 @click.option("--select", multiple=True, metavar="RULE", help="Only this rule, or all that start so.")
 @click.option("--ignore", multiple=True, metavar="RULE", help="Not this rule, nor any that start so.")
 @click.option("--format", "output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
+@click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file; for --signatures.")
+@context_options
 @click.pass_obj
 def command(
-    state: Options, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
+    state: Options,
+    /,
+    *,
+    paths: tuple[str, ...],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    output: str,
+    signatures: bool,
+    keys: tuple[str, ...],
+    repository: str,
+    commit: str,
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
+    if (keys or repository or commit) and not signatures:
+        raise UsageError("--key, --repository and --commit are about signatures", hint="add --signatures")
+    signed: list[Diagnostic] = []
+    for path in paths if signatures else ():
+        allowed, context = policy(Path(path), keys, repository, commit)
+        signed += check_signatures(Path(path), path.rstrip("/"), allowed, context)
     verified = [verify_with_silences(path, select, ignore) for path in paths]
     return show_findings(
-        [item for one in verified for item in one.diagnostics],
+        [*signed, *(item for one in verified for item in one.diagnostics)],
         output,
         quiet=state.quiet,
         verbose=state.verbose,

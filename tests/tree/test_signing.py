@@ -1,0 +1,205 @@
+"""Attestations: who signed what, and that nothing else verifies under it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+
+from cli.runner import kci
+from kci.tree.dsse import open_statement
+from kci.tree.merge import merge
+from kci.tree.planned import Planned, PlannedKernel
+from kci.verify import verify
+from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
+
+IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
+
+
+def pem_key(folder: Path, name: str = "key") -> tuple[Path, Path]:
+    key = ed25519.Ed25519PrivateKey.generate()
+    private, public = folder / f"{name}.pem", folder / f"{name}.pub.pem"
+    private.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return private, public
+
+
+def ssh_key(folder: Path) -> tuple[Path, Path]:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("needs ssh-keygen")
+    command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "x", "-f", str(folder / "id")]
+    subprocess.run(command, check=True)
+    return folder / "id", folder / "id.pub"
+
+
+@pytest.fixture(params=["pem", "ssh"])
+def keys(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    (tmp_path / "keys").mkdir()
+    return pem_key(tmp_path / "keys") if request.param == "pem" else ssh_key(tmp_path / "keys")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
+    merge(files, tmp_path / "build", Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)}, COMMIT))
+    return tmp_path / "build"
+
+
+def problems(tree: Path, *arguments: str | Path) -> list[str]:
+    done = kci("verify", tree, "--signatures", "--format", "json", *IGNORED, *arguments)
+    return [item["rule"] for item in json.loads(done.stdout)["diagnostics"]]
+
+
+@pytest.mark.rule("KCI790", "KCI791", "KCI792", triggers=False)
+def test_a_signed_tree_verifies_and_nothing_that_was_digested_changed(tree: Path, keys: tuple[Path, Path]) -> None:
+    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    done = kci("sign", tree, "--key", keys[0], "--repository", "acme/norm")
+    assert done.code == 0, done.stderr
+    assert done.stdout.strip() == str(tree / "kci-attestation.dsse.json")
+    assert {path: path.read_bytes() for path in before} == before
+    assert problems(tree, "--key", keys[1], "--repository", "acme/norm") == []
+    (tree / CPU / "metadata.json.sigstore").write_text("{}")
+    assert problems(tree, "--key", keys[1]) == []
+    assert verify(tree, ignore=["KCI74"]) == []
+
+
+@pytest.mark.rule("KCI790", triggers=True)
+def test_an_unsigned_tree(tree: Path, keys: tuple[Path, Path]) -> None:
+    assert problems(tree, "--key", keys[1]) == ["KCI790"]
+
+
+@pytest.mark.rule("KCI791", triggers=True)
+def test_a_signature_of_somebody_else_or_none_at_all(tree: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+    kci("sign", tree, "--key", keys[0])
+    (tmp_path / "others").mkdir()
+    assert problems(tree, "--key", pem_key(tmp_path / "others")[1]) == ["KCI791"]
+    path = tree / "kci-attestation.dsse.json"
+    whole = json.loads(path.read_text())
+    payload = json.loads(base64.b64decode(whole["payload"]))
+    payload["predicate"]["repository"] = "evil/norm"
+    for broken in (
+        whole | {"payload": base64.b64encode(json.dumps(payload).encode()).decode()},
+        whole | {"signatures": []},
+        whole | {"signatures": [{"sig": "AAAA"}]},
+        whole | {"signatures": [{"sig": "%"}]},
+        whole | {"payloadType": "text/plain"},
+        {},
+    ):
+        path.write_text(json.dumps(broken))
+        assert problems(tree, "--key", keys[1]) == ["KCI791"]
+
+
+@pytest.mark.rule("KCI792", triggers=True)
+def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
+    key = pem_key(tmp_path)
+    kci("sign", tree, "--key", key[0], "--repository", "acme/norm", "--commit", COMMIT)
+    assert problems(tree, "--key", key[1], "--repository", "other/norm") == ["KCI792"]
+    assert problems(tree, "--key", key[1], "--commit", "f" * 40) == ["KCI792"]
+    for number, change in enumerate(
+        (
+            lambda root: (root / CPU).rename(root / CUDA),
+            lambda root: (root / CPU / "_ops.py").write_text("x"),
+            lambda root: (root / CPU / "new.py").write_text(""),
+            lambda root: (root / "CARD.md").write_text("new"),
+            lambda root: (root / "kci-manifest.json").unlink(),
+        )
+    ):
+        copy = shutil.copytree(tree, tmp_path / str(number) / "build")
+        change(copy)
+        assert "KCI792" in problems(copy, "--key", key[1])
+
+
+def test_who_may_sign_is_policy_in_kci_toml(tree: Path, tmp_path: Path) -> None:
+    key = pem_key(tmp_path)
+    kci("sign", tree, "--key", key[0], "--repository", "acme/norm")
+    done = kci("verify", tree, "--signatures")
+    assert done.code == 2
+    assert "nobody is named who may sign" in done.stderr
+    (tmp_path / "kci.toml").write_text('[signing]\nkeys = ["key.pub.pem"]\nrepository = "acme/norm"\n')
+    assert problems(tree) == []
+    (tmp_path / "kci.toml").write_text('[signing]\nkeys = ["key.pub.pem"]\nrepository = "acme/other"\n')
+    assert problems(tree) == ["KCI792"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"not a key", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
+)
+def test_a_key_that_is_none(tree: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "bad").write_bytes(content)
+    assert kci("sign", tree, "--key", tmp_path / "bad").code == 2
+    kci("sign", tree, "--key", pem_key(tmp_path)[0])
+    assert kci("verify", tree, "--signatures", "--key", tmp_path / "bad").code == 1
+
+
+def test_a_key_of_another_kind(tree: Path, tmp_path: Path) -> None:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "rsa").write_bytes(key.private_bytes(*form))
+    done = kci("sign", tree, "--key", tmp_path / "rsa")
+    assert done.code == 2
+    assert "no ed25519 key" in done.stderr
+
+
+def test_other_tools_can_check_the_envelope(tree: Path, tmp_path: Path) -> None:
+    """The key and the bytes of DSSE, as another implementation takes them."""
+    signer = pytest.importorskip("securesystemslib.signer")
+    dsse = pytest.importorskip("securesystemslib.dsse")
+    private, public = pem_key(tmp_path)
+    kci("sign", tree, "--key", private)
+    data = json.loads((tree / "kci-attestation.dsse.json").read_text())
+    loaded = serialization.load_pem_public_key(public.read_bytes())
+    key = signer.SSlibKey.from_crypto(loaded)  # type: ignore[arg-type]
+    data["signatures"][0]["keyid"] = key.keyid
+    dsse.Envelope.from_dict(data).verify([key], 1)
+    statement = open_statement((tree / "kci-attestation.dsse.json").read_bytes(), [public.read_text()])
+    sums = (tree / "SHA256SUMS").read_text().splitlines()
+    assert sorted(f"{item.digest['sha256']}  {item.name}" for item in statement.subject) == sorted(sums)
+
+
+@pytest.mark.rule("KCI616", triggers=True)
+def test_a_merge_can_require_attestations(tmp_path: Path, keys: tuple[Path, Path]) -> None:
+    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
+    plan = tmp_path / "plan.json"
+    plan.write_text(
+        json.dumps({"schema": 1, "commit": COMMIT, "kernels": [{"name": "gated-norm", "planned": [CPU], "version": 1}]})
+    )
+    merging = (
+        "merge",
+        artifact,
+        "--into",
+        tmp_path / "build",
+        "--plan",
+        plan,
+        "--require-attestation",
+        "--key",
+        keys[1],
+    )
+    done = kci(*merging)
+    assert (done.code, "KCI616" in done.stderr, "has no attestation" in done.stderr) == (1, True, True)
+    kci("sign", artifact, "--key", keys[0], "--commit", "f" * 40)
+    assert "is not about it: it is about the commit" in kci(*merging).stderr
+    kci("sign", artifact, "--key", keys[0], "--commit", COMMIT, "--repository", "acme/norm")
+    assert kci(*merging, "--repository", "acme/other").code == 1
+    assert kci(*merging, "--repository", "acme/norm").code == 0
+    other = make_artifact(tmp_path / "b", make_variant(tmp_path / "src2", files={"__init__.py": ""}))
+    other.with_name(f"{other.name}.dsse.json").write_bytes(
+        artifact.with_name(f"{artifact.name}.dsse.json").read_bytes()
+    )
+    done = kci("merge", other, *merging[2:])
+    assert "other bytes" in done.stderr
+
+
+@pytest.mark.rule("KCI616", triggers=False)
+def test_without_the_option_no_attestation_is_asked_for(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
+    assert kci("merge", artifact, "--into", tmp_path / "build").code == 0
