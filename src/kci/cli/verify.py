@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -12,6 +13,8 @@ from kci.cli._signing import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.verify import verify_with_silences
+from kci.verify.load_rules import default_python
+from kci.verify.requirements import verify_loading
 from kci.verify.signature_rules import check_signatures
 
 
@@ -20,6 +23,8 @@ from kci.verify.signature_rules import check_signatures
 @click.option("--select", multiple=True, metavar="RULE", help="Only this rule, or all that start so.")
 @click.option("--ignore", multiple=True, metavar="RULE", help="Not this rule, nor any that start so.")
 @click.option("--format", "output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--load", is_flag=True, help="Also load each variant for this machine. This runs the variant's code.")
+@click.option("--python", type=click.Path(path_type=Path), help="A Python with torch and kernels; for --load.")
 @click.option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
 @click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file; for --signatures.")
 @context_options
@@ -32,6 +37,8 @@ def command(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     output: str,
+    load: bool,
+    python: Path | None,
     signatures: bool,
     keys: tuple[str, ...],
     repository: str,
@@ -40,13 +47,15 @@ def command(
     """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
     if (keys or repository or commit) and not signatures:
         raise UsageError("--key, --repository and --commit are about signatures", hint="add --signatures")
-    signed: list[Diagnostic] = []
+    extra: list[Diagnostic] = []
+    for path in paths if load else ():
+        extra += verify_loading(Path(path), path.rstrip("/"), python or default_python() or Path(sys.executable))
     for path in paths if signatures else ():
         allowed, context = policy(Path(path), keys, repository, commit)
-        signed += check_signatures(Path(path), path.rstrip("/"), allowed, context)
+        extra += check_signatures(Path(path), path.rstrip("/"), allowed, context)
     verified = [verify_with_silences(path, select, ignore) for path in paths]
     return show_findings(
-        [*signed, *(item for one in verified for item in one.diagnostics)],
+        [*extra, *(item for one in verified for item in one.diagnostics)],
         output,
         quiet=state.quiet,
         verbose=state.verbose,

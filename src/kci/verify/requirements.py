@@ -10,6 +10,7 @@ from kci.diagnostics import Diagnostic, rules
 from kci.errors import UsageError
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.verify import digest_rules, fatbin, layout_rules, manifest_rules, metadata_rules, native_rules, python_rules
+from kci.verify.load_rules import check_loads, probe
 from kci.verify.silenced import Verification, apply_silences
 from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant, looks_like_variant
@@ -56,6 +57,27 @@ def verify_with_silences(
     ]
     ordered = sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
     return Verification(tuple(ordered), verified.silenced)
+
+
+def verify_loading(path: Path, shown: str, python: Path) -> list[Diagnostic]:
+    """Load every variant below a path that this machine can load. This runs the variants' code.
+
+    Args:
+        path: a variant directory, a tree, or a folder of trees.
+        shown: the path as the user wrote it.
+        python: a Python with torch and the loader.
+
+    Raises:
+        MissingToolError: that Python cannot load kernels.
+    """
+    environment = probe(python)
+    below = sorted(item for item in path.rglob("*") if looks_like_variant(item))
+    found: list[Diagnostic] = []
+    for directory in [path] if looks_like_variant(path) else below:
+        relative = directory.relative_to(path).as_posix()
+        variant, _ = load_variant(directory.resolve(), shown if relative == "." else _join(shown, relative))
+        found += check_loads(variant, python, environment)
+    return found
 
 
 def _require_rules(names: Sequence[str]) -> None:
