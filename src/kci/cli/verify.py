@@ -28,6 +28,13 @@ REPORTS = ("table", "shields", "badge")
 @click.option("--select", multiple=True, metavar="RULE", help="Only this rule, or all that start so.")
 @click.option("--ignore", multiple=True, metavar="RULE", help="Not this rule, nor any that start so.")
 @click.option("--format", "output", type=click.Choice([*FORMATS, *REPORTS]), default="text", show_default=True)
+@click.option(
+    "--requirements",
+    default="current",
+    show_default=True,
+    metavar="SET",
+    help="The set of requirements: current, or seed for those of the first kernels.",
+)
 @click.option("--load", is_flag=True, help="Also load each variant for this machine. This runs the variant's code.")
 @click.option("--python", type=click.Path(path_type=Path), help="A Python with torch and kernels; for --load.")
 @click.option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
@@ -42,6 +49,7 @@ def command(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     output: str,
+    requirements: str,
     load: bool,
     python: Path | None,
     signatures: bool,
@@ -58,7 +66,7 @@ def command(
     for path in paths if signatures else ():
         allowed, context = policy(Path(path), keys, repository, commit)
         extra += check_signatures(Path(path), path.rstrip("/"), allowed, context)
-    verified = [verify_with_silences(path, select, ignore) for path in paths]
+    verified = [verify_with_silences(path, select, ignore, requirements) for path in paths]
     found = [*extra, *(item for one in verified for item in one.diagnostics)]
     state_of = compliance(paths, found)
     if output in REPORTS:
