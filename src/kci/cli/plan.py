@@ -80,7 +80,8 @@ def command(
     asked = read_selection(state, kernels, **selection)
     runners = runners_for(asked.kernels)
     matrix, decisions = _narrowed(asked, affected)
-    wishes = Wishes(container=container == "auto", grouping=Grouping(group), shards=shards)
+    commit = _commit(asked)
+    wishes = Wishes(container=container == "auto", grouping=Grouping(group), shards=shards, commit=commit)
     if fingerprints or published:
         wishes = _with_fingerprints(wishes, asked, matrix, runners, published)
     took = Durations(read_durations(durations)) if durations else NO_DURATIONS
@@ -102,6 +103,15 @@ def command(
     return int(any(item.severity is Severity.ERROR for item in said))
 
 
+def _commit(asked: Selection) -> str | None:
+    """The commit that is planned, which a merge holds artifacts against; None if the kernels have not one in common."""
+    from kci.config.settings import locate
+    from kci.plan.changed_files import clean_commit
+
+    roots = {locate(Path(kernel.directory))[0] for kernel in asked.kernels}
+    return clean_commit(roots.pop()) if len(roots) == 1 else None
+
+
 def _narrowed(asked: Selection, base: str | None) -> tuple[Matrix, list[Touch] | None]:
     """The matrix, with --affected the part of it that a change touches."""
     matrix = asked.matrix()
@@ -121,14 +131,12 @@ def _with_fingerprints(
 ) -> Wishes:
     import msgspec
 
-    from kci.plan.changed_files import clean_commit
     from kci.plan.fingerprint import fingerprints
     from kci.plan.published import already, published
 
     known = published(trees)
     prints = fingerprints(asked.kernels, matrix, runners, container=wishes.container)
-    commit = clean_commit(Path(asked.kernels[0].directory)) if asked.kernels else None
-    return msgspec.structs.replace(wishes, fingerprints=prints, skip=already(prints, known), commit=commit)
+    return msgspec.structs.replace(wishes, fingerprints=prints, skip=already(prints, known))
 
 
 def _other_plans(asked: Selection, runners: Runners, wishes: Wishes, took: Durations) -> Iterator[Alternative]:
