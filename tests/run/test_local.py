@@ -50,7 +50,8 @@ def test_build_merge_verify(kernel_dir: Path, tmp_path: Path) -> None:
     (tree,) = result.trees
     assert tree.findings == ()
     assert tree.manifest.complete
-    assert sorted(path.name for path in tree.tree.iterdir()) == ["kci-manifest.json", *NAMES]
+    top = ["SHA256SUMS", "kci-manifest.json", "kci-subjects.json"]
+    assert sorted(path.name for path in tree.tree.iterdir()) == [*top, *NAMES]
     assert [entry.variant for entry in tree.manifest.present] == NAMES
     assert read_manifest(tree.tree) == tree.manifest
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from cli.runner import kci
+from kci.tree import sigstore_bundles
 from kci.tree.dsse import open_statement
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
@@ -203,3 +206,57 @@ def test_a_merge_can_require_attestations(tmp_path: Path, keys: tuple[Path, Path
 def test_without_the_option_no_attestation_is_asked_for(tmp_path: Path) -> None:
     artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
     assert kci("merge", artifact, "--into", tmp_path / "build").code == 0
+
+
+class StandIn:
+    """In place of Sigstore's signer: what it signs is in the bundle as it is."""
+
+    def __init__(self, payload: bytes = b"") -> None:
+        self.payload = payload
+
+    def sign_artifact(self, data: bytes) -> StandIn:
+        return StandIn(data)
+
+    def sign_dsse(self, payload: bytes) -> StandIn:
+        return StandIn(payload)
+
+    def to_json(self) -> str:
+        return json.dumps({"stand-in": base64.b64encode(self.payload).decode()})
+
+
+@pytest.fixture
+def sigstore(monkeypatch: pytest.MonkeyPatch) -> None:
+    def verified(data: bytes, repository: str, _workflow: str) -> tuple[str, bytes]:
+        if repository != "acme/norm":
+            raise ValueError("Certificate's source repository does not match")
+        return "application/vnd.in-toto+json", base64.b64decode(json.loads(data)["stand-in"])
+
+    monkeypatch.setattr(sigstore_bundles, "_signer", lambda: contextlib.nullcontext(StandIn()))
+    monkeypatch.setattr(sigstore_bundles, "_sigstore_statement", msgspec.json.encode)
+    monkeypatch.setattr(sigstore_bundles, "_verified", verified)
+
+
+@pytest.mark.usefixtures("sigstore")
+def test_the_identity_of_a_run_signs_variants_for_the_loader_and_the_tree(tree: Path) -> None:
+    before = (tree / "kci-manifest.json").read_bytes()
+    done = kci("sign", tree, "--repository", "acme/norm")
+    assert done.code == 0, done.stderr
+    signed = [tree / name / "metadata.json.sigstore" for name in (STABLE, CPU)]
+    assert done.stdout.split() == [*map(str, signed), str(tree / "kci-attestation.sigstore.json")]
+    bundle = json.loads(signed[1].read_bytes())
+    assert base64.b64decode(bundle["stand-in"]) == (tree / CPU / "metadata.json").read_bytes()
+    assert (tree / "kci-manifest.json").read_bytes() == before
+    assert problems(tree, "--repository", "acme/norm") == []
+    assert problems(tree, "--repository", "evil/norm") == ["KCI791"]
+    (tree / CPU).rename(tree / CUDA)
+    assert "KCI792" in problems(tree, "--repository", "acme/norm")
+
+
+def test_a_bundle_that_is_none_and_a_machine_without_identity(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_ACTIONS", "GITLAB_CI", "CIRCLECI", "BUILDKITE"):
+        monkeypatch.delenv(name, raising=False)
+    done = kci("sign", tree)
+    assert (done.code, "no identity" in done.stderr) == (3, True)
+    for content in (b"", b"{}", b"[]", b"\xff"):
+        (tree / "kci-attestation.sigstore.json").write_bytes(content)
+        assert problems(tree, "--repository", "acme/norm") == ["KCI791"]

@@ -46,8 +46,10 @@ def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tup
     named = [read_public_key(key) for key in keys]
     if not named:
         named = [read_public_key(str(found.root / key) if _is_file(found.root, key) else key) for key in signing.keys]
-    if not named:
-        raise UsageError("nobody is named who may sign", hint="--key PUBLIC_KEY, or keys in [signing] of kci.toml")
+    if not named and not (repository or signing.repository):
+        raise UsageError(
+            "nobody is named who may sign", hint="--key PUBLIC_KEY, or keys or a repository in [signing] of kci.toml"
+        )
     return named, SigningContext(repository or signing.repository or "", commit, signing.workflow or "")
 
 

@@ -116,4 +116,4 @@ class Plan(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
     shards: tuple[Shard, ...] = ()
     commit: str | None = None
-    """The commit that was planned; None outside of git, with uncommitted changes, for kernels of several repositories."""
+    """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""

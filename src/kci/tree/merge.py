@@ -29,10 +29,13 @@ from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, missing_of, read_manifest
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
+from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME
 from kci.tree.stamps import known_digest, read_stamps, write_stamps
 from kci.tree.unpack import unpack_whole
 
-KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME, SUMS_NAME, SUBJECTS_NAME, "kci-attestation.dsse.json")
+KEPT_AT_TOP = (
+    "CARD.md", "benchmarks", manifests.FILE_NAME, SUMS_NAME, SUBJECTS_NAME, ATTESTATION_NAME, BUNDLE_NAME,
+)  # fmt: skip
 """What a tree holds at its top besides variants (format section 4)."""
 
 _CARRIED_AT_TOP = ("CARD.md", "benchmarks")

@@ -32,7 +32,8 @@ from kci.tree.manifest import read_manifest
 
 ATTESTATION_NAME = "kci-attestation.dsse.json"
 PREDICATE_TYPE = "https://github.com/kci/build/attestations/v1"
-_BESIDE = (ATTESTATION_NAME, "kci-attestation.sigstore.json", SUMS_NAME, SUBJECTS_NAME)
+BUNDLE_NAME = "kci-attestation.sigstore.json"
+_BESIDE = (ATTESTATION_NAME, BUNDLE_NAME, SUMS_NAME, SUBJECTS_NAME)
 """What lies at a tree's top and is about its files."""
 
 

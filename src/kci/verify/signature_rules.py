@@ -9,7 +9,8 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.tree.dsse import open_statement
-from kci.tree.signing import ATTESTATION_NAME, SigningContext, tree_differences
+from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME, SigningContext, tree_differences
+from kci.tree.sigstore_bundles import open_bundle
 
 _SHOWN = 20
 
@@ -20,14 +21,17 @@ def check_signatures(tree: Path, shown: str, keys: Sequence[str], context: Signi
     Args:
         tree: the tree.
         shown: its path for diagnostics.
-        keys: the public keys that may sign.
+        keys: the public keys that may sign; without one, workflows of the repository that the context names.
         context: what the attestation has to name.
     """
-    where = f"{shown}/{ATTESTATION_NAME}"
+    with_key = bool(keys) and ((tree / ATTESTATION_NAME).exists() or not context.repository)
+    name = ATTESTATION_NAME if with_key else BUNDLE_NAME
+    where = f"{shown}/{name}"
     try:
-        statement = open_statement(read_bounded(tree / ATTESTATION_NAME), keys)
+        data = read_bounded(tree / name)
+        statement = open_statement(data, keys) if with_key else open_bundle(data, context.repository, context.workflow)
     except FileNotFoundError:
-        yield finding("KCI790", f"there is no {ATTESTATION_NAME}", path=shown)
+        yield finding("KCI790", f"there is no {ATTESTATION_NAME}, and no {BUNDLE_NAME}", path=shown)
         return
     except (OSError, ValueError) as error:
         yield finding("KCI791", f"the attestation does not count: {error}", path=where)
