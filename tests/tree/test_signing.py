@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,10 +16,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from cli.runner import kci
+from kci.errors import FindingsError
 from kci.tree import sigstore_bundles
+from kci.tree.artifact_attestation import check_artifact
 from kci.tree.dsse import open_statement
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
+from kci.tree.signing import SigningContext
 from kci.verify import verify
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 
@@ -260,3 +264,42 @@ def test_a_bundle_that_is_none_and_a_machine_without_identity(tree: Path, monkey
     for content in (b"", b"{}", b"[]", b"\xff"):
         (tree / "kci-attestation.sigstore.json").write_bytes(content)
         assert problems(tree, "--repository", "acme/norm") == ["KCI791"]
+
+
+def slsa(artifact: Path, **changes: str) -> bytes:
+    """GitHub's provenance of an artifact, as its attest action writes it, in the stand-in's bundle."""
+    said = {"repository": "acme/norm", "path": ".github/workflows/x.yaml", "ref": "refs/heads/main", "commit": COMMIT}
+    said |= changes
+    workflow = {"ref": said["ref"], "path": said["path"], "repository": f"https://github.com/{said['repository']}"}
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": artifact.name, "digest": {"sha256": hashlib.sha256(artifact.read_bytes()).hexdigest()}}],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "externalParameters": {"workflow": workflow},
+                "resolvedDependencies": [{"uri": "git+https://github.com/x", "digest": {"gitCommit": said["commit"]}}],
+            }
+        },
+    }
+    return StandIn(json.dumps(statement).encode()).to_json().encode()
+
+
+@pytest.mark.usefixtures("sigstore")
+def test_github_s_own_bundle_counts_for_its_repository_workflow_and_commit(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
+    bundle = artifact.with_name(f"{artifact.name}.sigstore.json")
+    workflow = "acme/norm/.github/workflows/x.yaml@refs/heads/main"
+    wanted = SigningContext("acme/norm", COMMIT, workflow)
+    bundle.write_bytes(slsa(artifact))
+    check_artifact(artifact, [], wanted)
+    for changes in ({"commit": "f" * 40}, {"path": "other.yaml"}, {"ref": "refs/pull/1/merge"}, {"repository": "x/y"}):
+        bundle.write_bytes(slsa(artifact, **changes))
+        with pytest.raises(FindingsError, match="is not about it"):
+            check_artifact(artifact, [], wanted)
+    bundle.write_bytes(slsa(artifact))
+    with pytest.raises(FindingsError, match="does not count"):
+        check_artifact(artifact, [], SigningContext("evil/norm"))
+    artifact.write_bytes(artifact.read_bytes() + b" ")
+    with pytest.raises(FindingsError, match="other bytes"):
+        check_artifact(artifact, [], wanted)

@@ -7,14 +7,13 @@ tree's top, outside of everything that was hashed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kci.errors import FindingsError
-from kci.files.bounded_json import read_bounded
 from kci.files.replace import write_atomic
 from kci.files.walk import is_bytecode
 from kci.tree.checksums import SUBJECTS_NAME, SUMS_NAME
@@ -24,7 +23,6 @@ from kci.tree.dsse import (
     SigningKey,
     Statement,
     StatementSubject,
-    open_statement,
     sign_statement,
 )
 from kci.tree.findings import tree_error
@@ -114,30 +112,6 @@ def sign_artifact(artifact: Path, key: SigningKey, context: SigningContext) -> P
 def artifact_attestation(artifact: Path) -> Path:
     """Where the attestation of an artifact lies."""
     return artifact.with_name(f"{artifact.name}.dsse.json")
-
-
-def check_artifact(artifact: Path, keys: Sequence[str], context: SigningContext) -> None:
-    """Refuse an artifact without an attestation that is signed by one of the keys and names what is asked for.
-
-    Raises:
-        FindingsError: there is none, or it is about something else.
-    """
-    path = artifact_attestation(artifact)
-    where = str(artifact)
-    try:
-        statement = open_statement(read_bounded(path), keys)
-    except FileNotFoundError:
-        message = f"{artifact} has no attestation"
-        raise tree_error("KCI616", message, hint=f"kci sign makes {path.name} beside it", path=where) from None
-    except OSError as error:
-        raise tree_error("KCI616", f"cannot read {path}: {error.strerror}", path=where) from error
-    except ValueError as error:
-        raise tree_error("KCI616", f"the attestation of {artifact} does not count: {error}", path=where) from error
-    wrong = context.disagreements(statement.predicate)
-    if {item.name: item.digest.get("sha256") for item in statement.subject}.get(artifact.name) != file_hash(artifact):
-        wrong.append("it is about other bytes, or another name")
-    if wrong:
-        raise tree_error("KCI616", f"the attestation of {artifact} is not about it: {wrong[0]}", path=where)
 
 
 def tree_differences(tree: Path, statement: Statement, context: SigningContext) -> list[str]:
