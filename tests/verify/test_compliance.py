@@ -85,3 +85,20 @@ def test_one_variant_and_a_folder_of_trees(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "trees").mkdir()
     tree.rename(tmp_path / "trees" / "a")
     assert state(tmp_path / "trees").message == "2 of 3 variants"
+
+
+def test_what_a_kernel_has_besides_code(tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text(
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        'backends = ["cpu"]\n[torch-noarch]\n'
+    )
+    package = tmp_path / "torch-ext" / "gated_norm"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    found = state(tmp_path)
+    assert (found.compliant, found.message) == (True, "sources")
+    assert found.lines() == [f"{tmp_path}: card no, tests no, benchmark no"]
+    for name in ("CARD.md", "tests/test_a.py", "benchmarks/benchmark_a.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert state(tmp_path).lines() == [f"{tmp_path}: card yes, tests yes, benchmark yes"]

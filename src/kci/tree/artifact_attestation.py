@@ -57,7 +57,7 @@ def check_artifact(artifact: Path, keys: Sequence[str], context: SigningContext)
 
 
 def _said(statement: Statement) -> Mapping[str, Any]:
-    """Repository, workflow and commit as a statement names them: in kci's own form, or in that of GitHub's provenance."""
+    """Repository, workflow and commit as a statement names them, in kci's own form or as GitHub's provenance has them."""
     if not statement.predicate_type.startswith(_SLSA):
         return statement.predicate
     definition = _table(statement.predicate, "buildDefinition")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -38,17 +38,31 @@ class VariantState(msgspec.Struct, frozen=True):
         return self.there and not self.errors
 
 
+class KernelState(msgspec.Struct, frozen=True):
+    """What a kernel's sources have besides code. Nothing of it is required; users look for it."""
+
+    path: str
+    card: bool
+    tests: bool
+    benchmark: bool
+
+    def __str__(self) -> str:
+        parts = (("card", self.card), ("tests", self.tests), ("benchmark", self.benchmark))
+        return f"{self.path}: " + ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in parts)
+
+
 class Compliance(msgspec.Struct, frozen=True):
     """All variants that were looked at."""
 
     variants: tuple[VariantState, ...]
+    kernels: tuple[KernelState, ...] = ()
     others: int = 0
     """Errors that are about no variant: of a tree's top, of its manifest, of a kernel's sources."""
 
     @property
     def compliant(self) -> bool | None:
         """Whether everything meets the requirements; None if there is nothing to judge."""
-        if not self.variants and not self.others:
+        if not self.variants and not self.others and not self.kernels:
             return None
         return not self.others and all(item.compliant for item in self.variants)
 
@@ -60,7 +74,7 @@ class Compliance(msgspec.Struct, frozen=True):
         return [
             f"compliant for {' '.join([_NAMES.get(backend, backend), system]).strip()}: {sum(states)} of {len(states)}"
             for (backend, system), states in sorted(groups.items())
-        ]
+        ] + [str(kernel) for kernel in self.kernels]
 
     @property
     def message(self) -> str:
@@ -72,7 +86,7 @@ class Compliance(msgspec.Struct, frozen=True):
         return counted if not self.others else f"{counted}, {self.others} errors"
 
 
-def compliance(paths: Iterable[str], found: Sequence[Diagnostic]) -> Compliance:
+def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
     """Sort findings by the variants that they are about.
 
     Args:
@@ -99,7 +113,17 @@ def compliance(paths: Iterable[str], found: Sequence[Diagnostic]) -> Compliance:
                 )
             )
     total = sum(item.severity is Severity.ERROR for item in found)
-    return Compliance(tuple(states), max(total - claimed, 0))
+    kernels = tuple(_kernel(Path(shown), shown) for shown in paths if (Path(shown) / "build.toml").exists())
+    return Compliance(tuple(states), kernels, max(total - claimed, 0))
+
+
+def _kernel(root: Path, shown: str) -> KernelState:
+    return KernelState(
+        shown,
+        (root / "CARD.md").is_file(),
+        any((root / "tests").glob("**/test_*.py")),
+        any((root / "benchmarks").glob("benchmark*.py")),
+    )
 
 
 def _shown(directory: Path, shown: str) -> str:
