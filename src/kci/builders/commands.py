@@ -17,6 +17,7 @@ import msgspec
 
 from kci.builders.cuda import Toolkit
 from kci.builders.environment import Environment
+from kci.builders.extension_name import POISON
 from kci.builders.header_wheels import Headers
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.rocm import Rocm
@@ -30,7 +31,9 @@ from kci.matrix.variants import Variant
 KERNEL, TORCH, PYTHON, CUDA, ROCM = "kernel", "torch", "python", "cuda", "rocm"
 """Links in the work directory: to the kernel, the torch package, Python's headers, the CUDA toolkit, ROCm."""
 
-GENERATED = "generated"
+GENERATED = "generated/torch-ext"
+"""Where `registration.h` lies. Sources ask for it by that name or as `../torch-ext/registration.h`."""
+
 COMPAT = "compat"
 COMPAT_SOURCE = "compat.cpp"
 COMPAT_OBJECT = "obj/compat.o"
@@ -65,6 +68,8 @@ class Toolchain(msgspec.Struct, frozen=True):
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     nvcc_threads: int | None = None
+    launcher: tuple[str, ...] = ()
+    """A compiler cache that every compiler is started through."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -86,12 +91,13 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if unit.language is Language.HIP:
         return _hipcc(chain, target, unit)
     return [
+        *chain.launcher,
         *chain.cxx,
-        *_standard(target),
+        _standard(target, gnu=True),
         "-O3",
         "-DNDEBUG",
         *_host_flags(chain, unit),
-        *_defines(target),
+        *_defines(target, unit),
         *_includes(chain, target, unit),
         *_toolkit_includes(chain),
         *unit.flags,
@@ -105,7 +111,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def compat_command(chain: Toolchain, target: Target) -> list[str]:
     """The command that compiles what an older C++ library lacks."""
-    return [*chain.cxx, *_standard(target), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
+    return [*chain.cxx, _standard(target, gnu=True), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
 
 
 def stub_command(chain: Toolchain, backend: str = "cuda") -> list[str]:
@@ -119,7 +125,7 @@ def stub_path(backend: str) -> str:
     return f"stub/lib{STUBS[backend]}.so"
 
 
-def link_command(chain: Toolchain, target: Target, objects: Iterable[str]) -> list[str]:
+def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
     """The command that links the native module.
 
     The libraries of torch, CUDA and ROCm are linked dynamically and found by whoever imported torch first, so there is
@@ -130,6 +136,9 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str]) -> li
 
     Torch's wheels for ROCm can have a HIP runtime of their own, with the SONAME of AMD's. Their directory comes first,
     so that a full build links the runtime that will be in the process.
+
+    OpenMP's library is the one that torch's wheels bring along and `libtorch_cpu.so` itself needs, so that one process
+    has one set of threads. The reference links none and leaves its symbols open.
 
     Local and debugging symbols are left out. The rest of .symtab stays: the reference's ABI check reads only that table
     and would find nothing to check in a stripped file.
@@ -146,7 +155,8 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str]) -> li
     if rocm is not None:
         command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
-    return [*command, "-ltorch_cpu", *([] if stable else ["-ltorch", "-lc10"])]
+    command += ["-ltorch_cpu", *([] if stable else ["-ltorch", "-lc10"])]
+    return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
@@ -178,19 +188,22 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
     threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     return [
+        *chain.launcher,
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
-        *_standard(target),
+        _standard(target),
         "-O3",
         "-DNDEBUG",
         "--expt-relaxed-constexpr",
         "--expt-extended-lambda",
         "-DENABLE_FP8",
+        "-DONNX_NAMESPACE=onnx_c2",
         *threads,
+        *(_same_bytes(unit) if chain.cuda.reproducible else ()),
         *gencode(unit.archs),
         *host,
-        *_defines(target),
+        *_defines(target, unit),
         *_includes(chain, target, unit),
         *unit.flags,
         *_dependencies(unit),
@@ -201,6 +214,17 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     ]
 
 
+def _same_bytes(unit: Unit) -> list[str]:
+    """What makes nvcc give the same object in any directory.
+
+    It hashes the source's real path into names that are local to a file, and a process id into names of temporary
+    files. The first is told by cudafe++'s own option; with the object's folder in place of the temporary one there is
+    no second.
+    """
+    place = f"--orig_src_path_name=/kci/{seen(unit, unit.source)}"
+    return ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
+
+
 def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The command for device code of ROCm.
 
@@ -209,11 +233,13 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     a `-cuid`, which must differ between the sources of one module.
     """
     assert chain.rocm is not None  # noqa: S101  - a HIP unit exists only in a ROCm variant
-    cuid = hashlib.sha256(f"{target.kernel_id}\0{unit.object}".encode()).hexdigest()[:16]
+    kernel = target.kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
+    cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
+        *chain.launcher,
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
-        *_standard(target),
+        _standard(target),
         "-O3",
         "-DNDEBUG",
         *(f"--offload-arch={arch}" for arch in unit.archs),
@@ -223,7 +249,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-DCUDA_HAS_FP16=1",
         "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
         "-DENABLE_FP8",
-        *_defines(target),
+        *_defines(target, unit),
         *_includes(chain, target, unit),
         *unit.flags,
         *_dependencies(unit),
@@ -242,9 +268,10 @@ def host_compiler(cxx: tuple[str, ...]) -> str:
     return programs[0] if programs else cxx[0]
 
 
-def _standard(target: Target) -> list[str]:
+def _standard(target: Target, *, gnu: bool = False) -> str:
+    """The C++ standard: with GNU's extensions for host sources, as CMake has it, and without for device sources."""
     assert target.variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    return [f"-std=c++{toolchains().cxx_standard(target.variant.torch)}"]
+    return f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(target.variant.torch)}"
 
 
 def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
@@ -257,19 +284,23 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
     return ["-fPIC", *unique, f"-frandom-seed={unit.object}"]
 
 
-def _defines(target: Target) -> list[str]:
+def _defines(target: Target, unit: Unit) -> list[str]:
     variant = target.variant
-    defines = [f"-DTORCH_EXTENSION_NAME={target.kernel_id}", f"-DPy_LIMITED_API={PYTHON_ABI}"]
+    name = target.kernel_id if unit.named else POISON
+    defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API={PYTHON_ABI}"]
     defines += _BACKEND_DEFINES[variant.backend]
+    defines += toolchains().torch_defines(variant.backend)
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
         defines.append(stable_abi_define(variant.stable_abi))
     return defines
 
 
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    own = [GENERATED, seen(unit, PurePosixPath("csrc")), *(seen(unit, path) for path in unit.include)]
-    system = [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
-    system += [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
+    """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
+    own = [GENERATED, *(seen(unit, path) for path in unit.include)]
+    own += [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
+    own.append(seen(unit, PurePosixPath("csrc")))
+    system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
         system.insert(0, TORCH_FOLDER)
     if chain.glibc_compat:

@@ -269,7 +269,7 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     if chain.glibc_compat:
         objects = (*objects, COMPAT_OBJECT)
         yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
-    link = tuple(link_command(chain, target, objects))
+    link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
 
 

@@ -20,6 +20,8 @@ class Toolchains(Dated, frozen=True):
     cutlass: dict[str, str]
     runtime: dict[str, tuple[str, ...]]
     tools: dict[str, str]
+    defines: dict[str, tuple[str, ...]]
+    openmp: str
 
     def torch_release(self, torch: str) -> str:
         """The exact torch release of a minor version: `2.13` is `2.13.0`."""
@@ -30,6 +32,10 @@ class Toolchains(Dated, frozen=True):
         """The C++ standard that a torch's headers are written for (docs/format.md#flags)."""
         before = Version.parse(torch) < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
+
+    def torch_defines(self, backend: str) -> list[str]:
+        """What torch's own CMake targets define for whoever compiles against them."""
+        return [f"-D{name}" for name in (*self.defines["torch"], *self.defines.get(backend, ()))]
 
     def flavour(self, backend: str, compute: str | None) -> str:
         """The last part of a wheel index, which also names the flavour of torch there: `cpu`, `cu130`, `rocm7.1`."""

@@ -8,12 +8,14 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.builders.extension_name import sources_with_name
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
+from kci.catalog.toolkits import toolkits
 from kci.config.model import Component, CudaComponent, RocmComponent
 from kci.config.values import Depend, Version
 from kci.errors import BuildFailedError
-from kci.matrix.archs import component_archs
+from kci.matrix.archs import PTX, component_archs, natural
 
 CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
 CUDA_ENDINGS = (".cu",)
@@ -43,7 +45,7 @@ class Unit(msgspec.Struct, frozen=True):
     shown: str
     """The path as build.toml names it."""
     object: str
-    """Where the object goes, relative to the work directory."""
+    """Where the object goes, relative to the work directory: into a folder of its own, which nvcc also works in."""
     language: Language
     include: tuple[PurePosixPath, ...]
     flags: tuple[str, ...]
@@ -51,6 +53,13 @@ class Unit(msgspec.Struct, frozen=True):
     archs: tuple[str, ...] = ()
     translated: bool = False
     """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
+    named: bool = True
+    """Whether it may mention the extension's name, which is the kernel's id; see `kci.builders.extension_name`."""
+
+    @property
+    def openmp(self) -> bool:
+        """Whether it is compiled with OpenMP, for the host."""
+        return any("-fopenmp" in flag for flag in self.flags)
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -93,11 +102,16 @@ def collect(request: Request, log: Log) -> Sources:
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
     origins = [_Origin("torch", torch.src, torch.include or (), torch.cxx_flags or ())]
     origins += [_origin(request, label, component) for label, component in components.items()]
-    units: list[Unit] = []
+    units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
-        units += _units(request.kernel_dir, origin, len(units))
+        for unit in _units(request.kernel_dir, origin):
+            known = units.get(unit.source)
+            place = f"obj/{len(units):03d}/{_plain_name(unit.shown)}.o"
+            units[unit.source] = (
+                msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
+            )
     return Sources(
-        units=tuple(units),
+        units=_with_names(request.kernel_dir, units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
     )
@@ -129,6 +143,10 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
     if not archs:
         wanted = ", ".join(asked or ()) or "no archs"
         raise refused("KCI508", f"kernel.{label} asks for {wanted}, and {toolkit} {compute} can build none of it")
+    if language is Language.CUDA:
+        for arch in archs:
+            if not toolkits().builds(arch.removesuffix(PTX), compute):
+                raise refused("KCI508", f"kernel.{label} asks for {arch}, and CUDA {compute} cannot build it")
     return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
 
 
@@ -137,13 +155,12 @@ def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
     return (flag for flag in flags if compute >= _STUB_SINCE or not flag.startswith(_STUB_FLAGS))
 
 
-def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
+def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which a build file cannot carry")
     root = kernel_dir.resolve()
     include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
-    number = first
     for entry in dict.fromkeys(origin.src):
         source = source_file(kernel_dir, entry, f"{origin.label}.src")
         language = _language(origin, entry)
@@ -152,13 +169,32 @@ def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
         yield Unit(
             source=_relative(root, source),
             shown=entry,
-            object=f"obj/{number:03d}-{_plain_name(entry)}.o",
+            object="",
             language=language,
             include=include,
             flags=origin.cxx_flags if language is Language.CXX else origin.device_flags,
             archs=() if language is Language.CXX else origin.archs,
         )
-        number += 1
+
+
+def _with_names(kernel_dir: Path, units: Iterable[Unit]) -> tuple[Unit, ...]:
+    """The units, each knowing whether it is given the extension's name."""
+    found = {unit.source.as_posix(): unit for unit in units}
+    named = sources_with_name(kernel_dir.resolve(), found)
+    return tuple(msgspec.structs.replace(unit, named=source in named) for source, unit in found.items())
+
+
+def _together(first: Unit, later: Unit) -> Unit:
+    """A source that two components list: compiled once, as the reference's one CMake target does.
+
+    The later component's `include` holds, if it has one; archs and flags are those of both, each once.
+    """
+    return msgspec.structs.replace(
+        first,
+        include=later.include or first.include,
+        flags=first.flags if later.flags == first.flags else (*first.flags, *later.flags),
+        archs=tuple(sorted({*first.archs, *later.archs}, key=natural)),
+    )
 
 
 def _relative(root: Path, path: Path) -> PurePosixPath:
