@@ -20,8 +20,8 @@ from kci.builders.commands import (
     stub_command,
 )
 from kci.builders.cuda import Toolkit
+from kci.builders.cutlass import Headers, HeaderSource
 from kci.builders.environment import Environment
-from kci.builders.header_wheels import Headers
 from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError
 
@@ -29,7 +29,7 @@ TORCH = Path("/env/torch")
 ENVIRONMENT = Environment(python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env"))
 
 
-CUTLASS = Headers("cutlass_3_8", "nvidia-cutlass==3.8.0.0", Path("/cache/cutlass"))
+CUTLASS = Headers("cutlass_3_8", Path("/cache/cutlass"), "include", HeaderSource.FOLDER)
 
 
 def chain(**changes: object) -> Toolchain:
@@ -120,9 +120,8 @@ def test_the_compat_headers_come_before_those_of_the_system() -> None:
 
 def test_dependencies_come_after_the_components_own_headers_and_before_csrc() -> None:
     command = compile_command(chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
-    cutlass = [f"-Icutlass_3_8/cutlass_library/source/{part}" for part in ("include", "tools/util/include")]
     assert [word for word in command if word.startswith("-I")] == [
-        "-Igenerated/torch-ext", "-Ikernel/inc", *cutlass, "-Ikernel/csrc",
+        "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include", "-Ikernel/csrc",
     ]  # fmt: skip
 
 
@@ -178,7 +177,8 @@ def test_linking_a_full_cpu_build() -> None:
     command = link_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), ["a.o", "b.o"])
     assert command == [
         "g++", "-shared", "-o", "_k_cpu_1.abi3.so", "a.o", "b.o", "-Wl,--strip-debug", "-Wl,--discard-all",
-        "-Wl,--as-needed", "-Ltorch/lib", "-ltorch_cpu", "-ltorch", "-lc10",
+        "-Wl,--version-script=exports.map",
+        "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_cpu", "-ltorch", "-lc10",
     ]  # fmt: skip
 
 
@@ -187,7 +187,8 @@ def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> Non
     command = link_command(chain(cuda=toolkit), made, ["a.o"])
     assert command == [
         "g++", "-shared", "-o", "_k_cuda_1.abi3.so", "a.o", "-Wl,--strip-debug", "-Wl,--discard-all",
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-Wl,--as-needed", "-Ltorch/lib",
+        "-Wl,--version-script=exports.map",
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
         f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch_cpu",
     ]  # fmt: skip
     assert "-Wl,-soname,libtorch_cuda.so" in stub_command(chain())
@@ -208,7 +209,7 @@ def test_no_library_path_goes_into_the_binary(toolkit: Toolkit, name: str) -> No
 
 def test_a_stable_abi_cpu_build_needs_only_the_shims() -> None:
     command = link_command(chain(), target("torch-stable-abi211-cpu-x86_64-linux"), ["a.o"])
-    assert [word for word in command if word.startswith("-l")] == ["-ltorch_cpu"]
+    assert [word for word in command if word.startswith("-l")] == ["-lstdc++", "-ltorch_cpu"]
 
 
 @pytest.mark.parametrize(

@@ -283,14 +283,14 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
     assert chain.rocm is not None
     runtime = [f"-L{chain.rocm.root / 'lib'}", "-lamdhip64", "-ltorch_cpu"]
     stable = link_command(chain, target(STABLE), ["a.o"])
-    assert stable[-8:] == [
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-Ltorch/lib", *runtime
+    assert stable[-9:] == [
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", *runtime
     ]  # fmt: skip
     assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "rocm")
     assert stub_command(chain, "rocm")[-1] == "stub/libtorch_hip.so"
     full = link_command(chain, target(FULL), ["a.o"])
-    assert full[-9:] == [
-        "-Wl,--as-needed", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
+    assert full[-10:] == [
+        "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
     ]  # fmt: skip
     assert links(chain, Path("/k"))["rocm"] == chain.rocm.root
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ def build_variant(
     isolation: bool = True,
     jobs: int | None = None,
     cache: Path,
+    mirrors: Mapping[str, str] | None = None,
     log: Log,
 ) -> Built:
     """Build one variant into an empty directory, without its metadata.json.
@@ -44,6 +46,7 @@ def build_variant(
         builder: one of `BUILDERS`; auto is noarch for a noarch variant and native for every other.
         isolation: compile against a torch of kci's own instead of the one of this Python.
         jobs: how many compilers to run at once; by default as many as cores and memory allow.
+        mirrors: where to get what GitHub has, by name; `[mirrors]` of kci.toml.
         cache: where environments, toolkits and objects are kept; see `default_cache`.
         log: takes lines of progress.
 
@@ -54,7 +57,7 @@ def build_variant(
         MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
         BuildFailedError: a compiler failed, or the variant cannot be built at all.
     """
-    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs)
+    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, mirrors or {})
     name = choose_builder(builder, variant)
     started = time.monotonic()
     match name:
@@ -78,13 +81,14 @@ def plan_commands(
     isolation: bool = True,
     jobs: int | None = None,
     cache: Path,
+    mirrors: Mapping[str, str] | None = None,
     log: Log = silent,
 ) -> list[str]:
     """The shell lines that `build_variant` would run, in order; lines that start with `#` are what kci does itself.
 
     Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
     """
-    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs)
+    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, mirrors or {})
     match choose_builder(builder, variant):
         case "noarch":
             return noarch.commands(request)

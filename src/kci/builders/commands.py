@@ -16,9 +16,9 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.builders.cuda import Toolkit
+from kci.builders.cutlass import Headers
 from kci.builders.environment import Environment
 from kci.builders.extension_name import POISON
-from kci.builders.header_wheels import Headers
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.rocm import Rocm
 from kci.builders.toolchains import toolchains
@@ -37,6 +37,7 @@ GENERATED = "generated/torch-ext"
 COMPAT = "compat"
 COMPAT_SOURCE = "compat.cpp"
 COMPAT_OBJECT = "obj/compat.o"
+EXPORTS = "exports.map"
 STUBS = {"cuda": "torch_cuda", "rocm": "torch_hip"}
 """Torch's library for a GPU backend, for which an empty one stands in; see `link_command`."""
 
@@ -137,6 +138,9 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     Torch's wheels for ROCm can have a HIP runtime of their own, with the SONAME of AMD's. Their directory comes first,
     so that a full build links the runtime that will be in the process.
 
+    The C++ library comes before torch's own, which also export parts of it: what is taken from those carries no version,
+    and nothing promises that another torch exports it too.
+
     OpenMP's library is the one that torch's wheels bring along and `libtorch_cpu.so` itself needs, so that one process
     has one set of threads. The reference links none and leaves its symbols open.
 
@@ -144,11 +148,12 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     and would find nothing to check in a stripped file.
     """
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
+    command.append(f"-Wl,--version-script={EXPORTS}")
     backend, cuda, rocm = target.variant.backend, chain.cuda, chain.rocm
     stable = target.variant.kind is Kind.STABLE_ABI
     if stable and backend in STUBS:
         command += ["-Wl,--no-as-needed", "-Lstub", f"-l{STUBS[backend]}"]
-    command += ["-Wl,--as-needed", f"-L{TORCH}/lib"]
+    command += ["-Wl,--as-needed", "-lstdc++", f"-L{TORCH}/lib"]
     if cuda is not None:
         command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
@@ -298,7 +303,7 @@ def _defines(target: Target, unit: Unit) -> list[str]:
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
     own = [GENERATED, *(seen(unit, path) for path in unit.include)]
-    own += [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
+    own += [f"{headers.name}/{headers.include}" for headers in chain.headers]
     own.append(seen(unit, PurePosixPath("csrc")))
     system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:

@@ -21,6 +21,7 @@ from kci.builders.commands import (
     COMPAT,
     COMPAT_OBJECT,
     COMPAT_SOURCE,
+    EXPORTS,
     GENERATED,
     KERNEL,
     STUBS,
@@ -36,6 +37,7 @@ from kci.builders.commands import (
 )
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
+from kci.builders.cutlass import ensure_headers, find_headers
 from kci.builders.environment import (
     Environment,
     ensure,
@@ -45,7 +47,6 @@ from kci.builders.environment import (
     read_torch_version,
     same_version,
 )
-from kci.builders.header_wheels import ensure_headers, find_headers
 from kci.builders.job_limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
@@ -93,7 +94,7 @@ class Recipe(msgspec.Struct, frozen=True):
             yield from self.chain.cuda.setup(environment.python)
         for headers in self.chain.headers:
             if not headers.complete:
-                yield headers.setup(environment.python)
+                yield from headers.setup(environment.python)
 
     def ninja(self) -> list[str]:
         """The command that compiles and links."""
@@ -117,7 +118,8 @@ def plan(request: Request, log: Log) -> Recipe:
     files = installed_files(request.kernel_dir, package, request.build)
     sources = collect(request, log)
     work = work_dir(request.cache, request.kernel_dir, variant.name).absolute()
-    environment, headers = _environment(request), find_headers(sources.depends, request.cache)
+    environment = _environment(request)
+    headers = find_headers(sources.depends, request.cache, request.mirrors, log)
     cxx = cxx_compiler()
     chain = Toolchain(
         cxx=cxx,
@@ -297,6 +299,7 @@ def _generated(chain: Toolchain) -> dict[str, str]:
     files = {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
+        EXPORTS: generate.EXPORTS_MAP,
         "tools.txt": "\n".join(tools) + "\n",
     }
     if chain.glibc_compat:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -32,6 +32,8 @@ class Request(msgspec.Struct, frozen=True):
     isolation: bool = True
     """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
     jobs: int | None = None
+    mirrors: Mapping[str, str] = {}
+    """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
 
 
 class Built(msgspec.Struct, frozen=True):

@@ -5,9 +5,22 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 from kci.config.values import Version
 from kci.files.dated_data import Dated, load_dated
 from kci.matrix.names import digits
+
+
+class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One version of CUTLASS that a component can depend on."""
+
+    tag: str
+    commit: str
+    digest: str
+    """`headers_digest` of its `include`."""
+    wheel: str = ""
+    """The requirement of the wheel that carries just this version, if one does."""
 
 
 class Toolchains(Dated, frozen=True):
@@ -17,7 +30,8 @@ class Toolchains(Dated, frozen=True):
     torch: dict[str, str]
     cxx: dict[str, int]
     cuda: dict[str, tuple[str, ...]]
-    cutlass: dict[str, str]
+    repositories: dict[str, str]
+    cutlass: dict[str, CutlassRelease]
     runtime: dict[str, tuple[str, ...]]
     tools: dict[str, str]
     defines: dict[str, tuple[str, ...]]

@@ -62,6 +62,7 @@ def command(
         isolation=not no_isolation,
         jobs=jobs,
         unique_id=unique_id,
+        mirrors=workspace.settings.settings.mirrors,
         attempt=attempt_of_run(),
     )
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}

@@ -201,6 +201,8 @@ class Settings(Table, frozen=True):
     overlay: tuple[KernelOverlay, ...] = ()
     """What is different about the catalog here, or for one kernel; applied in order."""
     lint: LintSettings = LintSettings()
+    mirrors: dict[str, str] = {}  # noqa: RUF012
+    """Where builds get what is on GitHub, by name: `cutlass`."""
 
 
 class FoundSettings(msgspec.Struct, frozen=True):

@@ -120,6 +120,7 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
         isolation=request.options.isolation,
         jobs=request.options.jobs,
         cache=request.options.cache,
+        mirrors=request.options.mirrors,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     jobs: int | None = None
     unique_id: str | None = None
     """In place of the one derived from the sources."""
+    mirrors: Mapping[str, str] = {}
+    """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
     attempt: int = 1
     """Which attempt of a CI run this is; the newest wins in a merge."""
 
@@ -72,6 +74,7 @@ def make_variant_dir(
             isolation=options.isolation,
             jobs=options.jobs,
             cache=options.cache,
+            mirrors=options.mirrors,
             log=log,
         )
         if not built.sealed:
