@@ -138,8 +138,8 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     Torch's wheels for ROCm can have a HIP runtime of their own, with the SONAME of AMD's. Their directory comes first,
     so that a full build links the runtime that will be in the process.
 
-    The C++ library comes before torch's own, which also export parts of it: what is taken from those carries no version,
-    and nothing promises that another torch exports it too.
+    The C++ library comes before torch's libraries, which export parts of it as well: what is taken from those carries
+    no version, and another torch need not export it.
 
     OpenMP's library is the one that torch's wheels bring along and `libtorch_cpu.so` itself needs, so that one process
     has one set of threads. The reference links none and leaves its symbols open.

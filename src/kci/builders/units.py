@@ -142,11 +142,11 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
     archs = component_archs(component, compute)
     if not archs:
         wanted = ", ".join(asked or ()) or "no archs"
-        raise refused("KCI508", f"kernel.{label} asks for {wanted}, and {toolkit} {compute} can build none of it")
+        raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
     if language is Language.CUDA:
         for arch in archs:
             if not toolkits().builds(arch.removesuffix(PTX), compute):
-                raise refused("KCI508", f"kernel.{label} asks for {arch}, and CUDA {compute} cannot build it")
+                raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
     return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
 
 
@@ -158,7 +158,7 @@ def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
 def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
-            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which a build file cannot carry")
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
     for entry in dict.fromkeys(origin.src):
@@ -210,7 +210,7 @@ def _language(origin: _Origin, entry: str) -> Language | None:
         return Language.CXX
     if ending in _DEVICE_ENDINGS.get(origin.device, ()):
         return origin.device
-    where = "for a component of another backend" if ending in HIP_ENDINGS else "that kci has no compiler for"
+    where = "for a component of another backend" if ending in HIP_ENDINGS else "for which kci has no compiler"
     raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 
 
