@@ -20,6 +20,7 @@ from kci.builders.commands import (
     stub_command,
 )
 from kci.builders.cuda import Toolkit
+from kci.builders.cuda_headers import LibraryHeaders
 from kci.builders.cutlass import Headers, HeaderSource
 from kci.builders.environment import Environment
 from kci.builders.units import Language, Unit
@@ -191,7 +192,25 @@ def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> Non
         "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
         f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch_cpu",
     ]  # fmt: skip
-    assert "-Wl,-soname,libtorch_cuda.so" in stub_command(chain())
+    assert "-Wl,-soname,libtorch_cuda.so" in stub_command(chain(), "torch_cuda")
+
+
+def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> None:
+    made = chain(cuda=toolkit, environment=msgspec.structs.replace(ENVIRONMENT, headers_only=True))
+    command = link_command(made, target("torch213-cxx11-cu130-x86_64-linux"), ["a.o"])
+    assert command[command.index("-Wl,--no-as-needed") :] == [
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-ltorch_cpu", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
+        "-lc10_cuda", f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch", "-lc10",
+    ]  # fmt: skip
+
+
+def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> None:
+    made = chain(cuda=toolkit, cuda_headers=LibraryHeaders(Path("/cache/libs"), ()))
+    for language in (Language.CXX, Language.CUDA):
+        command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
+        assert command[command.index("cuda-headers") - 1] == "-isystem"
+        assert command.index("torch/include") < command.index("cuda-headers")
+    assert links(made, Path("/k"))["cuda-headers"] == Path("/cache/libs")
 
 
 def test_linking_a_full_cuda_build(toolkit: Toolkit) -> None:

@@ -288,8 +288,8 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
     assert stable[-9:] == [
         "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", *runtime
     ]  # fmt: skip
-    assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "rocm")
-    assert stub_command(chain, "rocm")[-1] == "stub/libtorch_hip.so"
+    assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "torch_hip")
+    assert stub_command(chain, "torch_hip")[-1] == "stub/libtorch_hip.so"
     full = link_command(chain, target(FULL), ["a.o"])
     assert full[-10:] == [
         "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"

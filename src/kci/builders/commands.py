@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.builders.cuda import Toolkit
+from kci.builders.cuda_headers import LINK, LibraryHeaders
 from kci.builders.cutlass import Headers
 from kci.builders.environment import Environment
 from kci.builders.extension_name import POISON
@@ -38,8 +39,8 @@ COMPAT = "compat"
 COMPAT_SOURCE = "compat.cpp"
 COMPAT_OBJECT = "obj/compat.o"
 EXPORTS = "exports.map"
-STUBS = {"cuda": "torch_cuda", "rocm": "torch_hip"}
-"""Torch's library for a GPU backend, for which an empty one stands in; see `link_command`."""
+_GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip"}
+"""Torch's library for a GPU backend."""
 
 PYTHON_ABI = "0x03090000"
 """The limited API of CPython 3.9, the oldest that kernels promise to work with (docs/format.md#python-abi)."""
@@ -66,6 +67,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     cuda: Toolkit | None = None
     rocm: Rocm | None = None
     headers: tuple[Headers, ...] = ()
+    cuda_headers: LibraryHeaders | None = None
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     nvcc_threads: int | None = None
@@ -115,15 +117,25 @@ def compat_command(chain: Toolchain, target: Target) -> list[str]:
     return [*chain.cxx, _standard(target, gnu=True), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
 
 
-def stub_command(chain: Toolchain, backend: str = "cuda") -> list[str]:
-    """The command that makes an empty libtorch_cuda.so or libtorch_hip.so; see `link_command`."""
-    soname = f"-Wl,-soname,lib{STUBS[backend]}.so"
-    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(backend)]
+def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
+    """The libraries of torch for which empty ones stand in; see `link_command`."""
+    library = _GPU_LIBRARY.get(target.variant.backend)
+    if library is None:
+        return ()
+    if chain.environment.headers_only:
+        return (library, "torch_cpu")
+    return (library,) if target.variant.kind is Kind.STABLE_ABI else ()
 
 
-def stub_path(backend: str) -> str:
-    """Where that library is, in the work directory."""
-    return f"stub/lib{STUBS[backend]}.so"
+def stub_command(chain: Toolchain, library: str) -> list[str]:
+    """The command that makes an empty library."""
+    soname = f"-Wl,-soname,lib{library}.so"
+    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(library)]
+
+
+def stub_path(library: str) -> str:
+    """Where it is, in the work directory."""
+    return f"stub/lib{library}.so"
 
 
 def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
@@ -133,7 +145,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     no RPATH. A stable-ABI CUDA module imports its stream and device functions from libtorch_cuda.so and must name that
     library, or its import fails; the CPU wheel it is compiled against has no such library, so an empty one of that
     SONAME stands in. Undefined symbols are resolved when the module is loaded, in the real library. For ROCm the same
-    holds of libtorch_hip.so.
+    holds of libtorch_hip.so, and for a full CUDA build of libtorch_cuda.so and libtorch_cpu.so, which are a gigabyte.
 
     Torch's wheels for ROCm can have a HIP runtime of their own, with the SONAME of AMD's. Their directory comes first,
     so that a full build links the runtime that will be in the process.
@@ -149,18 +161,19 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     """
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
     command.append(f"-Wl,--version-script={EXPORTS}")
-    backend, cuda, rocm = target.variant.backend, chain.cuda, chain.rocm
+    cuda, rocm = chain.cuda, chain.rocm
     stable = target.variant.kind is Kind.STABLE_ABI
-    if stable and backend in STUBS:
-        command += ["-Wl,--no-as-needed", "-Lstub", f"-l{STUBS[backend]}"]
+    if stand_ins := stubs(chain, target):
+        command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
     command += ["-Wl,--as-needed", "-lstdc++", f"-L{TORCH}/lib"]
     if cuda is not None:
-        command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"]
+        command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
     if rocm is not None:
         command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
-    command += ["-ltorch_cpu", *([] if stable else ["-ltorch", "-lc10"])]
+    command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
+    command += [] if stable else ["-ltorch", "-lc10"]
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
@@ -308,6 +321,8 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
         system.insert(0, TORCH_FOLDER)
+    if chain.cuda_headers is not None:
+        system.append(LINK)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
@@ -329,6 +344,8 @@ def links(chain: Toolchain, kernel_dir: Path) -> dict[str, Path]:
         found[CUDA] = chain.cuda.root
     if chain.rocm is not None:
         found[ROCM] = chain.rocm.root
+    if chain.cuda_headers is not None:
+        found[LINK] = chain.cuda_headers.folder
     return {**found, **{headers.name: headers.folder for headers in chain.headers}}
 
 

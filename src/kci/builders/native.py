@@ -23,7 +23,6 @@ from kci.builders.commands import (
     EXPORTS,
     GENERATED,
     KERNEL,
-    STUBS,
     Target,
     Toolchain,
     compat_command,
@@ -33,9 +32,11 @@ from kci.builders.commands import (
     seen,
     stub_command,
     stub_path,
+    stubs,
 )
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
+from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
 from kci.builders.cutlass import ensure_headers, find_headers
 from kci.builders.environment import (
     Environment,
@@ -119,14 +120,16 @@ def plan(request: Request, log: Log) -> Recipe:
     environment = _environment(request)
     headers = find_headers(sources.depends, request.cache, request.mirrors, log)
     cxx = cxx_compiler()
+    cuda = find_toolkit(variant.compute, request.cache, log) if variant.backend == "cuda" and variant.compute else None
+    files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
+    wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
     chain = Toolchain(
         cxx=cxx,
         gnu_unique=knows_gnu_unique(cxx),
         environment=environment,
         python_include=python_include(),
-        cuda=find_toolkit(variant.compute, request.cache, log)
-        if variant.backend == "cuda" and variant.compute
-        else None,
+        cuda=cuda,
+        cuda_headers=find_library_headers(cuda, request.cache) if cuda is not None and wants_libraries else None,
         rocm=find_rocm(variant.compute, variant.system, log) if variant.backend == "rocm" and variant.compute else None,
         headers=headers,
         glibc_compat=glibc_is_newer(),
@@ -152,6 +155,11 @@ def plan(request: Request, log: Log) -> Recipe:
 def commands(recipe: Recipe) -> list[str]:
     """What a build runs, one shell line each, for `--dry-run`."""
     lines = [shown(command) for command in recipe.setup()]
+    environment, libraries = recipe.chain.environment, recipe.chain.cuda_headers
+    if environment.headers_only and not environment.complete:
+        lines.append(f"# kci takes the headers out of the wheel of torch {environment.release}+{environment.flavour}")
+    if libraries is not None and not libraries.complete:
+        lines.append(f"# kci takes the headers out of {', '.join(libraries.requirements)}")
     lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
     lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
@@ -177,6 +185,8 @@ def build(request: Request, log: Log) -> Built:
     _check_torch(request, environment)
     if recipe.chain.cuda is not None:
         ensure_toolkit(recipe.chain.cuda, environment.python, log)
+    if recipe.chain.cuda_headers is not None:
+        ensure_library_headers(recipe.chain.cuda_headers, log)
     ensure_headers(recipe.chain.headers, environment.python, log)
     work = recipe.work
     with locked(work, log):
@@ -219,8 +229,7 @@ def _environment(request: Request) -> Environment:
     """The torch to compile against.
 
     A stable-ABI build needs torch's headers only, and the CPU wheel carries those for GPUs as well, so it takes the
-    small wheel whatever the backend. A full build links torch's own GPU libraries and needs the wheel of the exact
-    toolkit version.
+    small wheel whatever the backend. A full build needs the headers of the exact toolkit version's wheel.
     """
     if not request.isolation:
         return own()
@@ -228,7 +237,8 @@ def _environment(request: Request) -> Environment:
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
-    return isolated(request.cache, variant.torch, flavour)
+    headers_only = full_gpu and variant.backend == "cuda"
+    return isolated(request.cache, variant.torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
@@ -256,12 +266,9 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
         tool = _TOOLS[unit.language]
         command = tuple(compile_command(chain, target, unit))
         yield Step(unit.object, (seen(unit, unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
-    libraries: tuple[str, ...] = ()
-    backend = target.variant.backend
-    if target.variant.kind is Kind.STABLE_ABI and backend in STUBS:
-        stub = stub_path(backend)
-        libraries = (stub,)
-        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, backend)), f"link {stub}", generated)
+    libraries = tuple(stub_path(library) for library in stubs(chain, target))
+    for library, stub in zip(stubs(chain, target), libraries, strict=True):
+        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
     objects = tuple(unit.object for unit in units)
     if chain.glibc_compat:
         objects = (*objects, COMPAT_OBJECT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import msgspec
 from kci.config.values import Version
 from kci.files.dated_data import Dated, load_dated
 from kci.matrix.names import digits
+
+TORCH_INDEX = "KCI_TORCH_INDEX"
+"""In place of https://download.pytorch.org/whl/: a mirror with a folder for each flavour of torch."""
 
 
 class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,6 +34,7 @@ class Toolchains(Dated, frozen=True):
     torch: dict[str, str]
     cxx: dict[str, int]
     cuda: dict[str, tuple[str, ...]]
+    cuda_headers: dict[str, dict[str, str]]
     repositories: dict[str, str]
     cutlass: dict[str, CutlassRelease]
     runtime: dict[str, tuple[str, ...]]
@@ -61,7 +66,8 @@ class Toolchains(Dated, frozen=True):
 
     def index_url(self, flavour: str) -> str:
         """The wheel index of a flavour of torch."""
-        return self.index["base"] + flavour
+        base = os.environ.get(TORCH_INDEX)
+        return (base.rstrip("/") + "/" if base else self.index["base"]) + flavour
 
 
 @cache
