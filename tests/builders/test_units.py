@@ -237,3 +237,26 @@ def test_sources_of_one_name_have_objects_of_their_own(tmp_path: Path) -> None:
     root = kernel(tmp_path, one_component("cpu", "a.cpp") + second, "a.cpp", "x/a.cpp", "y/a.cpp")
     found = collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
     assert [unit.object for unit in found] == ["obj/000/a.cpp.o", "obj/001/a.cpp.o", "obj/002/a.cpp.o"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "one", "two"),
+    [
+        (("9.0a",), ("9.0a",), ("8.0",)),
+        (("9.0",), ("9.0a",), ("8.0",)),
+        (("8.6",), ("8.0",), ("8.0",)),
+        (("12.0", "8.0"), ("8.0",), ("8.0", "12.0+PTX")),
+        ((), ("8.0", "9.0a"), ("8.0", "12.0+PTX")),
+    ],
+)
+def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
+    tmp_path: Path, asked: tuple[str, ...], one: tuple[str, ...], two: tuple[str, ...]
+) -> None:
+    parts = PARTS.replace('src = ["csrc/a.cu", "csrc/a.cu"]', 'src = ["csrc/c.cu"]')
+    root = kernel(tmp_path, parts, *FILES, "csrc/c.cu")
+    said: list[str] = []
+    found = collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path, archs=asked), said.append)
+    archs = {unit.shown: unit.archs for unit in found.units}
+    assert (archs["csrc/a.cu"], archs["csrc/c.cu"]) == (one, two)
+    told = "component two has no code for" in " ".join(said)
+    assert told == (asked in (("9.0a",), ("9.0",))), "functions of a component that the GPU has no use for are there"

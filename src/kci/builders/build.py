@@ -30,6 +30,7 @@ def build_variant(
     isolation: bool = True,
     jobs: int | None = None,
     cache: Path,
+    archs: tuple[str, ...] = (),
     mirrors: Mapping[str, str] | None = None,
     log: Log,
 ) -> Built:
@@ -46,6 +47,7 @@ def build_variant(
         builder: one of `BUILDERS`; auto is noarch for a noarch variant and native for every other.
         isolation: compile against a torch of kci's own instead of the one of this Python.
         jobs: how many compilers to run at once; by default as many as cores and memory allow.
+        archs: compile for the author's own GPUs only, such as `9.0a`; the result is a part of the variant.
         mirrors: where to get what GitHub has, by name; `[mirrors]` of kci.toml.
         cache: where environments, toolkits and objects are kept; see `default_cache`.
         log: takes lines of progress.
@@ -57,7 +59,9 @@ def build_variant(
         MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
         BuildFailedError: a compiler failed, or the variant cannot be built at all.
     """
-    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, mirrors or {})
+    request = Request(
+        kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, archs, mirrors or {}
+    )
     name = choose_builder(builder, variant)
     started = time.monotonic()
     match name:
@@ -81,6 +85,7 @@ def plan_commands(
     isolation: bool = True,
     jobs: int | None = None,
     cache: Path,
+    archs: tuple[str, ...] = (),
     mirrors: Mapping[str, str] | None = None,
     log: Log = silent,
 ) -> list[str]:
@@ -88,7 +93,9 @@ def plan_commands(
 
     Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
     """
-    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, mirrors or {})
+    request = Request(
+        kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, archs, mirrors or {}
+    )
     match choose_builder(builder, variant):
         case "noarch":
             return noarch.commands(request)

@@ -32,6 +32,8 @@ class Request(msgspec.Struct, frozen=True):
     isolation: bool = True
     """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
     jobs: int | None = None
+    archs: tuple[str, ...] = ()
+    """Only these of the archs that the components are for, for a quick build; all of them if there is none."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
 

@@ -13,9 +13,9 @@ from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
 from kci.catalog.toolkits import toolkits
 from kci.config.model import Component, CudaComponent, RocmComponent
-from kci.config.values import Depend, Version
+from kci.config.values import Backend, Depend, Version
 from kci.errors import BuildFailedError
-from kci.matrix.archs import PTX, component_archs, natural
+from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 
 CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
 CUDA_ENDINGS = (".cu",)
@@ -101,7 +101,7 @@ def collect(request: Request, log: Log) -> Sources:
         hint = "lower the component's cuda-minver, or raise general.cuda.minver so that the variant is not planned"
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
     origins = [_Origin("torch", torch.src, torch.include or (), torch.cxx_flags or ())]
-    origins += [_origin(request, label, component) for label, component in components.items()]
+    origins += [_origin(request, label, component, log) for label, component in components.items()]
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
         for unit in _units(request.kernel_dir, origin):
@@ -127,7 +127,7 @@ def _active(request: Request, log: Log) -> Iterator[tuple[str, Component]]:
         yield label, component
 
 
-def _origin(request: Request, label: str, component: Component) -> _Origin:
+def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
     origin = _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
     if not isinstance(component, CudaComponent | RocmComponent):
         return origin
@@ -139,7 +139,7 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
     else:
         language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
         flags = component.hip_flags or ()
-    archs = component_archs(component, compute)
+    archs = _chosen(request, label, component_archs(component, compute), log)
     if not archs:
         wanted = ", ".join(asked or ()) or "no archs"
         raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
@@ -148,6 +148,22 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
             if not toolkits().builds(arch.removesuffix(PTX), compute):
                 raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
     return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
+
+
+def _chosen(request: Request, label: str, archs: tuple[str, ...], log: Log) -> tuple[str, ...]:
+    """What is left of a component's archs if only some are asked for.
+
+    A component that has nothing for them is compiled for one arch all the same, so that its functions are there.
+    """
+    if not request.archs or not archs:
+        return archs
+    if request.variant.backend == Backend.ROCM:
+        found = tuple(arch for arch in archs if arch in request.archs)
+    else:
+        found = intersect_capabilities(archs, (arch.removesuffix(PTX).rstrip("af") for arch in request.archs))
+    if not found:
+        log(f"component {label} has no code for {', '.join(request.archs)}: compiled for {archs[0]} alone")
+    return found or archs[:1]
 
 
 def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:

@@ -30,6 +30,13 @@ from kci.tree.leg_record import artifact_name
 )
 @click.option("--tier", help="Where to look the variant up (default: release, then all).")
 @CATALOG
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="ARCH",
+    help="Only for this GPU, such as 9.0a: quick, and only for your own use.",
+)
 @click.option("--unique-id", help="In place of the id derived from the sources.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
@@ -46,6 +53,7 @@ def command(
     artifact: Path | None,
     tier: str | None,
     catalog: str | None,
+    archs: tuple[str, ...],
     unique_id: str | None,
     no_isolation: bool,
     jobs: int | None,
@@ -62,6 +70,7 @@ def command(
         isolation=not no_isolation,
         jobs=jobs,
         unique_id=unique_id,
+        archs=archs,
         mirrors=workspace.settings.settings.mirrors,
         attempt=attempt_of_run(),
     )

@@ -68,6 +68,8 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         BuildFailedError: the compiler refused; nothing is left behind.
         FindingsError: the kernel's files are not as build.toml says.
     """
+    if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
+        raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
     check_replaceable(request.directory, request.kernel.build.name)
     own = image_of(workspace, request.kernel, request.variant)
     image = choose_image(request.container, own, log)
@@ -120,6 +122,7 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
         isolation=request.options.isolation,
         jobs=request.options.jobs,
         cache=request.options.cache,
+        archs=request.options.archs,
         mirrors=request.options.mirrors,
     )
 
@@ -155,6 +158,8 @@ def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
     }
     for name, value in optional.items():
         arguments += [name, str(value)] if value is not None else []
+    for arch in request.options.archs:
+        arguments += ["--arch", arch]
     return arguments if request.options.isolation else [*arguments, "--no-isolation"]
 
 

@@ -17,6 +17,7 @@ from kci.matrix.variants import Variant
 from kci.tree import identity
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, metadata_for, read_metadata, seal
+from kci.tree.partial import mark_partial
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -28,6 +29,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     jobs: int | None = None
     unique_id: str | None = None
     """In place of the one derived from the sources."""
+    archs: tuple[str, ...] = ()
+    """Only for these GPU archs; what is made is then marked as a part, which no merge takes."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
     attempt: int = 1
@@ -74,9 +77,12 @@ def make_variant_dir(
             isolation=options.isolation,
             jobs=options.jobs,
             cache=options.cache,
+            archs=options.archs,
             mirrors=options.mirrors,
             log=log,
         )
+        if options.archs:
+            mark_partial(replacement.staging, options.archs)
         if not built.sealed:
             state = identity.provenance(kernel_dir)
             metadata = metadata_for(kernel.build, variant.backend, unique, archs=built.archs, provenance=state)

@@ -25,6 +25,7 @@ from kci.tree.findings import tree_error
 from kci.tree.leg_record import LegRecord, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, read_manifest
 from kci.tree.pack import packable
+from kci.tree.partial import refuse_partial
 from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.unpack import unpack
 
@@ -181,6 +182,7 @@ def _build(job: _Job, tree: Path) -> Manifest:
     ids = set()
     for source in job.sources:
         leg, directory = _place(source, tree)
+        refuse_partial(directory)
         ids.add(_unique(read_sealed(directory)))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
@@ -189,6 +191,7 @@ def _build(job: _Job, tree: Path) -> Manifest:
     version = job.version
     for entry in _carried(job, present):
         directory = tree / entry.variant
+        refuse_partial(job.target / entry.variant)
         _copy(job.target / entry.variant, directory)
         carried = read_sealed(directory)
         version = carried.version if version is None else version
