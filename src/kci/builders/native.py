@@ -51,7 +51,7 @@ from kci.builders.job_limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
-from kci.builders.process import Finished, shown, stream
+from kci.builders.process import Finished, guarded, shown
 from kci.builders.request import Built, Log, Request
 from kci.builders.rocm import HOMES, find_rocm
 from kci.builders.toolchains import toolchains
@@ -189,11 +189,11 @@ def build(request: Request, log: Log) -> Built:
         ensure_library_headers(recipe.chain.cuda_headers, log)
     ensure_headers(recipe.chain.headers, environment.python, log)
     work = recipe.work
-    with locked(work, log):
+    with locked(work, log) as lock:
         _prepare(recipe)
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
-        done = stream(recipe.ninja(), log, env=_compile_environment(recipe.chain))
+        done = guarded(recipe.ninja(), log, env=_compile_environment(recipe.chain), lock=lock)
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
         write_package(request.output, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})

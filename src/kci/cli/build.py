@@ -8,7 +8,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
-from kci.cli._output import progress_log
+from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.run.build_leg import LegRequest, artifact_place, attempt_of_run, build_leg, leg_commands
 from kci.run.one_variant import BuildOptions
@@ -88,4 +88,6 @@ def command(
         if dry_run:
             click.echo("\n".join(leg_commands(workspace, request)))
         else:
-            click.echo(str(build_leg(workspace, request, progress_log(options)).directory))
+            built = build_leg(workspace, request, progress_log(options))
+            print_diagnostics(built.findings, quiet=options.quiet)
+            click.echo(str(built.directory))
