@@ -69,7 +69,7 @@ def _ended(child: int) -> int | None:
 
 
 def _stop(child: int, wake: int) -> int:
-    """Ask the child to end, wait a while, then kill all that is left. The code is that of a program ended by SIGTERM."""
+    """Ask the child to end, wait a while, then kill what is left. The code is that of a program ended by SIGTERM."""
     _signal(child, signal.SIGTERM)
     end = time.monotonic() + _GRACE_SECONDS
     while _ended(child) is None and (left := end - time.monotonic()) > 0:

@@ -34,6 +34,7 @@ from kci.builders.commands import (
     stub_path,
     stubs,
 )
+from kci.builders.compiler_cache import CompilerCache, find_compiler_cache
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
 from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
@@ -52,7 +53,7 @@ from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, guarded, shown
-from kci.builders.request import Built, Log, Request
+from kci.builders.request import Built, CacheUse, Log, Request
 from kci.builders.rocm import HOMES, find_rocm
 from kci.builders.toolchains import toolchains
 from kci.builders.units import Language, Sources, Unit, collect
@@ -83,6 +84,7 @@ class Recipe(msgspec.Struct, frozen=True):
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
     jobs: int
+    compiler_cache: CompilerCache | None = None
 
     def setup(self) -> Iterator[list[str]]:
         """The commands that install what is missing."""
@@ -121,6 +123,7 @@ def plan(request: Request, log: Log) -> Recipe:
     headers = find_headers(sources.depends, request.cache, request.mirrors, log)
     cxx = cxx_compiler()
     cuda = find_toolkit(variant.compute, request.cache, log) if variant.backend == "cuda" and variant.compute else None
+    launcher = find_compiler_cache(cxx)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
     chain = Toolchain(
@@ -134,6 +137,7 @@ def plan(request: Request, log: Log) -> Recipe:
         headers=headers,
         glibc_compat=glibc_is_newer(),
         nvcc_threads=nvcc_threads(),
+        launcher=(str(launcher.program),) if launcher else (),
     )
     target = Target(variant, request.kernel_id)
     generated = _generated(chain)
@@ -149,6 +153,7 @@ def plan(request: Request, log: Log) -> Recipe:
         files=generated,
         package=files,
         jobs=job_count(request.jobs, variant.backend),
+        compiler_cache=launcher,
     )
 
 
@@ -193,14 +198,28 @@ def build(request: Request, log: Log) -> Built:
         _prepare(recipe)
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
-        done = guarded(recipe.ninja(), log, env=_compile_environment(recipe.chain), lock=lock)
+        done, use = _compile(recipe, request.cache, lock, log)
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
         write_package(request.output, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(output=request.output, builder="native", archs=archs)
+    return Built(output=request.output, builder="native", archs=archs, cache=use)
+
+
+def _compile(recipe: Recipe, cache: Path, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
+    """Run ninja, and ask the compiler cache what it had of it."""
+    tools, found = _compile_environment(recipe.chain), recipe.compiler_cache
+    if found is None:
+        return guarded(recipe.ninja(), log, env=tools, lock=lock), None
+    tools |= found.settings(recipe.work, cache)
+    before = found.start(recipe.work, tools)
+    done = guarded(recipe.ninja(), log, env=tools, lock=lock)
+    use = found.use(recipe.work, tools, before)
+    if use is not None:
+        log(str(use))
+    return done, use
 
 
 def _check_kind(request: Request) -> None:

@@ -38,6 +38,17 @@ class Request(msgspec.Struct, frozen=True):
     """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
 
 
+class CacheUse(msgspec.Struct, frozen=True):
+    """How often the cache had what was asked for."""
+
+    tool: str
+    hits: int
+    misses: int
+
+    def __str__(self) -> str:
+        return f"{self.tool}: {self.hits} of {self.hits + self.misses} compilations were in the cache"
+
+
 class Built(msgspec.Struct, frozen=True):
     """A variant that was built."""
 
@@ -46,5 +57,7 @@ class Built(msgspec.Struct, frozen=True):
     archs: tuple[str, ...] | None
     """What it really holds code for, in the order of metadata.json; None for backends without archs."""
     seconds: float = 0.0
+    cache: CacheUse | None = None
+    """What a compiler cache had of it; None where there is none."""
     sealed: bool = False
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""

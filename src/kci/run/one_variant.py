@@ -96,6 +96,7 @@ def make_variant_dir(
         builder=built.builder,
         attempt=options.attempt,
         seconds=round(built.seconds, 1),
+        cache=built.cache,
     )
     return BuiltVariant(final, leg)
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.builders.request import CacheUse
 from kci.matrix.names import SYSTEMS, artifact_stem, parse_variant_name
 from kci.tree.digest import validate_dir, variant_digest
 from kci.tree.findings import tree_error
@@ -41,6 +42,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     source: GitState | None = None
     seconds: float | None = None
     archs: tuple[Word, ...] | None = None
+    cache: CacheUse | None = None
+    """How much of it came out of a compiler cache."""
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
@@ -66,6 +69,7 @@ def leg_for(
     attempt: int = 1,
     source: GitState | None = None,
     seconds: float | None = None,
+    cache: CacheUse | None = None,
 ) -> LegRecord:
     """Describe a sealed variant directory.
 
@@ -76,6 +80,7 @@ def leg_for(
         attempt: the attempt of the run; of two artifacts for one variant the higher one wins.
         source: the commit it was built from; taken from the metadata if it is not given.
         seconds: how long the build took.
+        cache: what a compiler cache had of it.
 
     Raises:
         FindingsError: the directory is no sealed variant.
@@ -98,6 +103,7 @@ def leg_for(
             source=source or (GitState(kernel.commit, kernel.dirty) if kernel else None),
             seconds=seconds,
             archs=metadata.backend.archs,
+            cache=cache,
         )
     except ValueError as error:
         raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
