@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import tarfile
@@ -98,6 +99,16 @@ def test_an_archive_gives_the_same(tmp_path: Path, checkout: Path, release: Cutl
     assert found.source is HeaderSource.ARCHIVE
     ensure_headers([found], PYTHON, quiet)
     assert taken(found.folder) == ["include/cute/layout.hpp", "include/cutlass/version.h"]
+
+
+def test_the_digest_is_that_of_a_sorted_list(tmp_path: Path) -> None:
+    """As `find include -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` has it."""
+    write_tree(tmp_path / "include", {"a/b.h": "1", "a.h": "2", "a-b.h": "3"})
+    listed = "".join(
+        f"{hashlib.sha256(text.encode()).hexdigest()}  include/{name}\n"
+        for name, text in (("a-b.h", "3"), ("a.h", "2"), ("a/b.h", "1"))
+    )
+    assert headers_digest(tmp_path / "include") == hashlib.sha256(listed.encode()).hexdigest()
 
 
 def test_other_headers_than_the_pinned_ones_are_refused(

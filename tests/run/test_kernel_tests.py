@@ -43,7 +43,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Python with that module; it ignores PYTHONPATH's usual content, which a test of a kernel must not see."""
     library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
     (tmp_path / "bin").mkdir()
-    made = program(tmp_path / "bin", "python", f'PYTHONPATH={library} exec {sys.executable} "$@"')
+    made = program(tmp_path / "bin", "python", f'PYTHONPATH={library}:$PYTHONPATH exec {sys.executable} "$@"')
     monkeypatch.setattr(kernel_tests, "_python", lambda *_: made)
     return made
 
@@ -61,6 +61,11 @@ def outcome(tmp_path: Path, files: dict[str, str], **tests: str) -> kernel_tests
 def test_the_marked_tests_run_on_the_build(tmp_path: Path, python: Path) -> None:
     report = outcome(tmp_path, GOOD, test_it=TEST)
     assert (report.state, report.passed, report.failed, report.skipped) == (TestState.PASSED, 1, 0, 0), report.output
+
+
+def test_tests_may_import_the_package_by_its_name(tmp_path: Path, python: Path) -> None:
+    text = TEST.replace('gated = get_kernel("somebody/gated-norm")', "import gated_norm as gated")
+    assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
 
 
 def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
@@ -110,7 +115,9 @@ def test_which_variants_are_tested(tmp_path: Path) -> None:
         variants_of(tmp_path)
     made = [make_variant(tree, name) for name in (CPU, CUDA)]
     assert variants_of(made[0]) == [made[0]]
-    assert variants_of(tree, [CUDA]) == [made[1]]
+    assert variants_of(tree) == made
+    assert variants_of(tree, isolation=True) == [made[0]]
+    assert variants_of(tree, [CUDA], isolation=True) == [made[1]]
     with pytest.raises(UsageError, match="has no variant"):
         variants_of(tree, ["torch-cpo"])
 

@@ -119,10 +119,9 @@ def ensure_headers(headers: Iterable[Headers], python: Path, log: Log) -> None:
 
 def headers_digest(folder: Path) -> str:
     """SHA-256 over the paths and contents of the files below a folder, as `sha256sum` would list them, by path."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     whole = hashlib.sha256()
-    for path in files:
-        name = path.relative_to(folder.parent).as_posix()
+    for name, path in sorted((path.relative_to(folder.parent).as_posix(), path) for path in files):
         whole.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n".encode())
     return whole.hexdigest()
 

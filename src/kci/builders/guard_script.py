@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 
+assert sys.platform != "win32", "there is nothing there to take over"  # noqa: S101  - for the type checker
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 3

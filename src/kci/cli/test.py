@@ -54,7 +54,7 @@ def command(
             isolation=not no_isolation,
             torch=torch or _built_with(options, sources, directory.name, catalog),
         )
-        for directory in variants_of(tree, names)
+        for directory in variants_of(tree, names, isolation=not no_isolation)
     ]
     for report in reports:
         if report.output and report.state is not TestState.PASSED:

@@ -20,6 +20,7 @@ import msgspec
 from kci.builders.environment import ensure_runtime
 from kci.builders.process import Finished, guarded
 from kci.builders.toolchains import toolchains
+from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.suggest import suggestion
@@ -65,12 +66,13 @@ class TestReport(msgspec.Struct, frozen=True):
     """The end of what was said, where something went wrong."""
 
 
-def variants_of(tree: Path, names: Sequence[str] = ()) -> list[Path]:
+def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
     """The variant directories of a tree that are to be tested.
 
     Args:
         tree: a tree, or a variant directory.
         names: which; by default all that this machine's system could load.
+        isolation: they are to be loaded with a torch of kci's own, which is one for the CPU.
 
     Raises:
         UsageError: a name is not in the tree.
@@ -82,9 +84,10 @@ def variants_of(tree: Path, names: Sequence[str] = ()) -> list[Path]:
     for name in names:
         if name not in found:
             raise UsageError(f"{tree} has no variant {name!r}", hint=suggestion(name, list(found)))
-    chosen = [found[name] for name in names or found if names or _system(name) in (None, this_system())]
+    chosen = [found[name] for name in names or found if names or _could_load(name, isolation)]
     if not chosen:
-        raise FindingsError(f"{tree} has no variant that this machine could load", hint="build one: kci build")
+        hint = "build one: kci build; for those of GPUs: kci test --no-isolation"
+        raise FindingsError(f"{tree} has no variant that could be loaded here", hint=hint)
     return chosen
 
 
@@ -137,7 +140,12 @@ def _tested(python: Path, variant_dir: Path, sources: Path, metadata: Metadata, 
     command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
     log(f"running the tests of {metadata.name} marked {MARKER}")
     tree = folder / "tree"
-    done = _run(command, sources, _environment(tree, repositories(sources, metadata.name), metadata))
+    # Some tests import the package by its own name; a variant directory is that package.
+    packages = folder / "packages"
+    packages.mkdir()
+    (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
+    environment = _environment(tree, repositories(sources, metadata.name), metadata)
+    done = _run(command, sources, environment | {"PYTHONPATH": str(packages)})
     passed, failed, skipped = _counts(report)
     if done.code == _NOTHING_SELECTED or (done.code == 0 and not passed):
         state = TestState.NOTHING_RAN
@@ -181,5 +189,6 @@ def _python(name: VariantName, torch: str | None, cache: Path, log: Log) -> Path
     return ensure_runtime(torch or own or newest, cache=cache, log=log)
 
 
-def _system(name: str) -> str | None:
-    return parse_variant_name(name).system
+def _could_load(name: str, isolation: bool) -> bool:
+    parts = parse_variant_name(name)
+    return parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu")
