@@ -30,6 +30,7 @@ COMMANDS = {
     "plan": "the jobs of a run: runner, image, timeout",
     "render": "write the workflow files",
     "build": "build one variant",
+    "test": "load what was built, and run the kernel's own tests",
     "pack": "make the artifact of a built variant",
     "merge": "artifacts into one tree",
     "verify": "a tree, variant or kernel against the requirements",

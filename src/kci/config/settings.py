@@ -204,6 +204,8 @@ class Settings(Table, frozen=True):
     inputs: tuple[DeclaredInputs, ...] = ()
     """What kernels may include from outside of their directories; it counts as an input of theirs."""
     lint: LintSettings = LintSettings()
+    mirrors: dict[str, str] = {}  # noqa: RUF012
+    """Where builds get what is on GitHub, by name: `cutlass`."""
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
         """What the sources of a kernel may include outside of its directory, relative to kci.toml."""

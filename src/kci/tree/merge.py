@@ -29,6 +29,7 @@ from kci.tree.findings import tree_error
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
 from kci.tree.pack import packable
+from kci.tree.partial import refuse_partial
 from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME
 from kci.tree.stamps import known_digest, read_stamps, write_stamps
@@ -207,6 +208,7 @@ def _build(job: _Job, tree: Path) -> Manifest:
     ids = set()
     for source in job.sources:
         placed, leg = _place(source, tree), source.leg
+        refuse_partial(tree / leg.variant)
         ids.add(_unique(placed.metadata))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
@@ -215,6 +217,7 @@ def _build(job: _Job, tree: Path) -> Manifest:
         hashes[leg.variant] = placed.hashes
     version = job.version
     for entry, carried in _carried(job, present, records):
+        refuse_partial(job.target / entry.variant)
         data = carried.metadata
         version = data.version if version is None else version
         if (data.name, data.version) != (job.kernel, version):
