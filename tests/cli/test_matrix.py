@@ -149,7 +149,7 @@ def test_diff_of_directories_revisions_and_files(monorepo: Path) -> None:
         done = kci("diff", old, "kernels")
         assert done.code == 0
         assert "one: 0 added, 0 removed, 6 changed" in done.stdout
-        assert "archs: 10.0 11.0 12.0 12.1+PTX 7.5 8.0 8.6 8.7 8.9 9.0 -> 8.0" in done.stdout
+        assert "archs: 10.0 10.3 11.0 12.0 12.1+PTX 7.5 8.0 8.6 8.7 8.9 9.0 -> 8.0" in done.stdout
         assert "two" not in done.stdout
         assert kci("diff", old, "kernels", "--exit-code").code == 1
     assert kci("diff", "HEAD:kernels", "before.json", "--exit-code").code == 0
@@ -184,7 +184,7 @@ def test_a_matrix_can_come_through_a_pipe(monorepo: Path) -> None:
 
 def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
     answer = json.loads(kci("matrix", "kernels", "--format", "json").stdout)
-    assert answer["catalog"] == {"name": "2026-08-20+kci.toml", "as_of": "2026-08-20"}
+    assert answer["catalog"] == {"name": "2026-09-17+kci.toml", "as_of": "2026-09-17"}
 
 
 def test_catalog_commands(monorepo: Path) -> None:
@@ -222,3 +222,14 @@ def test_answers_do_not_depend_on_the_order_of_hashes(monorepo: Path, arguments:
     answers = {kci_process(*arguments, cwd=monorepo, PYTHONHASHSEED=str(seed), PYTHONPATH=path) for seed in (0, 1, 2)}
     assert len(answers) == 1
     assert answers.pop().code == 0
+
+
+def test_an_older_edition_has_the_variants_and_archs_of_its_day(monorepo: Path) -> None:
+    """Who stays with the table of August gets what the reference of August builds, archs included."""
+
+    def archs(*more: str) -> set[str]:
+        answer = json.loads(kci("matrix", "kernels/one", "--format", "json", "--backend", "cuda", *more).stdout)
+        return {arch for variant in answer["kernels"][0]["variants"] for arch in variant["archs"]}
+
+    assert "10.3" in archs()
+    assert "10.3" not in archs("--catalog", "2026-08-20")

@@ -10,6 +10,7 @@ import msgspec
 
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
+from kci.catalog.arch_tables import OLDEST, arch_tables
 from kci.config.model import Component, CudaComponent, RocmComponent
 from kci.config.values import Depend, Version
 from kci.errors import BuildFailedError
@@ -125,7 +126,7 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
     else:
         language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
         flags = component.hip_flags or ()
-    archs = component_archs(component, compute)
+    archs = component_archs(component, compute, arch_tables(request.variant.archs_since or OLDEST))
     if not archs:
         wanted = ", ".join(asked or ()) or "no archs"
         raise refused("KCI508", f"kernel.{label} asks for {wanted}, and {toolkit} {compute} can build none of it")

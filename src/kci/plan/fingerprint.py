@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from kci.catalog.arch_tables import arch_tables
+from kci.catalog.arch_tables import OLDEST, arch_tables
 from kci.catalog.runners import Runners, default_runners
 from kci.config.model import Build, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
@@ -38,6 +38,7 @@ PACKAGE = Path(__file__).parent.parent
 
 _BUILDING = (
     "builders",
+    "catalog/data/floors.toml",
     "run/one_variant.py",
     "tree/depends.py",
     "tree/digest.py",
@@ -45,6 +46,9 @@ _BUILDING = (
     "tree/metadata.py",
 )
 """The parts of kci that decide what is in a variant directory."""
+
+_NOT_IN_BYTES = ("archs_since", "bundled")
+"""What is known of a variant and decides nothing about its bytes."""
 
 _SELECTION_ONLY = ("cuda_minver",)
 """Keys of a component that say whether it is compiled, and nothing about how."""
@@ -134,7 +138,7 @@ def configuration(build: Build, variant: Variant) -> dict[str, Any]:
         "include": getattr(framework, "include", None),
         "cxx-flags": getattr(framework, "cxx_flags", None),
         "pyext": framework.pyext,
-        "variant": {key: value for key, value in msgspec.structs.asdict(variant).items() if key != "bundled"},
+        "variant": {key: value for key, value in msgspec.structs.asdict(variant).items() if key not in _NOT_IN_BYTES},
         "components": [_component(build, label, variant) for label in active(build, variant)],
     }
 
@@ -143,7 +147,8 @@ def _component(build: Build, label: str, variant: Variant) -> dict[str, Any]:
     part = build.kernel[label]
     keys = {key: value for key, value in msgspec.structs.asdict(part).items() if key not in _SELECTION_ONLY}
     if isinstance(part, CudaComponent | RocmComponent) and variant.compute is not None:
-        keys["built for"] = component_archs(part, Version.parse(variant.compute), arch_tables())
+        tables = arch_tables(variant.archs_since or OLDEST)
+        keys["built for"] = component_archs(part, Version.parse(variant.compute), tables)
     return keys
 
 

@@ -14,11 +14,11 @@ from msgspec import Meta
 
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import check_git_url
-from kci.config.values import KERNEL_NAME_PATTERN, Backend
+from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
 from kci.errors import FindingsError
 from kci.files.replace import write_atomic
 from kci.files.walk import remove_bytecode
-from kci.tree.depends import kernel_depends, python_depends
+from kci.tree.depends import kernel_depends, kernels_minver, python_depends
 from kci.tree.digest import Digest, compute
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
@@ -32,6 +32,7 @@ MAX_BYTES = 16 * 1024 * 1024
 NAME_PATTERN = KERNEL_NAME_PATTERN.removesuffix("$") + r"\Z"
 """A kernel name and nothing after it: `$` would let a newline through."""
 
+_LARGEST = 2**64 - 1
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -79,8 +80,11 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     id: str
     version: Annotated[int, Meta(ge=0)]
-    license: str
-    upstream: str | None = None
+    kernels_minver: Annotated[str, Meta(pattern=r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}\Z")] | None = None
+    """The oldest loader that can load the variant, as `major.minor.patch`."""
+    license: str = ""
+    upstream: str | tuple[str, ...] | None = None
+    """One URL, or several in metadata that names more than one upstream."""
     source: str | None = None
     python_depends: tuple[str, ...] = ()
     kernel_depends: tuple[KernelDependency, ...] = ()
@@ -91,9 +95,17 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     def __post_init__(self) -> None:
         if not self.id.isascii() or not self.id.isidentifier() or keyword.iskeyword(self.id):
             raise ValueError(f"`id` {self.id!r} is not a Python module name")
-        for url in (self.upstream, self.source):
+        for number in (self.version, *map(int, (self.kernels_minver or "0").split("."))):
+            if number > _LARGEST:
+                raise ValueError(f"the number {str(number)[:30]} is larger than 64 bits can hold")
+        for url in (*self.upstreams, self.source):
             if url is not None:
                 check_git_url(url)
+
+    @property
+    def upstreams(self) -> tuple[str, ...]:
+        """Every upstream, however the file spells them."""
+        return (self.upstream,) if isinstance(self.upstream, str) else self.upstream or ()
 
 
 _REQUIRED = ("name", "id", "version", "license", "python-depends", "backend")
@@ -122,15 +134,18 @@ def metadata_for(
         FindingsError: a Python dependency is not in the curated tables.
     """
     kind = Backend(backend)
+    upstreams = build.general.upstream or Upstream()
+    depends = kernel_depends(build, kind.value)
     return Metadata(
         name=build.name,
         id=kernel_id(build.name, kind.value, unique),
         version=build.general.version,
+        kernels_minver=kernels_minver(depends, len(upstreams)),
         license=build.general.license,
-        upstream=_text(build.general.upstream),
+        upstream=upstreams.spelt() if upstreams else None,
         source=_text(build.general.source),
         python_depends=python_depends(build, kind.value),
-        kernel_depends=kernel_depends(build, kind.value),
+        kernel_depends=depends,
         backend=BackendRecord(kind, _archs(build, kind, archs)),
         provenance=Provenance(
             # Version text is free. The suffix says that kci, not the reference's builder, was at work.
@@ -208,7 +223,7 @@ def decode(data: bytes) -> Metadata:
     if missing:
         raise ValueError(f"the key `{missing[0]}` is missing")
     # None stands for "not there" in the types above, so a null has to be refused before.
-    for key in ("kernel-depends", "python-depends"):
+    for key in ("kernel-depends", "python-depends", "license"):
         if key in raw and raw[key] is None:
             raise ValueError(f"`{key}` is null")
     return msgspec.convert(_canonical_provenance(raw), Metadata)
