@@ -150,14 +150,20 @@ def head_commit(repository: Path) -> str:
     return done.stdout.strip()
 
 
+def test_a_filter_that_selects_nothing_fails_the_gate(repository: Path, runner: Runner, scratch: Path) -> None:
+    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, **dispatch(only="nothing*"))
+    assert run.jobs == {"kci": "failure", "plan": "failure"}, run.log
+    assert "nothing is selected" in run.log
+
+
 def test_with_nothing_to_do_the_gate_passes_alone(repository: Path, runner: Runner, scratch: Path) -> None:
-    run = runner.run(
-        repository,
-        RELEASE,
-        "workflow_dispatch",
-        scratch,
-        **dispatch(only="nothing*"),
-    )
+    add_kernel(repository, "other-kernel", ("cpu",))
+    render(repository)
+    base = head_commit(repository)
+    (repository / "notes.md").write_text("Not part of any kernel.\n")
+    commit_all(repository)
+    change = {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}
+    run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=change)
     assert run.jobs == {"kci": "success", "plan": "success"}, run.log
     assert list(run.artifacts.iterdir()) == []
 
@@ -176,7 +182,10 @@ def test_a_broken_kernel_fails_the_gate_and_hides_no_other(repository: Path, run
     }, run.log
     assert not run.ok
     assert not (run.artifacts / "merged-tree-1").exists()
-    assert "kci build --variant=torch-cpu --builder=auto --container=none --output=build -- broken-kernel" in run.log
+    assert (
+        "kci build --variant=torch-cpu --builder=auto --container=none --tier=release --output=build -- broken-kernel"
+        in run.log
+    )
 
 
 def test_an_invalid_build_toml_fails_the_gate(repository: Path, runner: Runner, scratch: Path) -> None:

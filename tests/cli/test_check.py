@@ -68,7 +68,7 @@ def test_json_is_the_documented_shape_and_alone_on_stdout(repository: Path) -> N
     assert [item["rule"] for item in answer["diagnostics"]] == ["KCI141", "KCI136", "KCI153"]
     assert answer["diagnostics"][1] | {"message": "", "hint": ""} == {
         "rule": "KCI136", "severity": "error", "message": "", "hint": "", "path": "kernels/a b/build.toml",
-        "line": 15, "column": 8, "end_line": 15, "end_column": 22,
+        "line": 15, "column": 8, "end_line": 15, "end_column": 22, "related": [],
     }  # fmt: skip
     assert result.stderr == "1 file checked: 1 error, 1 warning, 1 info\n"
 

@@ -20,8 +20,8 @@ def test_the_table_says_what_runs_where_and_what_it_takes() -> None:
     shown = kci("plan", RELU, "--tier", "pr")
     assert shown.code == 0
     assert "torch214-cxx11-cu126-x86_64-linux" in shown.stdout
-    assert "5 legs, about 116 machine minutes; 0.66 USD at the prices of 2026-01-01" in shown.stdout
-    assert "34 minutes on the clock in 1 waves" in shown.stdout
+    assert "5 legs, about 116 runner minutes; 0.66 USD at the prices of 2026-01-01" in shown.stdout
+    assert "34 wall-clock minutes in 1 waves" in shown.stdout
     assert "left out" in shown.stdout
 
 
@@ -173,3 +173,19 @@ def test_every_command_of_the_documentation_works(line: str, tmp_path: Path, no_
     done = kci_process(*line.split(), cwd=tmp_path / "r", PYTHONPATH=str(ROOT / "src"))
     assert done.code == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("labels", "minutes"),
+    [(["ubuntu-24.04"], 360), (["ubuntu-24.04", "with-a-gpu"], 1000), (["with-a-gpu", "ubuntu-24.04"], 1000)],
+)
+def test_a_runner_with_one_label_of_its_own_is_not_githubs(tmp_path: Path, labels: list[str], minutes: int) -> None:
+    """A runner has all of the labels, so GitHub's limit of six hours does not hold for it."""
+    shutil.copytree(RELU, tmp_path / "relu", ignore=shutil.ignore_patterns("build", "__pycache__"))
+    (tmp_path / "kci.toml").write_text(
+        f"[runners.cpu.x86_64-linux]\nlabels = {json.dumps(labels)}\n[[limits]]\ntimeout-minutes = 1000\n"
+    )
+    only = ("--backend", "cpu", "--system", "x86_64-linux", "--format", "json")
+    done = kci("plan", tmp_path / "relu", *only)
+    assert done.code == 0, done.stderr
+    assert {leg["timeout"] for leg in json.loads(done.stdout)["legs"]} == {minutes}

@@ -15,8 +15,10 @@ from conftest import ROOT
 from kci.config.document import parse_document
 from kci.config.schema import schema_text
 from kci.config.settings import (
-    BaseTier,
     FoundSettings,
+    ImageBySystem,
+    Machines,
+    MachinesByBackend,
     Settings,
     System,
     find_settings,
@@ -29,7 +31,6 @@ from kci.config.settings import (
 from kci.config.values import Backend
 from kci.errors import FindingsError, UsageError
 from kci.matrix.names import SYSTEMS
-from kci.matrix.variants import Tier
 from kci.plan.settings_lints import lint_settings
 
 DOC = (ROOT / "docs" / "kci-toml.md").read_text(encoding="utf-8")
@@ -142,7 +143,8 @@ def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
 def test_the_schema_knows_every_key_and_refuses_others() -> None:
     checked_in = (ROOT / "schemas" / "kci.schema.json").read_text(encoding="utf-8")
     assert checked_in == schema_text(settings_schema()), "run `kci schema kci.toml > schemas/kci.schema.json`"
-    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with check-jsonschema")
+    import jsonschema
+
     schema = settings_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
@@ -154,9 +156,10 @@ def test_the_schema_knows_every_key_and_refuses_others() -> None:
         assert list(validator.iter_errors(tomllib.loads(wrong))), wrong
 
 
-def test_enumerations_say_the_same_in_every_room() -> None:
-    assert tuple(System) == SYSTEMS
-    assert list(BaseTier) == list(Tier)
+def test_tables_by_system_and_backend_have_a_key_for_each() -> None:
+    assert set(Machines.__struct_encode_fields__) == set(SYSTEMS)
+    assert set(ImageBySystem.__struct_encode_fields__) <= set(SYSTEMS)
+    assert set(MachinesByBackend.__struct_encode_fields__) >= set(map(str, Backend))
 
 
 # --- where it is found ------------------------------------------------------------------------------------------------

@@ -18,9 +18,9 @@ from kci.config import update as update_module
 from kci.config.model import Build, to_data
 from kci.config.reader import parse_kernel
 from kci.config.update import Update, plan_update, write_update
+from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
-from kci.matrix.variants import Tier
 
 V4 = """\
 # top

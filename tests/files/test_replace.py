@@ -210,7 +210,7 @@ def test_who_waits_says_so(tmp_path: Path) -> None:
         holder.stdout.readline()
         with locked(tmp_path / "build", let_go):
             assert names(tmp_path) == [".kci-build.lock"]
-    assert said == [f"waiting for another kci that is busy with {tmp_path / 'build'}"]
+    assert said == [f"waiting for another kci process that uses {tmp_path / 'build'}"]
 
 
 def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from conftest import kernel, torch_kernel
 from kci.catalog.rows import Catalog, Row, editions, load_catalog
 from kci.config.reader import Kernel
-from kci.config.values import SYSTEMS, Backend, Version
+from kci.config.values import SYSTEMS, Backend, Tier, Version
 from kci.matrix.names import Kind, parse_variant_name
 from kci.matrix.selection import select
-from kci.matrix.variants import Tier, Variant
+from kci.matrix.variants import Variant
 
 EVERY_ROW = [row for name in editions() for row in load_catalog(name).rows]
 KNOWN = {(str(row.backend), row.compute) for row in EVERY_ROW if row.compute is not None}
@@ -62,7 +62,7 @@ def bounded(backends: list[str], stable: str, torch: tuple[Version, Version], cu
 
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
-    """A row that may or may not make sense beside the others."""
+    """A row that may or may not make sense next to the others."""
     backend = Backend(draw(st.sampled_from(["cpu", "cuda", "metal", "rocm", "xpu"])))
     computes = {
         "cuda": CUDAS,
@@ -78,7 +78,7 @@ def rows(draw: st.DrawFn) -> Row:
 
 CATALOGS = st.one_of(
     st.sampled_from([load_catalog(name) for name in editions()]),
-    st.lists(rows(), max_size=12).map(lambda made: replace(load_catalog(), rows=tuple(made), beside=())),
+    st.lists(rows(), max_size=12).map(lambda made: replace(load_catalog(), rows=tuple(made), neighbors=())),
 )
 
 

@@ -222,7 +222,7 @@ def test_a_base_without_a_common_commit_is_refused(repository: Path) -> None:
 
 @pytest.mark.rule("KCI312", triggers=True)
 def test_outside_of_a_repository(tmp_path: Path, no_git_environment: None) -> None:
-    with pytest.raises(FindingsError, match="no git repository"):
+    with pytest.raises(FindingsError, match="not in a git repository"):
         changes_since(tmp_path, "main")
 
 

@@ -10,9 +10,9 @@ from conftest import kernel, torch_kernel
 from kci.catalog.overlay import apply, read_overlay
 from kci.catalog.rows import Catalog
 from kci.config.document import parse_document
+from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
-from kci.matrix.variants import Tier
 from kci.plan import github
 from kci.plan.github import as_json, github_matrix
 from kci.plan.legs import make_plan

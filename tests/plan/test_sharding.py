@@ -94,7 +94,7 @@ def test_machines_of_github_or_of_unknown_number_hold_nothing_back() -> None:
         assert [item.max_parallel for item in shards([leg(str(n), pool=pool) for n in range(50)], 1)] == [None]
     own = [leg(f"v{number}", pool=Pool("gpu", 2)) for number in range(10)]
     mixed = shards(own + [leg(f"w{number}") for number in range(10)], 1)
-    assert mixed[0].max_parallel == 12, "two at a time of one's own, and none of the others waits"
+    assert mixed[0].max_parallel == 12, "two at a time on self-hosted runners, and none of the others waits"
 
 
 def test_a_pool_that_is_large_enough_needs_no_limit() -> None:

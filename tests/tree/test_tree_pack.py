@@ -122,7 +122,7 @@ def test_the_name_of_an_arch_variant_says_the_system(tmp_path: Path) -> None:
 def test_wrong_file_names_and_legs_are_usage_errors(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     leg = leg_of(variant)
-    with pytest.raises(UsageError, match="no artifact name"):
+    with pytest.raises(UsageError, match="not an artifact name"):
         pack(variant, tmp_path / "x.zip", leg)
     with pytest.raises(UsageError, match="the leg is about torch-cpu"):
         pack(variant, tmp_path / "x.tar", msgspec.structs.replace(leg, variant="torch-cpu"))

@@ -72,7 +72,7 @@ def test_a_carried_variant_with_another_fingerprint_is_missing(tmp_path: Path) -
     tree = tmp_path / "t"
     merge([artifact(tmp_path / "1", CPU)], tree, plan({CPU: A}))
     later = artifact(tmp_path / "2", CUDA, unique="ffffff0", source=GitState(NEXT, dirty=False))
-    with pytest.raises(FindingsError, match="from another source only"):
+    with pytest.raises(FindingsError, match="only from another source"):
         merge([later], tree, plan({CPU: C, CUDA: B}, NEXT))
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
+from kci.config.values import Tier
 from kci.errors import MissingToolError
-from kci.matrix.variants import Tier
 from kci.plan.plan_json import promised
 from kci.run.build_leg import LegRequest, leg_commands
 from kci.run.local import outcomes_of
@@ -173,7 +173,7 @@ def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_d
     gone = "torch212-cxx11-cpu-x86_64-linux"
     assert gone not in names
     refused = kci("build", kernel_dir, "--variant", gone, "--dry-run", "--cache", tmp_path)
-    assert (refused.code, "is no variant of some-kernel" in refused.stderr) == (2, True)
+    assert (refused.code, "is not a variant of some-kernel" in refused.stderr) == (2, True)
 
 
 def test_a_noarch_kernel_is_built_by_name_for_a_backend_without_rows(tmp_path: Path) -> None:

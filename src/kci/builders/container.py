@@ -216,7 +216,9 @@ def require_engine() -> None:
         MissingToolError: it is not, or does not.
     """
     if shutil.which(ENGINE) is None:
-        raise MissingToolError("docker is not on this machine", hint="install docker, or use --container none")
+        raise MissingToolError(
+            "docker is not installed on this machine", hint="install docker, or use --container none"
+        )
     try:
         done = subprocess.run(
             [ENGINE, "version", "--format", "{{.Server.Version}}"],

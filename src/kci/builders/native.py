@@ -7,7 +7,6 @@ what `plan` decided, so what is printed is what is run.
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 from collections.abc import Iterator
@@ -58,12 +57,11 @@ from kci.builders.units import Language, Sources, Unit, collect
 from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
-from kci.matrix.names import Kind
+from kci.matrix.names import Kind, this_system
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 BUILDABLE = ("cpu", "cuda", "rocm")
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
-_SYSTEMS = {("Linux", "x86_64"): "x86_64-linux", ("Linux", "aarch64"): "aarch64-linux"}
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -209,13 +207,10 @@ def _check_machine(request: Request) -> None:
     variant = request.variant
     if variant.backend not in BUILDABLE:
         refuse_backend(variant.backend)
-    here = _SYSTEMS.get((platform.system(), platform.machine()))
+    here = this_system()
     if here != variant.system:
-        shown_here = here or f"{platform.system()} on {platform.machine()}"
         hint = f"run this on a {variant.system} machine; kci plan says which runner has one"
-        raise MissingToolError(
-            f"{variant.name} needs a machine of {variant.system}, and this is {shown_here}", hint=hint
-        )
+        raise MissingToolError(f"{variant.name} needs a machine of {variant.system}, and this is {here}", hint=hint)
 
 
 def _environment(request: Request) -> Environment:
@@ -346,7 +341,7 @@ def _hint(done: Finished) -> str:
     """What to do about a failure that a build on a bare machine is likely to meet."""
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
-            f"{missing[1]} belongs to a CUDA library that comes with a whole toolkit only: build in the leg's image "
+            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
             "(--container auto), or move the kernel to the stable ABI"
         )
-    return "the command can be run again by hand in the work directory"
+    return "run the command again in the work directory to reproduce it"

@@ -129,7 +129,7 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
     archs = component_archs(component, compute, arch_tables(request.variant.archs_since or OLDEST))
     if not archs:
         wanted = ", ".join(asked or ()) or "no archs"
-        raise refused("KCI508", f"kernel.{label} asks for {wanted}, and {toolkit} {compute} can build none of it")
+        raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
     return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
 
 
@@ -141,7 +141,7 @@ def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
 def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
-            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which a build file cannot carry")
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
     number = first
@@ -175,7 +175,7 @@ def _language(origin: _Origin, entry: str) -> Language | None:
         return Language.CXX
     if ending in _DEVICE_ENDINGS.get(origin.device, ()):
         return origin.device
-    where = "for a component of another backend" if ending in HIP_ENDINGS else "that kci has no compiler for"
+    where = "for a component of another backend" if ending in HIP_ENDINGS else "for which kci has no compiler"
     raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 
 

@@ -33,9 +33,13 @@ COMMANDS = {
     "verify": "a tree, variant or kernel against the requirements",
     "compat": "expected against published variants",
     "catalog": "the toolchain data",
-    "explain": "what a rule means and how to mend it",
+    "explain": "what a rule means and how to fix it",
 }
 """Every command, in the order of the help page, with its one line there."""
+
+
+class _ReaderGoneError(Exception):
+    """Whoever read the answer has closed the pipe."""
 
 
 class Options:
@@ -87,6 +91,13 @@ class _Commands(click.Group):
         command: click.Command = importlib.import_module(f"kci.cli.{cmd_name}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command; a reader that has gone (`kci explain | head`) is no failure, as click would have it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGoneError from None
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
             return super().resolve_command(ctx, args)
@@ -126,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         code = 130
-    except BrokenPipeError:  # `kci matrix | head`
+    except (BrokenPipeError, _ReaderGoneError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:  # a full disk, a directory that cannot be written

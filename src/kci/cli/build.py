@@ -32,7 +32,7 @@ from kci.tree.leg_record import artifact_name
 @CATALOG
 @click.option("--unique-id", help="In place of the id derived from the sources.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
-@click.option("--jobs", type=click.IntRange(1), help="Compilers that may run side by side.")
+@click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj

@@ -135,6 +135,6 @@ def _summary(plan: Plan, made: Estimate) -> str:
     matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
     free = f", {made.unpriced} legs without a known price" if made.unpriced else ""
     return (
-        f"{made.legs} legs{matrices}, about {made.minutes} machine minutes; {money(made.costs)} at the prices of "
-        f"{made.prices_as_of}{free}; {made.wall_minutes} minutes on the clock in {made.waves} waves"
+        f"{made.legs} legs{matrices}, about {made.minutes} runner minutes; {money(made.costs)} at the prices of "
+        f"{made.prices_as_of}{free}; {made.wall_minutes} wall-clock minutes in {made.waves} waves"
     )

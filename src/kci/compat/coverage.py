@@ -19,7 +19,7 @@ class Coverage(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
     """In the matrix, and not in the tree: users with that toolchain find nothing to load."""
     other: tuple[str, ...]
-    """In the tree, and not in the matrix: left from an older window, and harmless to a loader."""
+    """In the tree, and not in the matrix: left from an older supported range, and harmless to a loader."""
 
 
 def coverage(kernel: KernelMatrix, tree: Path) -> Coverage:

@@ -25,9 +25,9 @@ def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
         The kernels, sorted by directory; a kernel's directory is given as `REV:PATH`.
 
     Raises:
-        UsageError: there is no such revision or path, or this is no repository.
+        UsageError: there is no such revision or path, or this is not a repository.
         FindingsError: a build.toml there is not valid.
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
     """
     revision, _, path = spec.partition(":")
     directory = directory or Path()
@@ -56,10 +56,10 @@ def resolve_commit(revision: str, directory: Path) -> str:
 
     Raises:
         UsageError: the text names no commit of the repository.
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
     """
     if not revision or revision.startswith("-") or any(not char.isprintable() for char in revision):
-        raise UsageError(f"{revision!r} is no revision", hint="name a branch, a tag or a commit, as in main:kernels")
+        raise UsageError(f"{revision!r} is not a revision", hint="name a branch, a tag or a commit, as in main:kernels")
     found = run_git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if found is None:
         hint = "fetch it first; a shallow clone has only the newest commits"
@@ -88,7 +88,7 @@ def _from_top(path: str, directory: Path) -> str:
         path = posixpath.join(os.fsdecode(prefix or b"").strip("\n"), path)
     path = posixpath.normpath(path) if path else "."
     if path == ".." or path.startswith(("../", "/")):
-        raise UsageError(f"{path!r} lies outside of the repository", hint="name a path below its top")
+        raise UsageError(f"{path!r} is outside of the repository", hint="name a path below its top")
     if path == BUILD_TOML or path.endswith(f"/{BUILD_TOML}"):
         path = posixpath.dirname(path)
     return "" if path == "." else path

@@ -1,4 +1,4 @@
-"""kci.toml: how and where one repository wants its kernels built. Optional, and so is every key in it.
+"""kci.toml: how and where a repository builds its kernels. Optional, and so is every key in it.
 
 The file lies at the root of the repository: the nearest directory at or above a kernel that has a `.git`. Outside of a
 repository the nearest kci.toml at or above the kernel counts, up to the border of the file system, and only if it
@@ -7,7 +7,6 @@ belongs to the user or to root: a file that somebody else left in a shared direc
 
 from __future__ import annotations
 
-import enum
 import os
 import sys
 from collections.abc import Sequence
@@ -20,34 +19,15 @@ from msgspec import field
 from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlay_tables import KernelOverlay
-from kci.config.values import Backend
+from kci.config.values import SYSTEMS, Backend, System, Tier
 from kci.diagnostics import Diagnostic, finding
 from kci.suggest import one_of, suggestion
 
 KCI_TOML = "kci.toml"
 
 
-class System(enum.StrEnum):
-    """An operating system on a processor, as variant names carry it."""
-
-    AARCH64_DARWIN = "aarch64-darwin"
-    AARCH64_LINUX = "aarch64-linux"
-    AARCH64_WINDOWS = "aarch64-windows"
-    X86_64_LINUX = "x86_64-linux"
-    X86_64_WINDOWS = "x86_64-windows"
-
-
-class BaseTier(enum.StrEnum):
-    """A tier that kci knows; a tier of one's own narrows one of them."""
-
-    PR = "pr"
-    RELEASE = "release"
-    COMPAT = "compat"
-    ALL = "all"
-
-
 class Machine(Table, frozen=True):
-    """A kind of machine that takes jobs. Keys that are left out keep their default."""
+    """A kind of runner. Keys that are left out keep their default."""
 
     labels: tuple[str, ...] | None = None
     """The labels of `runs-on`; all have to match."""
@@ -60,7 +40,7 @@ class Machine(Table, frozen=True):
     currency: str | None = None
     """Three letters, such as USD."""
     pool_size: Unsigned | None = None
-    """How many such machines there are; no more jobs than that run side by side."""
+    """How many such runners there are; no more jobs than that run in parallel."""
 
 
 class Machines(Table, frozen=True):
@@ -118,7 +98,7 @@ class Limit(Table, frozen=True):
     backend: Backend | None = None
     """Without it, every backend."""
     max_jobs: Unsigned | None = None
-    """How many compilers run side by side in one leg."""
+    """How many compilers run in parallel in one leg."""
     cores: Unsigned | None = None
     """How many threads each of them may use."""
     timeout_minutes: Unsigned | None = None
@@ -126,9 +106,9 @@ class Limit(Table, frozen=True):
 
 
 class UserTier(Table, frozen=True):
-    """A tier of one's own: what a base tier builds, narrowed. Different keys narrow, entries of one list widen."""
+    """A custom tier: what its base tier builds, narrowed. Different keys narrow, entries of one list widen."""
 
-    base: BaseTier = BaseTier.RELEASE
+    base: Tier = Tier.RELEASE
     backends: tuple[Backend, ...] = ()
     systems: tuple[System, ...] = ()
     only: tuple[str, ...] = ()
@@ -136,7 +116,7 @@ class UserTier(Table, frozen=True):
     where: str | None = None
     """An expression, such as `cuda >= 13.0 and torch == newest`; see docs/filters.md."""
     pairwise: bool = False
-    """Thin it to a part in which every pair of torch, compute version and system of the whole occurs."""
+    """Select a subset in which every pair of torch, compute version and system still occurs."""
 
 
 class PullRequest(Table, frozen=True):
@@ -163,7 +143,7 @@ class Publish(Table, frozen=True):
 
 
 class ActionPin(Table, frozen=True):
-    """The commit that an action is pinned to, and the version that a comment names beside it."""
+    """The commit that an action is pinned to, and the version that its comment names."""
 
     sha: str
     version: str = ""
@@ -185,7 +165,7 @@ class LintSettings(Table, frozen=True):
 
 
 class Settings(Table, frozen=True):
-    """A whole kci.toml."""
+    """A complete kci.toml."""
 
     runners: MachinesByBackend = MachinesByBackend()
     images: Images = Images()
@@ -214,7 +194,7 @@ class FoundSettings(msgspec.Struct, frozen=True):
 
     @property
     def catalog(self) -> str | None:
-        """What to load the catalog from: an edition's name, or the path of a file beside kci.toml."""
+        """What to load the catalog from: an edition's name, or the path of a file relative to kci.toml."""
         chosen = self.settings.catalog
         if chosen is None or not ("/" in chosen or chosen.endswith(".toml")):
             return chosen
@@ -277,12 +257,12 @@ def locate(directory: Path) -> tuple[Path, Path | None]:
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether a file belongs to this user or to root. On Windows nobody can tell, so that no such file counts."""
+    """Whether a file belongs to this user or to root. Unknown on Windows, where no such file is used."""
     return sys.platform != "win32" and file.stat().st_uid in (0, os.getuid())
 
 
 def _shown(path: Path) -> str:
-    """A path as a person would write it from here."""
+    """A path relative to the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
 
@@ -300,7 +280,7 @@ def interpret_settings(document: Document) -> Settings:
     """Turn a parsed TOML file into settings.
 
     Raises:
-        FindingsError: it is no valid kci.toml; it carries every diagnostic.
+        FindingsError: it is not a valid kci.toml; it carries every diagnostic.
     """
     try:
         return msgspec.convert(document.data, Settings, dec_hook=decode_value)
@@ -312,11 +292,10 @@ def interpret_settings(document: Document) -> Settings:
         problems = [item for item in explain(document, document.data, Settings) if (item.line, item.column) not in told]
         problems = sorted(misplaced + problems, key=lambda item: (item.line, item.column, item.rule))
         if not problems:
-            problems = [finding("KCI103", "the file does not have the shape of a kci.toml", path=document.path)]
+            problems = [finding("KCI103", "the file does not have the structure of a kci.toml", path=document.path)]
         raise refuse(*problems) from None
 
 
-_SYSTEMS = [str(system) for system in System]
 _PLACES = [*MachinesByBackend.__struct_encode_fields__]
 _MACHINE_KEYS = [*Machine.__struct_encode_fields__]
 
@@ -328,9 +307,9 @@ def _misplaced_machines(document: Document) -> list[Diagnostic]:
         by_backend = document.data.get(table)
         for backend, by_system in by_backend.items() if isinstance(by_backend, dict) else ():
             span = document.key_span((table, backend)) if backend not in _PLACES else None
-            if backend in _SYSTEMS or backend in _MACHINE_KEYS:
-                message = f"`{table}.{backend}` names no backend"
-                example = backend if backend in _SYSTEMS else "x86_64-linux"
+            if backend in SYSTEMS or backend in _MACHINE_KEYS:
+                message = f"`{table}.{backend}` does not name a backend"
+                example = backend if backend in SYSTEMS else "x86_64-linux"
                 hint = f"write `[{table}.any.{example}]`, or a backend in place of `any`"
                 found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
             elif backend not in _PLACES:
@@ -345,14 +324,14 @@ def _misplaced_machines(document: Document) -> list[Diagnostic]:
 def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) -> list[Diagnostic]:
     found = []
     for system in by_system if isinstance(by_system, dict) else ():
-        span = document.key_span((table, backend, system)) if system not in _SYSTEMS else None
+        span = document.key_span((table, backend, system)) if system not in SYSTEMS else None
         if system in _MACHINE_KEYS:
-            message = f"`{system}` stands in `[{table}.{backend}]`, which names no system"
-            hint = f"write it in `[{table}.{backend}.x86_64-linux]`, or the system that it is for"
+            message = f"`{system}` is in `[{table}.{backend}]`, which does not name a system"
+            hint = f"write it in `[{table}.{backend}.x86_64-linux]`, or in the table of its system"
             found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
-        elif system not in _SYSTEMS:
+        elif system not in SYSTEMS:
             message = f"`{system[:60]}` is not a system"
-            hint = suggestion(system, _SYSTEMS) or one_of(_SYSTEMS)
+            hint = suggestion(system, SYSTEMS) or one_of(SYSTEMS)
             found.append(finding("KCI320", message, hint=hint, path=document.path, span=span))
     return found
 

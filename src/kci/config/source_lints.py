@@ -1,7 +1,7 @@
 """Lints of the files that a build.toml names: are they there, inside the kernel, and all that a build needs.
 
-The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header that happens
-to lie beside a source is not enough (docs/format.md#visible-files).
+The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header in the
+directory of a source is not enough (docs/format.md#visible-files).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SCANNED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hip", ".h
 
 
 class _Source(NamedTuple):
-    """One entry of a `src` list: where it stands, its text, and where its quoted includes are looked for."""
+    """One entry of a `src` list: its place, its text, and where its quoted includes are looked for."""
 
     place: KeyPath
     text: str
@@ -87,7 +87,9 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
             yield at_value(kernel, source.place, "KCI136", f"{source.text[:100]!r} does not exist", hint)
     if missing > MAX_MISSING:
         message = f"{missing - MAX_MISSING} more sources do not exist"
-        yield finding("KCI136", message, path=kernel.document.path, hint="are they generated, or is this a part only?")
+        yield finding(
+            "KCI136", message, path=kernel.document.path, hint="are they generated, or is the checkout incomplete?"
+        )
 
 
 def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:

@@ -25,7 +25,32 @@ class Backend(enum.StrEnum):
     XPU = "xpu"
 
 
-SYSTEMS = ("aarch64-darwin", "aarch64-linux", "aarch64-windows", "x86_64-linux", "x86_64-windows")
+class System(enum.StrEnum):
+    """An operating system on a processor, as variant names carry it."""
+
+    AARCH64_DARWIN = "aarch64-darwin"
+    AARCH64_LINUX = "aarch64-linux"
+    AARCH64_WINDOWS = "aarch64-windows"
+    X86_64_LINUX = "x86_64-linux"
+    X86_64_WINDOWS = "x86_64-windows"
+
+
+SYSTEMS = tuple(str(system) for system in System)
+
+
+class Tier(enum.StrEnum):
+    """How much to build."""
+
+    PR = "pr"
+    """One variant per backend and system: newest torch, oldest compute version."""
+    RELEASE = "release"
+    """All that users load."""
+    COMPAT = "compat"
+    """Rows outside the supported torch range."""
+    ALL = "all"
+    """Release and compat, and the rows that are not bundled."""
+
+
 """Every system that a variant name can carry."""
 
 
@@ -58,7 +83,7 @@ class Version(tuple[int, ...]):
         """Read a version.
 
         Raises:
-            ValueError: the text is empty or a part of it is no unsigned integer.
+            ValueError: the text is empty or a part of it is not an unsigned integer.
         """
         stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")

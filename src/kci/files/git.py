@@ -42,12 +42,12 @@ def run_git(directory: Path, *arguments: str) -> bytes | None:
         arguments: a command that only reads. What a user typed must come after `--end-of-options` or `--`.
 
     Raises:
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
         GitRefusedError: see there. Going on would silently take the repository for none.
     """
     git = shutil.which("git")
     if git is None:
-        raise MissingToolError("git is not on this machine", hint="install git")
+        raise MissingToolError("git is not installed on this machine", hint="install git")
     environment = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | _QUIET
     options = [part for setting in _HARMLESS for part in ("-c", setting)]
     command = [git, *options, "-C", str(directory), *arguments]

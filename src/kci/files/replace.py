@@ -1,6 +1,6 @@
-"""The one way in which kci replaces a directory or a file: whole, in one step, and whatever happens to the process.
+"""Atomic replacement of a directory or a file: complete or not at all, even if the process is killed.
 
-Beside the target, and only while its lock is held, stand `.kci-<name>.new` (what is being made) and, where the system
+Next to the target, and only while its lock is held, are `.kci-<name>.new` (what is being made) and, where the system
 cannot exchange two directories in one step, `.kci-<name>.old`. The lock ends with its process, so whoever gets it next
 knows that these names are leftovers: an old directory whose target is gone is put back, everything else is removed.
 """
@@ -49,7 +49,7 @@ class Replacement:
             raise FindingsError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
 
     def _swap(self) -> None:
-        """Two renames; `recover` mends what a death between them leaves."""
+        """Two renames; `recover` cleans up if the process is killed between them."""
         old = beside(self.target, "old")
         self.target.rename(old)
         try:
@@ -71,7 +71,7 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
         log: takes lines about waiting and about leftovers of a process that died.
 
     Raises:
-        FindingsError: nothing can be written beside the target.
+        FindingsError: nothing can be written next to the target.
     """
     target = target.absolute()
     try:
@@ -100,17 +100,17 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def recover(target: Path, log: Log) -> None:
-    """Mend what a dead process left beside a target; the caller holds its lock."""
+    """Clean up what a killed process left next to a target; the caller holds its lock."""
     old, new = beside(target, "old"), beside(target, "new")
     if os.path.lexists(old):
         if os.path.lexists(target):
             _remove(old)
         else:
             old.rename(target)
-            log(f"{target} was put back: a kci that died had moved it aside")
+            log(f"{target} was restored: a kci process that was killed had moved it")
     if os.path.lexists(new):
         _remove(new)
-        log(f"removed what a kci that died left beside {target}")
+        log(f"removed what a kci process that was killed left next to {target}")
 
 
 def _remove(path: Path) -> None:

@@ -13,7 +13,7 @@ from kci.errors import FindingsError
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry below a directory that is no directory itself."""
+    """One entry below a directory that is not itself a directory."""
 
     name: str
     """Path relative to the directory, with `/`."""

@@ -62,7 +62,7 @@ def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tup
 
     An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the others.
     Each base that is left picks the largest plain entry not above it, of the same major version unless that entry
-    asked for PTX. Entries therefore need not be in the list literally, and a plain entry beside its suffixed twin
+    asked for PTX. Entries therefore need not be in the list literally, and a plain entry next to its suffixed form
     disappears.
 
     Args:

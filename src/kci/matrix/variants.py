@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-import enum
-
 import msgspec
 
 from kci.matrix.names import Kind
-
-
-class Tier(enum.StrEnum):
-    """How much to build."""
-
-    PR = "pr"
-    """One variant per backend and system: newest torch, oldest compute version."""
-    RELEASE = "release"
-    """All that users load."""
-    COMPAT = "compat"
-    """Rows beside the catalog's supported window."""
-    ALL = "all"
-    """Release and compat, and the rows that are not bundled."""
 
 
 class Variant(msgspec.Struct, frozen=True):

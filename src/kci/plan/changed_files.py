@@ -37,10 +37,10 @@ def changes_since(directory: Path, base: str) -> Changes:
         FindingsError: it is no repository, there is no such base, or its history is not here (KCI312).
     """
     if base.startswith("-"):
-        raise _no_base(f"{base!r} is no revision", "name a branch, a tag or a commit")
+        raise _no_base(f"{base!r} is not a revision", "name a branch, a tag or a commit")
     top = _git(directory, "rev-parse", "--show-toplevel")
     if top is None:
-        raise _no_base(f"{directory} is in no git repository", "--affected needs one; plan without it")
+        raise _no_base(f"{directory} is not in a git repository", "--affected needs one; plan without it")
     root = Path(os.fsdecode(top.rstrip(b"\n")))
     commit = _text(_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}"))
     if commit is None:

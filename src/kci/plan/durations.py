@@ -82,7 +82,7 @@ def read_durations(path: Path) -> tuple[Duration, ...]:
     except OSError as error:
         raise _refused(f"cannot read {path}: {error.strerror}", path) from error
     except (ValueError, RecursionError) as error:
-        raise _refused(f"{path} is no file of recorded durations: {error}", path) from error
+        raise _refused(f"{path} is not a file of recorded durations: {error}", path) from error
     return read.durations
 
 
@@ -94,5 +94,5 @@ def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:
 
 
 def _refused(message: str, path: Path) -> FindingsError:
-    hint = "remove the file; the plan then goes by kci's own estimates"
+    hint = "remove the file; the plan then uses kci's estimates"
     return FindingsError(message, hint=hint, diagnostics=[finding("KCI311", message, hint=hint, path=str(path))])

@@ -50,7 +50,7 @@ def shard_count(keys: Sequence[str]) -> int:
     for count in range(max(2, -(-len(keys) // SLACK)), MAX_SHARDS + 1):
         if max(_sizes(keys, count)) <= MAX_MATRIX:
             return count
-    raise _too_many(f"{len(keys)} legs, more than {MAX_SHARDS} matrices of {MAX_MATRIX} jobs hold")
+    raise _too_many(f"{len(keys)} legs, more than {MAX_SHARDS} matrices of {MAX_MATRIX} jobs can hold")
 
 
 def assign(legs: Iterable[Leg], count: int | None = None) -> tuple[list[Leg], int]:

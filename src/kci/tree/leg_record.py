@@ -1,4 +1,4 @@
-"""`leg.json`: what one leg says about the variant that it hands over. It is the first member of an artifact."""
+"""`leg.json`: what one leg says about the variant that it built. It is the first member of an artifact."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def merge(
     Raises:
         UsageError: a path does not exist, or `kernel` is in neither plan nor artifacts.
         FindingsError: planned variants are missing, others are not planned, artifacts conflict or are damaged, or
-            `into` is no tree.
+            `into` is not a tree.
         UnsafeError: an artifact is unsafe to unpack.
     """
     sources = find_sources(artifacts, skip=into)
@@ -274,7 +274,7 @@ def _missing(manifest: Manifest) -> list[Diagnostic]:
         finding(
             "KCI606",
             f"{manifest.kernel}: the planned variant {name} "
-            + ("is there from another source only" if name in there else "is in no artifact"),
+            + ("exists only from another source" if name in there else "is in no artifact"),
         )
         for name in manifest.missing
     ]

@@ -42,7 +42,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
         MissingToolError: `.tar.zst` without the zstandard package.
     """
     if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(f"{out_file} is no artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")
+        raise UsageError(f"{out_file} is not an artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = packable(variant_dir)

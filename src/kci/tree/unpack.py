@@ -28,7 +28,7 @@ def read_leg(artifact: Path) -> LegRecord:
 
     Raises:
         UnsafeError: the first member is not a plain file.
-        FindingsError: the file is no artifact, truncated or corrupt.
+        FindingsError: the file is not an artifact, truncated or corrupt.
         MissingToolError: `.tar.zst` without the zstandard package.
     """
     with _opened(artifact) as archive:
@@ -62,7 +62,7 @@ def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path]:
         _check(artifact, leg, variant_dir)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
-            raise FindingsError(f"{target} is there already", hint="unpack into another directory")
+            raise FindingsError(f"{target} already exists", hint="unpack into another directory")
         variant_dir.rename(target)
     return leg, target
 
@@ -73,7 +73,7 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
     where = str(artifact)
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
-        raise tree_error("KCI604", f"{artifact} is no artifact: its name does not end with {ends}", path=where)
+        raise tree_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", path=where)
     if not artifact.is_file():
         raise tree_error("KCI604", f"{artifact} is not a file", path=where)
     try:
@@ -96,7 +96,7 @@ def _refuse(artifact: Path, error: RefusedError) -> NoReturn:
     message = f"{artifact} is not safe to unpack: the member {error.member!r}: {error.reason}"
     raise UnsafeError(
         message,
-        hint="kci pack makes no such archive; find out where it comes from",
+        hint="kci pack never creates such an archive; find out where it comes from",
         diagnostics=[finding("KCI605", message, path=str(artifact))],
     )
 
@@ -113,7 +113,7 @@ def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRe
     first = next(members, None)
     if first is None or first.name != LEG_NAME or first.directory:
         shown = "nothing" if first is None else repr(first.name)
-        message = f"{artifact} is no artifact: it starts with {shown}, not {LEG_NAME}"
+        message = f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}"
         raise tree_error("KCI604", message, path=str(artifact))
     if first.size > LIMITS.leg:
         raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")

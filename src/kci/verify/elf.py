@@ -103,7 +103,7 @@ def _read(elf: Any) -> Elf:
     sections = {section.name: section for section in elf.iter_sections()}
     missing = [name for name in (".dynsym", ".dynstr", ".dynamic") if name not in sections]
     if missing:
-        raise ElfError(f"it has no section {missing[0]}, without which nothing can be said about it")
+        raise ElfError(f"it has no section {missing[0]}, so it cannot be checked")
 
     def content(name: str) -> bytes:
         return _content(sections[name], elf.stream) if name in sections else b""

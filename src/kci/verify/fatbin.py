@@ -138,7 +138,7 @@ def _next_bundle(data: bytes, start: int) -> int:
 def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
     """The architectures of a bundle of which at least the head is given, and where its last code object ends."""
     if not bundle.startswith(_HIP_MAGIC):
-        raise FatbinError("a bundle does not start like one")
+        raise FatbinError("a bundle has no bundle header")
     position = len(_HIP_MAGIC)
     (count,) = _unpack(_COUNT, bundle, position)
     if count > _MAX_TARGETS:
@@ -179,7 +179,7 @@ def _inflated(data: bytes, method: int) -> bytes:
         try:
             return zlib.decompressobj().decompress(data, _MAX_HEAD)
         except zlib.error as error:
-            raise FatbinError(f"a compressed bundle cannot be undone: {error}") from error
+            raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
     if method != _ZSTD:
         raise CompressedError(f"the compression method {method} is not known")
     try:
@@ -191,7 +191,7 @@ def _inflated(data: bytes, method: int) -> bytes:
             head: bytes = reader.read(_MAX_HEAD)
             return head
     except module.ZstdError as error:
-        raise FatbinError(f"a compressed bundle cannot be undone: {error}") from error
+        raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
 
 
 _GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")

@@ -38,9 +38,7 @@ def _nested(variant: VariantDir, names: set[str]) -> Iterator[Diagnostic]:
         return
     package = python_name(variant.metadata.name)
     if (variant.path / package).is_dir() or f"{package}.py" in names:
-        yield finding(
-            "KCI703", f"the package holds an entry called {package}, as it is called itself", path=variant.shown
-        )
+        yield finding("KCI703", f"the package holds an entry with its own name, {package}", path=variant.shown)
 
 
 def check_tree(tree: Path, shown: str) -> Iterator[Diagnostic]:
@@ -52,7 +50,7 @@ def check_tree(tree: Path, shown: str) -> Iterator[Diagnostic]:
         elif holds_variants(entry):
             yield finding("KCI704", "the variants in it lie one directory too deep", path=path)
         elif not looks_like_variant(entry) and entry.name not in KEPT_AT_TOP:
-            yield finding("KCI707", f"{entry.name} does not belong into a tree", path=path)
+            yield finding("KCI707", f"{entry.name} does not belong in a tree", path=path)
 
 
 def holds_variants(path: Path) -> bool:

@@ -61,7 +61,7 @@ def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
         return
     expected = module_file(variant, metadata)
     if not any(item.name == expected for item in variant.files):
-        yield finding("KCI716", f"the native module {expected} is not there", path=variant.shown)
+        yield finding("KCI716", f"the native module {expected} is missing", path=variant.shown)
 
 
 def module_file(variant: VariantDir, metadata: Metadata) -> str:
@@ -108,9 +108,9 @@ def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterato
     listed = {entry.variant: entry for entry in manifest.present}
     there = {variant.path.name: variant for variant in variants}
     for name in sorted(listed.keys() - there.keys()):
-        yield finding("KCI718", f"the manifest lists {name}, which is not there", path=where)
+        yield finding("KCI718", f"the manifest lists {name}, which does not exist", path=where)
     for name in sorted(there.keys() - listed.keys()):
-        yield finding("KCI718", f"{name} is there and not in the manifest", path=where)
+        yield finding("KCI718", f"{name} exists and is not in the manifest", path=where)
     for name in manifest.missing:
         yield finding("KCI721", f"the planned variant {name} is missing", path=where)
     for name in sorted(listed.keys() & there.keys()):

@@ -102,7 +102,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         and not symbol_explained(symbol.name, groups)
     ]
     if unexplained:
-        message = f"it leaves open, without a version: {_listed(unexplained)}"
+        message = f"undefined symbols without a version: {_listed(unexplained)}"
         yield finding("KCI746", message, path=where)
 
 

@@ -121,7 +121,7 @@ def _imports(tree: ast.Module, shown: str, package: Package) -> Iterator[Diagnos
             assert isinstance(node, ast.stmt)  # noqa: S101  - imports are statements
             hint = f"import relatively: `from .{module.partition('.')[2]} import ...`" if top == package.name else ""
             rule = "KCI771" if at_load else "KCI773"
-            yield finding(rule, f"it imports {module}, which nobody declares", hint=hint, path=shown, span=_span(node))
+            yield finding(rule, f"it imports {module}, which is not declared", hint=hint, path=shown, span=_span(node))
 
 
 def _imported(node: ast.AST) -> list[str]:

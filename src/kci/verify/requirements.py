@@ -53,7 +53,7 @@ def _require_rules(names: Sequence[str]) -> None:
     for name in names:
         if not name or not any(rule.startswith(name) for rule in rules()):
             raise UsageError(
-                f"there is no rule {name!r}", hint="a rule is called KCI742; KCI74 stands for all of KCI74x"
+                f"there is no rule {name!r}", hint="a rule has an id such as KCI742; KCI74 means all of KCI74x"
             )
 
 

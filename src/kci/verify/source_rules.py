@@ -32,7 +32,7 @@ def check_sources(kernel_dir: Path, shown: str) -> Iterator[Diagnostic]:
         yield finding("KCI774", f"there is no {relative}/__init__.py", path=where)
         return
     if (root / name).exists() or (root / f"{name}.py").exists():
-        yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
+        yield finding("KCI703", f"the package holds an entry with its own name, {name}", path=where)
     package = package_of(build.name, _depends(build), tvm_ffi=tvm_ffi)
     for item in walk(root):
         if item.regular and item.name.endswith(".py") and not is_bytecode(item.name):

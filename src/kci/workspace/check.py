@@ -13,8 +13,8 @@ from kci.config.discover import find_kernels
 from kci.config.file_lints import in_file_order, lint_file
 from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.settings import FoundSettings, find_settings, locate
-from kci.config.silence import apply_comments, apply_settings
 from kci.config.source_lints import lint_sources, source_escapes
+from kci.config.suppression import apply_comments, apply_settings
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError
 from kci.matrix.kernel_lints import lint_matrix
@@ -31,7 +31,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None) -> Checked:
-    """Read and lint kernels and the kci.toml that holds for them. Silenced findings are left out.
+    """Read and lint kernels and the kci.toml that holds for them. Suppressed findings are left out.
 
     Args:
         arguments: directories with a build.toml, or with kernels below them; the working directory by default.
@@ -54,7 +54,7 @@ def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None) -> 
 
 
 def lint_kernel(kernel: Kernel, catalog: Catalog, directory: Path | None) -> list[Diagnostic]:
-    """Every finding about a kernel that was read, those of reading included, without the silenced ones.
+    """Every finding about a kernel that was read, those of reading included, without the suppressed ones.
 
     Args:
         kernel: the kernel.

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kci.config.values import Backend
+from kci.config.values import Backend, Tier
 from kci.errors import UsageError
 from kci.matrix.names import SYSTEMS
 from kci.matrix.selection import Narrow
-from kci.matrix.variants import Tier
 from kci.suggest import nearest
 
 BACKENDS = tuple(str(backend) for backend in Backend)

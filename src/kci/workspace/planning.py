@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from kci.config.reader import Kernel
+from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
-from kci.matrix.variants import KernelMatrix, Matrix, Tier
+from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate
 from kci.plan.changed_files import clean_commit
@@ -127,7 +128,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 def _refuse_faulty(workspace: Workspace) -> None:
     found = [item for kernel in workspace.kernels for item in kernel_errors(workspace, kernel)]
     if found:
-        hint = "mend them, or name other kernels; `kci check` shows all that is said about them"
+        hint = "fix them, or name other kernels; `kci check` lists all findings"
         raise FindingsError(f"nothing is planned: {found[0].message}", hint=hint, diagnostics=found)
 
 

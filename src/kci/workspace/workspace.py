@@ -18,11 +18,12 @@ from kci.catalog.rows import Catalog, load_catalog
 from kci.config.discover import find_kernels, read_kernels
 from kci.config.reader import Kernel
 from kci.config.settings import FoundSettings, settings_for
+from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError
 from kci.matrix.names import this_system
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
-from kci.matrix.variants import Matrix, Tier, Variant
+from kci.matrix.variants import Matrix, Variant
 from kci.suggest import nearest, suggestion
 from kci.workspace.choice import BACKENDS, Choice
 
@@ -156,7 +157,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             near = suggestion(glob, known) or suggestion(glob.casefold(), known)
             hints.append(near or _matching_part(glob, known))
         shown = next(filter(None, hints), "")
-        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty takes nothing for an answer"
+        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
 
     def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
         """The variant that a name stands for.
@@ -187,7 +188,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             suggestion(name, known) or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
         )
         where = f" in the tier {tier}" if tier is not None else ""
-        raise UsageError(f"{name[:120]!r} is no variant of {kernel.build.name}{where}", hint=hint)
+        raise UsageError(f"{name[:120]!r} is not a variant of {kernel.build.name}{where}", hint=hint)
 
 
 def _matching_part(glob: str, known: Sequence[str]) -> str:
