@@ -153,11 +153,20 @@ def _narrowed(workspace: Workspace, matrix: Matrix, choice: Choice, base: str) -
     return only_affected(matrix, workspace.kernels, base, select, catalog)
 
 
+def today_fingerprints(workspace: Workspace, matrix: Matrix, *, container: bool = True) -> dict[tuple[str, str], str]:
+    """What each variant of a matrix would be built from today, by kernel and variant name.
+
+    Raises:
+        FindingsError: a source cannot be read.
+    """
+    return fingerprints(workspace.kernels, matrix, workspace.runners, container=container)
+
+
 def _with_fingerprints(
     options: PlanOptions, workspace: Workspace, matrix: Matrix, trees: tuple[Path, ...]
 ) -> PlanOptions:
     known = published(trees)
-    prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container)
+    prints = today_fingerprints(workspace, matrix, container=options.container)
     commit = clean_commit(Path(workspace.kernels[0].directory)) if workspace.kernels else None
     return msgspec.structs.replace(options, fingerprints=prints, skip=already(prints, known), commit=commit)
 
