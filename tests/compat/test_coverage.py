@@ -251,6 +251,7 @@ class RecordedHub:
         return listed
 
     def hf_hub_download(self, repo_id: str, path: str, **asked: Any) -> str:
+        assert (repo_id, asked["revision"]) == ("acme/some-kernel", "v1")
         self.downloaded.append(path)
         return str(self.root / path)
 
@@ -336,7 +337,7 @@ def test_the_command_that_is_shown_closes_the_gap(tmp_path: Path, monkeypatch: p
 def test_the_command_compares_fingerprints_where_the_manifest_has_them(tmp_path: Path) -> None:
     tree = tree_with(written(tmp_path) / "build", "torch-cpu")
     plan = json.loads(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
-    (today,) = plan["legs"][0]["fingerprints"].values()
+    (today,) = plan["kernels"][0]["fingerprints"].values()
     for fingerprint, code in ((today, 0), ("0" * len(today), 1)):
         entry = Present("torch-cpu", "x", "cpu", Origin("a"), fingerprint=fingerprint)
         (tree / MANIFEST_NAME).write_bytes(encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True)))
