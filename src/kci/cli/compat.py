@@ -1,4 +1,4 @@
-"""`kci compat`: expected against published variants."""
+"""`kci compat`: expected against published variants, the history of scheduled runs, decisions about issues."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import Any
 import click
 
 from kci.cli import CommandGroup, Options
-from kci.cli._output import table, to_json
+from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.compat.coverage import CoverageState, coverage
 from kci.compat.held import Holding, held_in
 from kci.config.reader import Kernel
-from kci.errors import UsageError
+from kci.config.settings import find_settings
+from kci.diagnostics import Severity
+from kci.errors import FindingsError, UsageError
 from kci.workspace.planning import today_fingerprints
 
 
 @click.group("compat", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """The scheduled side: what should be published against what is."""
+    """The scheduled side: what should be published against what is, results of scheduled runs, and what follows."""
 
 
 @command.command("coverage")
@@ -64,6 +66,58 @@ def show_coverage(
         unread = "" if found.digests_checked else "; no file was looked at"
         click.echo(f"{found.source}: {there} of {len(expected)} expected variants are there{unread}")
     return 1 if found.has_gaps else 0
+
+
+@command.command("record")
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--history", required=True, type=click.Path(path_type=Path), help="The directory of the history.")
+@click.pass_obj
+def record(options: Options, /, results: tuple[Path, ...], history: Path) -> int:
+    """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
+
+    A history only grows, and each call writes a file of its own: calls at once and branches of git get along.
+    """
+    from kci.compat.history import append, gather, read_results
+
+    found, problems = read_results(results)
+    runs, conflicts = gather(found)
+    try:
+        written = append(history, runs)
+    except OSError as error:
+        raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
+    print_diagnostics([*problems, *conflicts], quiet=options.quiet)
+    new = f"{len(written)} new file" + "s" * (len(written) != 1)
+    click.echo(f"{len(found)} results of {len({run.run for run in runs})} runs; {new} in {history}")
+    return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
+
+
+@command.command("decide")
+@click.option("--history", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
+@click.option("--dry-run", is_flag=True, help="Accepted for clarity: kci only ever prints what is to be done.")
+@click.pass_obj
+def show_decisions(options: Options, /, history: Path, output: str, dry_run: bool) -> int:
+    """Which issues to open, update and close after the last run of a history; kci.toml says who is told.
+
+    Nothing is done about them: the scheduled workflow does it, with no rights but those to issues.
+    """
+    from kci.compat.decide import decide
+    from kci.compat.history import read_history
+
+    del dry_run
+    runs, problems = read_history(history)
+    print_diagnostics(problems, quiet=options.quiet)
+    actions = decide(runs, find_settings(Path()).settings.schedule.issues)
+    if output == "json":
+        click.echo(to_json({"schema": 1, "run": runs[-1].run if runs else None, "actions": actions}))
+    else:
+        for action in actions:
+            told = f" (for {' '.join(action.tell)})" if action.tell else ""
+            click.echo(f"{action.kind} {action.id}: {action.title}{told}")
+            for leg in action.legs:
+                click.echo(f"    {leg}")
+        click.echo(f"{len(runs)} runs; {len(actions)} issues to change")
+    return 1 if problems else 0
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:
