@@ -14,7 +14,7 @@ import pytest
 
 from cli.runner import kci
 from kci.compat import history as history_module
-from kci.compat.history import LegResult, Outcome, append, gather, read_history, read_results
+from kci.compat.history import LegOutcome, LegResult, append, gather, read_history, read_results
 
 NOW = datetime(2026, 11, 21, 3, 17, tzinfo=UTC)
 VARIANT = "torch213-cxx11-cpu-x86_64-linux"
@@ -107,10 +107,10 @@ def test_the_same_result_twice_is_one(tmp_path: Path) -> None:
 def test_an_outage_is_no_failure() -> None:
     made = [LegResult(**failed(error="Could not resolve host: x", kernel=name)) for name in ("a", "b")]
     made = [
-        LegResult(1, NOW.isoformat(), item.kernel, VARIANT, "x86_64-linux", Outcome.FAILED, error=item.error)
+        LegResult(1, NOW.isoformat(), item.kernel, VARIANT, "x86_64-linux", LegOutcome.FAILED, error=item.error)
         for item in made
     ]
-    made.append(LegResult(1, NOW.isoformat(), "c", VARIANT, "x86_64-linux", Outcome.SKIPPED))
+    made.append(LegResult(1, NOW.isoformat(), "c", VARIANT, "x86_64-linux", LegOutcome.SKIPPED))
     (run,) = gather(made)[0]
     assert (len(run.passed), len(run.failed), len(run.unknown)) == (0, 0, 3)
 

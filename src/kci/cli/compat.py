@@ -75,7 +75,7 @@ def show_coverage(
 def record(options: Options, /, results: tuple[Path, ...], history: Path) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
-    A history only grows, and each call writes a file of its own: calls at once and branches of git get along.
+    A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
     """
     from kci.compat.history import append, gather, read_results
 

@@ -1,7 +1,7 @@
 """Which issues to open, update and close: a pure function of the history.
 
 One cause is one issue, however many kernels and legs have it. A leg joins after a number of failures in a row; an issue
-is closed when every leg in it has passed. What nobody knows (an outage, a skipped leg) changes nothing. A leg that
+is closed when every leg in it has passed. An unknown result (an outage, a skipped leg) changes nothing. A leg that
 keeps going back and forth is named as flaky instead of being opened and closed again and again.
 """
 

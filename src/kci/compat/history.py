@@ -32,7 +32,7 @@ Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{1,200}\Z")]
 _Optional = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,200}\Z")]
 
 
-class Outcome(enum.StrEnum):
+class LegOutcome(enum.StrEnum):
     """How a leg of a scheduled run ended."""
 
     PASSED = "passed"
@@ -43,7 +43,7 @@ class Outcome(enum.StrEnum):
 
 
 class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one leg of a scheduled run hands over: a small JSON file."""
+    """The result of one leg of a scheduled run: a small JSON file."""
 
     run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     """The number of the run; later runs have larger ones. Clocks differ, so the order is this and not the time."""
@@ -52,7 +52,7 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel: Word
     variant: Word
     system: Word
-    outcome: Outcome
+    outcome: LegOutcome
     torch: _Optional = ""
     """What it was tested with."""
     compute: _Optional = ""
@@ -102,7 +102,7 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     passed: tuple[str, ...] = ()
     failed: tuple[Failure, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Legs that an outage hit or that were skipped: nobody knows."""
+    """Legs that an outage hit or that were skipped: their state is unknown."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -159,15 +159,15 @@ def gather(results: Iterable[LegResult]) -> tuple[list[RecordedRun], list[Diagno
         if earlier is not None and earlier.outcome is not result.outcome:
             message = f"run {result.run}: {result.leg} has both {earlier.outcome} and {result.outcome}"
             problems.append(finding("KCI802", message, hint="the failure counts; do two jobs have the same leg?"))
-        if earlier is None or earlier.outcome is not Outcome.FAILED:
+        if earlier is None or earlier.outcome is not LegOutcome.FAILED:
             legs[result.leg] = result
     return [_recorded(list(legs.values())) for _, legs in sorted(groups.items())], problems
 
 
 def _recorded(results: list[LegResult]) -> RecordedRun:
     first = min(results, key=lambda item: item.at)
-    failed = [item for item in results if item.outcome is Outcome.FAILED and not is_outage(item.error)]
-    passed = sorted(item.leg for item in results if item.outcome is Outcome.PASSED)
+    failed = [item for item in results if item.outcome is LegOutcome.FAILED and not is_outage(item.error)]
+    passed = sorted(item.leg for item in results if item.outcome is LegOutcome.PASSED)
     known = {*passed, *(item.leg for item in failed)}
     return RecordedRun(
         run=first.run,
