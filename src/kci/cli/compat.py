@@ -16,7 +16,8 @@ from kci.config.reader import Kernel
 from kci.config.settings import find_settings
 from kci.diagnostics import Severity
 from kci.errors import FindingsError, UsageError
-from kci.workspace.planning import today_fingerprints
+from kci.tree.published_tree import read_published
+from kci.workspace.planning import still_current
 
 
 @click.group("compat", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,10 +50,12 @@ def show_coverage(
     read = workspace.only_kernel()
     holding = _on_hub(read, hub) if hub is not None else held_in(tree or Path(read.directory) / "build")
     matrix = workspace.matrix(take_choice(selection))
-    known = any(held.fingerprint for held in holding.variants)
-    prints = today_fingerprints(workspace, matrix) if known else {}
-    today = {variant: print_ for (name, variant), print_ in prints.items() if name == read.build.name}
-    found = coverage(matrix.kernels[0], holding, today)
+    recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
+    if recorded:
+        known, _ = read_published([holding.place])
+        current = still_current(workspace, matrix, known)
+        recorded -= {variant for name, variant in current if name == read.build.name}
+    found = coverage(matrix.kernels[0], holding, recorded)
     if output == "json":
         counts = {str(state): len(found.names(state)) for state in CoverageState}
         click.echo(to_json({"schema": 1, "coverage": found, "counts": counts}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import msgspec
 
@@ -61,20 +61,18 @@ class Coverage(msgspec.Struct, frozen=True):
 _GAPS = (CoverageState.MISSING, CoverageState.CORRUPT, CoverageState.STALE)
 
 
-def coverage(kernel: KernelMatrix, holding: Holding, fingerprints: Mapping[str, str] | None = None) -> Coverage:
+def coverage(kernel: KernelMatrix, holding: Holding, stale: Collection[str] = ()) -> Coverage:
     """Compare a kernel's matrix with what is published.
 
     Args:
         kernel: what is expected.
         holding: what is there; see `kci.compat.held` and `kci.compat.hub_listing`.
-        fingerprints: what each expected variant would be built from today, by name. A published one that was built from
-            something else is stale; without fingerprints on both sides nobody can tell.
+        stale: the variants that are known to have been built from something else than they would be today.
     """
     expected = {variant.name for variant in kernel.variants}
     there = {held.variant: held for held in holding.variants}
-    today = fingerprints or {}
     found = [
-        _covered(kernel, name, there.get(name), name in expected, today.get(name), holding)
+        _covered(kernel, name, there.get(name), name in expected, name in stale, holding)
         for name in expected | there.keys()
     ]
     order = list(CoverageState)
@@ -83,7 +81,7 @@ def coverage(kernel: KernelMatrix, holding: Holding, fingerprints: Mapping[str, 
 
 
 def _covered(
-    kernel: KernelMatrix, name: str, held: Held | None, expected: bool, today: str | None, holding: Holding
+    kernel: KernelMatrix, name: str, held: Held | None, expected: bool, outdated: bool, holding: Holding
 ) -> CoveredVariant:
     build = f"kci run {shlex.quote(kernel.path)} --only {shlex.quote(name)}"
     if holding.tree is not None:
@@ -102,7 +100,7 @@ def _covered(
     stale = ""
     if held.version not in (None, kernel.version):
         stale = f"it is of version {held.version}, build.toml has {kernel.version}"
-    elif today is not None and held.fingerprint is not None and today != held.fingerprint:
+    elif outdated:
         stale = "it was built from other sources, settings or toolchains than today's"
     state = CoverageState.STALE if stale else CoverageState.PRESENT
     return CoveredVariant(name, state, stale, held.signer, build if stale else "")

@@ -33,6 +33,8 @@ class Holding(msgspec.Struct, frozen=True):
 
     source: str
     variants: tuple[Held, ...]
+    place: Path = Path()
+    """The tree or manifest; unused for the Hub."""
     tree: Path | None = None
     """The directory, where there is one."""
     digests_checked: bool = True
@@ -76,7 +78,7 @@ def _tree(tree: Path) -> Holding:
         manifest = None  # `kci verify` says so; the files themselves are what counts here
     prints = {entry.variant: entry.fingerprint for entry in manifest.present} if manifest else {}
     variants = (_variant(directory, prints.get(directory.name)) for directory in variant_directories(tree))
-    return Holding(str(tree), tuple(variants), tree)
+    return Holding(str(tree), tuple(variants), tree, tree)
 
 
 def _variant(directory: Path, fingerprint: str | None) -> Held:
@@ -84,7 +86,7 @@ def _variant(directory: Path, fingerprint: str | None) -> Held:
     if directory.is_symlink() or not directory.is_dir():
         return Held(name, problem="it is a link or a file, not a directory")
     try:
-        metadata = read_sealed(directory)
+        metadata = read_sealed(directory).metadata
     except KciError as error:
         return Held(name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", ""))
     held = Held(name, metadata.name, metadata.version, fingerprint=fingerprint)
@@ -106,4 +108,4 @@ def _manifest(path: Path) -> Holding:
         Held(entry.variant, manifest.kernel, manifest.version, fingerprint=entry.fingerprint)
         for entry in manifest.present
     )
-    return Holding(str(path), tuple(variants), digests_checked=False)
+    return Holding(str(path), tuple(variants), path, digests_checked=False)

@@ -22,6 +22,7 @@ from kci.tree.depends import kernel_depends, kernels_minver, python_depends
 from kci.tree.digest import Digest, compute
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
+from kci.tree.strict_json import strict_object
 from kci.version import __version__
 
 FILE_NAME = "metadata.json"
@@ -67,6 +68,13 @@ class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
     kernel: GitRecord | None = None
 
 
+class KciRecord(msgspec.Struct, frozen=True):
+    """What kci adds for itself; readers pass over a key that they do not know."""
+
+    variant: str
+    """The name under which the variant was built: nothing else in the file says it, and a directory can be renamed."""
+
+
 class BackendRecord(msgspec.Struct, frozen=True):
     """The backend, and the GPU architectures that the variant holds code for."""
 
@@ -91,6 +99,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     backend: BackendRecord = BackendRecord(Backend.CPU)
     digest: Digest | None = None
     provenance: Provenance | None = None
+    kci: KciRecord | None = None
 
     def __post_init__(self) -> None:
         if not self.id.isascii() or not self.id.isidentifier() or keyword.iskeyword(self.id):
@@ -119,6 +128,7 @@ def metadata_for(
     *,
     archs: Iterable[str] | None = None,
     provenance: GitState | None = None,
+    variant: str | None = None,
 ) -> Metadata:
     """The metadata of a variant, before it is sealed.
 
@@ -129,6 +139,7 @@ def metadata_for(
         archs: the archs that were really built; written text-sorted. A `[torch-noarch]` kernel has its own lists,
             which are copied in file order.
         provenance: the commit of the source, None outside git.
+        variant: the name that it is built under.
 
     Raises:
         FindingsError: a Python dependency is not in the curated tables.
@@ -152,6 +163,7 @@ def metadata_for(
             kernel_builder=BuilderRecord(version=f"{__version__}+kci"),
             kernel=GitRecord(provenance.commit, provenance.dirty) if provenance else None,
         ),
+        kci=KciRecord(variant) if variant is not None else None,
     )
 
 
@@ -211,14 +223,7 @@ def decode(data: bytes) -> Metadata:
     Raises:
         ValueError: what is wrong with them.
     """
-    try:
-        raw = json.loads(data, object_pairs_hook=_unique_keys)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"no JSON: {error}" if not str(error).startswith("the key") else str(error)) from None
-    if not isinstance(raw, dict):
-        raise ValueError("expected an object")
+    raw = strict_object(data)
     missing = [key for key in _REQUIRED if key not in raw]
     if missing:
         raise ValueError(f"the key `{missing[0]}` is missing")
@@ -227,15 +232,6 @@ def decode(data: bytes) -> Metadata:
         if key in raw and raw[key] is None:
             raise ValueError(f"`{key}` is null")
     return msgspec.convert(_canonical_provenance(raw), Metadata)
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key!r} is there twice")
-        found[key] = value
-    return found
 
 
 def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:
