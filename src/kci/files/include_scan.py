@@ -18,13 +18,12 @@ import msgspec
 READ_AT_MOST = 8 * 1024 * 1024
 """Bytes of a source that are searched; a longer one counts as including anything."""
 
-_BLANK = rb"(?:[ \t\v\f\0]|/\*[^*]{0,200}\*/)*"
+_BLANK = rb"(?:[ \t\v\f\0]|/\*(?:[^*]|\*(?!/)){0,200}\*/)*"
 _NAME = rb"""(?:"([^"\n]{1,1024})"|<([^<>\n]{1,1024})>)"""
 # Every pattern begins with a character that is rare and found fast.
 _DIRECTIVE = re.compile(
     rb"\#" + _BLANK + rb"(?:include(?:_next)?|import|embed)\b" + _BLANK + rb"(?:" + _NAME + rb"|(\S[\w.]*))?"
 )
-_COMMENT_FOLLOWS = re.compile(rb"\#" + _BLANK + rb"(?:include(?:_next)?|import|embed)?" + _BLANK + rb"/\*")
 _LINE_BEFORE = re.compile(rb"(?:\A|\n)" + _BLANK + rb"\Z")
 _ASKED = re.compile(rb"__has_(?:include|embed)(?:_next)?" + _BLANK + rb"\(" + _BLANK + rb"(?:" + _NAME + rb"|(\w+))?")
 _ASSEMBLED = re.compile(rb"""incbin\b[^"\n]{0,64}"([^"\\\n]{1,4096})""")
@@ -59,7 +58,7 @@ def scan(raw: bytes) -> Scan:
         return ANYTHING
     text = _joined(raw)
     found = list(_DIRECTIVE.finditer(text))
-    if b"*/" in text and _COMMENT_FOLLOWS.search(text):
+    if any((match[3] or b"").startswith(b"/") for match in found):
         # A long comment stands in a directive: once more without comments.
         found += _DIRECTIVE.finditer(_without_comments(text))
     names = {name for match in found if (name := match[1] or match[2])}
@@ -105,7 +104,7 @@ def _begins_line(match: re.Match[bytes]) -> bool:
 
 
 def _texts(found: set[bytes]) -> tuple[str, ...]:
-    return tuple(sorted(os.fsdecode(text) for text in found))
+    return tuple(os.fsdecode(b"\n".join(sorted(found))).split("\n")) if found else ()
 
 
 def _without_comments(text: bytes) -> bytes:

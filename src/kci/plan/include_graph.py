@@ -111,7 +111,6 @@ class IncludeGraph:
         if (item, shared) not in self._answers:
             path, real = item
             beside = [self._place(folder) for folder in {path.rpartition("/")[0], real.rpartition("/")[0]}]
-            where = [*beside, *(self._place(directory) for directory in shared)]
             scan = self.tree.scan(real)
             files: set[tuple[str, str]] = set()
             escapes: list[Escape] = []
@@ -122,9 +121,12 @@ class IncludeGraph:
                 files |= far
                 if (odd or odder) and not (near or far):
                     escapes += self._escapes(real, name, [*odd, *odder])
-            base = [*where, self._place(self.kernel)] if scan.embedded else where
-            unlisted = {behind for name in scan.embedded for _, behind in self._candidates(name, base)[0]}
-            files |= {found for name in scan.embedded for found in self._candidates(name, base)[0]}
+            unlisted: set[str] = set()
+            for name in scan.embedded:
+                places = [*beside, *(self._place(directory) for directory in (*shared, self.kernel))]
+                found = self._candidates(name, places)[0]
+                files |= found
+                unlisted |= {behind for _, behind in found}
             self._answers[item, shared] = Reached(frozenset(files), "", tuple(escapes), frozenset(unlisted))
         return self._answers[item, shared]
 
