@@ -87,6 +87,8 @@ def command(
     if fingerprints or published:
         wishes = _with_fingerprints(wishes, asked, matrix, runners, published, state)
     took = Durations(read_durations(durations)) if durations else NO_DURATIONS
+    elif affected is None:
+        _refuse_escapes(asked)
     plan = make_plan(matrix, runners, wishes, durations=took)
     made = estimate(plan.legs)
     others = _other_plans(asked, runners, wishes, took) if affected is None else iter(())
@@ -124,6 +126,17 @@ def _narrowed(asked: Selection, base: str | None, container: bool) -> tuple[Matr
 
     files = [asked.settings.root / KCI_TOML, *([asked.catalog_file] if asked.catalog_file else [])]
     return only_affected(matrix, asked.kernels, base, terms(asked), then, files)
+
+
+def _refuse_escapes(asked: Selection) -> None:
+    """Stop at an include that leads out of its kernel, as a build of it would (KCI145)."""
+    from kci.files.source_tree import SourceTree
+    from kci.plan.inputs import KernelInputs
+
+    tree = SourceTree(asked.settings.root)
+    for kernel in asked.kernels:
+        extra = asked.settings.settings.inputs_of(kernel.build.name)
+        KernelInputs(kernel.build, Path(kernel.directory), tree, extra).refuse_escapes()
 
 
 def _with_fingerprints(

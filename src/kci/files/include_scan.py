@@ -30,6 +30,7 @@ _ASSEMBLED = re.compile(rb"""incbin\b[^"\n]{0,64}"([^"\\\n]{1,4096})""")
 _DEFINED = re.compile(
     rb"\#" + _BLANK + rb"define" + _BLANK + rb"(\w+)[ \t]" + _BLANK + _NAME + _BLANK + rb"(?=\n|//|\Z)"
 )
+_BLANKS_JOIN = re.compile(rb"\\[ \t\v\f]+\n")
 _LOOK_BACK = 256
 _COMMENT_OR_STRING = re.compile(rb'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
 _QUOTED = re.compile(rb'^[ \t\v\f]*(?:\#|%:)[ \t\v\f]*include[ \t\v\f]*"([^"\n]{1,400})"', re.MULTILINE)
@@ -89,7 +90,7 @@ def _joined(raw: bytes) -> bytes:
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if b"\\" in text:
-        text = re.sub(rb"\\[ \t\v\f]*\n", b"", text)
+        text = _BLANKS_JOIN.sub(b"", text.replace(b"\\\n", b""))
     # One byte is found many times faster than two, and few files have it.
     if b"%" in text and b"%:" in text:
         text = text.replace(b"%:", b"#")
