@@ -86,9 +86,9 @@ def command(
     wishes = Wishes(container=container == "auto", grouping=Grouping(group), shards=shards, seconds=work)
     if fingerprints or published:
         wishes = _with_fingerprints(wishes, asked, matrix, runners, published, state)
-    took = Durations(read_durations(durations)) if durations else NO_DURATIONS
     elif affected is None:
         _refuse_escapes(asked)
+    took = Durations(read_durations(durations)) if durations else NO_DURATIONS
     plan = make_plan(matrix, runners, wishes, durations=took)
     made = estimate(plan.legs)
     others = _other_plans(asked, runners, wishes, took) if affected is None else iter(())
