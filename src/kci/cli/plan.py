@@ -130,13 +130,12 @@ def _narrowed(asked: Selection, base: str | None, container: bool) -> tuple[Matr
 
 def _refuse_escapes(asked: Selection) -> None:
     """Stop at an include that leads out of its kernel, as a build of it would (KCI145)."""
-    from kci.files.source_tree import SourceTree
-    from kci.plan.inputs import KernelInputs
+    from kci.plan.inputs import KernelInputs, SourceTrees
 
-    tree = SourceTree(asked.settings.root)
+    trees = SourceTrees()
     for kernel in asked.kernels:
         extra = asked.settings.settings.inputs_of(kernel.build.name)
-        KernelInputs(kernel.build, Path(kernel.directory), tree, extra).refuse_escapes()
+        KernelInputs(kernel.build, Path(kernel.directory), trees.of(kernel.directory), extra).refuse_escapes()
 
 
 def _with_fingerprints(
@@ -145,27 +144,25 @@ def _with_fingerprints(
     import msgspec
 
     from kci.builders.cache import default_cache
-    from kci.files.source_tree import SourceTree
-    from kci.files.stat_cache import StatCache
     from kci.plan.changed_files import clean_commit
     from kci.plan.fingerprint import Fingerprints, fingerprints
+    from kci.plan.inputs import SourceTrees
     from kci.plan.published import already
     from kci.tree.published_tree import read_published
 
     known, problems = read_published(trees)
     print_diagnostics(problems, quiet=state.quiet)
-    root = asked.settings.root
-    remembered = StatCache(root, default_cache() / "inputs")
-    tree, made = SourceTree(root, remembered), {}
+    sources = SourceTrees(default_cache() / "inputs")
+    made: dict[str, Fingerprints] = {}
 
     def source(kernel: Any) -> Fingerprints:
-        found = Fingerprints(kernel, tree, asked.settings.settings.inputs_of(kernel.build.name))
+        found = Fingerprints(kernel, sources.of(kernel.directory), asked.settings.settings.inputs_of(kernel.build.name))
         made[kernel.build.name] = found
         return found
 
     prints = fingerprints(asked.kernels, matrix, runners, container=wishes.container, source=source)
     found = already(prints, known, made.__getitem__)
-    remembered.save()
+    sources.save()
     commit = clean_commit(Path(asked.kernels[0].directory)) if asked.kernels else None
     return msgspec.structs.replace(wishes, fingerprints=found.fingerprints, skip=found.reasons, commit=commit)
 
