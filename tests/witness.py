@@ -7,6 +7,7 @@ of its Python package.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -67,13 +68,24 @@ def compiled(request: Request) -> str:
     for step in recipe.steps:
         if step.depfile:
             (recipe.work / step.output).unlink(missing_ok=True)
-            done = subprocess.run(step.command, cwd=recipe.work, capture_output=True, check=False)
+            done = subprocess.run(
+                repeatable(recipe.work, step.command), cwd=recipe.work, capture_output=True, check=False
+            )
             if done.returncode:
                 return f"failed: {done.stderr.decode(errors='replace')[:200]}"
             total.update(hashlib.sha256((recipe.work / step.output).read_bytes()).digest())
     for name, path in package.items():
         total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
     return total.hexdigest()
+
+
+def repeatable(work: Path, command: tuple[str, ...]) -> list[str]:
+    """A command whose object depends on its inputs alone: nvcc makes names of temporary files a part of it."""
+    if Path(command[0]).name != "nvcc":
+        return list(command)
+    shutil.rmtree(work / "keep", ignore_errors=True)
+    (work / "keep").mkdir()
+    return [*command, "--keep", "--keep-dir", "keep"]
 
 
 def prepare(recipe: native.Recipe) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import act_path, commit_all, copy_checkout, installed, run_workflow
+from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 
@@ -76,3 +77,54 @@ def test_the_examples_workflow_builds_merges_and_loads(
     )  # fmt: skip
     assert loaded.returncode == 0, loaded.stdout + loaded.stderr
     assert loaded.stdout.count(" ok\n") == 3
+
+
+def test_a_second_push_of_the_examples_builds_nothing_and_carries_the_first_tree_over(
+    torch_cache: Path, shared_by_workers: Path, tmp_path: Path
+) -> None:
+    """Only what this machine can build is planned: kci.toml takes all other rows out of the catalog."""
+    repository = tmp_path / "repository"
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    shutil.copytree(ROOT / "examples", repository / "examples", ignore=ignored)
+    (repository / "kci.toml").write_text(HERE_ONLY)
+    rendered = kci("render", "--output", repository, repository / "examples")
+    assert rendered.code == 0, rendered.stderr
+    commit_all(repository)
+    checkout = copy_checkout(tmp_path / "checkout")
+    runs: list[Run] = []
+    for number in (1, 2):
+        scratch = tmp_path / f"scratch-{number}"
+        scratch.mkdir()
+        runs.append(
+            run_workflow(
+                repository, ".github/workflows/kci.yml", "push", scratch, checkout=checkout,
+                env={"KCI_CACHE": str(torch_cache), **installed(checkout, shared_by_workers)},
+                earlier=runs[-1] if runs else None,
+            )
+        )  # fmt: skip
+        (repository / "examples/relu/README.md").write_text("# better words\n")
+        (repository / "examples/flake.lock").write_text("{}\n")
+        commit_all(repository)
+    first, second = runs
+    assert first.ok, first.log
+    assert [job for job in first.jobs if job.startswith("build ")]
+    assert second.jobs == dict.fromkeys(["kci", "merge", "plan"], "success"), second.log
+    assert digests(second) == digests(first)
+
+
+HERE_ONLY = """
+[[overlay]]
+keep = ["backend == cpu and torch == 2.13 and system == x86_64-linux"]
+"""
+
+
+def digests(run: Run) -> dict[str, str]:
+    """The digest of every variant of a run's merged tree."""
+    found = {}
+    with tarfile.open(run.artifacts / "merged-tree-1" / "kci-tree.tar") as archive:
+        for member in archive:
+            stream = archive.extractfile(member) if member.name.endswith("kci-manifest.json") else None
+            if stream is not None:
+                manifest = json.load(stream)
+                found |= {f"{manifest['kernel']} {item['variant']}": item["digest"] for item in manifest["present"]}
+    return found

@@ -175,6 +175,7 @@ def test_an_include_that_leaves_the_kernel_is_said_by_every_command(repository: 
     source.write_text('#include "../../../common/scale.h"\n' + source.read_text())
     for command in (
         ("check", repository / "norm"),
+        ("plan", repository / "norm"),
         ("plan", repository / "norm", "--fingerprints"),
         ("plan", repository / "norm", "--affected", "HEAD"),
     ):

@@ -75,7 +75,7 @@ def labels(root: Path, path: str, made: Build) -> set[str]:
         'int x;\r#include "b.h"\rint y;',
         '#inc\\  \nlude "b.h"',
         '#/* a * b */include/* c * d */"b.h"',
-        "#/*" + "long " * 200 + '*/include "b.h"',
+        "#/*" + "long " * 30 + '*/include "b.h"',
         "#include /*" + "long\n" * 200 + '*/ "b.h"',
         'asm(".incbin \\"csrc/b.h\\"");',
         '#include "kernel/csrc/b.h"',

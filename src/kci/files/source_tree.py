@@ -65,6 +65,13 @@ class SourceTree:
 
     def file(self, path: str) -> str | None:
         """The real path of a regular file; None if there is none at a path."""
+        folder, _, name = path.rpartition("/")
+        if self._directories.get(folder) == folder and folder in self._entries:
+            kind = self._entries[folder].get(name)
+            if kind is EntryKind.FILE:
+                return path
+            if kind is None and name not in ("", ".", ".."):
+                return None
         found = self.real(path)
         return found if found and self.kind(found) is EntryKind.FILE else None
 
@@ -182,25 +189,28 @@ class SourceTree:
 
     def _read(self, real: str, *, searched: bool) -> None:
         place = f"{self.root}/{real}"
+        remembered = self._remembered
         try:
-            before = os.stat(place)  # noqa: PTH116
-            known = self._remembered.get(real, before) if self._remembered is not None else None
-            if known is not None and (known[1] is not None or not searched):
-                self._digests[real] = known[0]
-                if known[1] is not None:
-                    self._scans[real] = known[1]
-                return
-            with open(place, "rb") as file:  # noqa: PTH123
-                if before.st_size > READ_AT_MOST:
+            before = os.stat(place) if remembered is not None else None  # noqa: PTH116
+            if remembered is not None and before is not None and (known := remembered.get(real, before)) is not None:
+                digest, found = known
+                if found is not None or not searched:
+                    self._digests[real] = digest
+                    if found is not None:
+                        self._scans[real] = found
+                    return
+            with open(place, "rb", buffering=0) as file:  # noqa: PTH123
+                after = os.fstat(file.fileno())
+                if after.st_size > READ_AT_MOST:
                     self._digests[real] = hashlib.file_digest(file, "sha256").hexdigest()
                     self._scans[real] = ANYTHING
                 else:
-                    self._take(real, file.read(), searched=searched)
-                after = os.fstat(file.fileno())
+                    self._take(real, file.readall(), searched=searched)
+                    after = os.fstat(file.fileno()) if remembered is not None else after
         except OSError as error:
             raise _unreadable(self.root, real, error) from error
-        if self._remembered is not None:
-            self._remembered.put(real, before, after, self._digests[real], self._scans.get(real))
+        if remembered is not None and before is not None:
+            remembered.put(real, before, after, self._digests[real], self._scans.get(real))
 
     def _take(self, real: str, raw: bytes, *, searched: bool) -> None:
         self._digests[real] = hashlib.sha256(raw).hexdigest()

@@ -119,11 +119,11 @@ class Fingerprints:
             shown, tree = self.inputs.shown, self.inputs.tree
             named, held = hashlib.sha256(), hashlib.sha256()
             for path, real in sorted(files):
-                behind = shown(real) if real else self._instead(path)
-                named.update(f"{shown(path)}\0{behind}\n".encode(errors="surrogateescape"))
-                held.update(
-                    f"{shown(path)}\0{tree.digest(real) if real else behind}\n".encode(errors="surrogateescape")
-                )
+                name = shown(path)
+                behind = name if real == path else shown(real) if real else self._instead(path)
+                named.update(f"{name}\0{behind}\n".encode(errors="surrogateescape"))
+                content = tree.digest(real) if real else behind
+                held.update(f"{name}\0{content}\n".encode(errors="surrogateescape"))
             self._of_files[files] = (named.hexdigest(), held.hexdigest())
         return self._of_files[files]
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from kci.files.include_scan import defined_names, quoted_includes
+from kci.files.include_scan import quoted_includes
 from kci.files.source_tree import EntryKind, SourceTree
 
 _WORK_LINKS = ("kernel", "hip")
@@ -71,7 +70,9 @@ class IncludeGraph:
         self.kernel = kernel
         self.allowed = allowed
         self._places: dict[str, _Place] = {}
-        self._definitions: dict[str, set[tuple[str, str]]] = {}
+        self._files: dict[str, tuple[str, str] | None] = {}
+        self._looked_up: dict[tuple[str, tuple[str, ...]], tuple[set[tuple[str, str]], list[_Place]]] = {}
+        self._answers: dict[tuple[tuple[str, str], tuple[str, ...]], Reached] = {}
 
     def follow(self, sources: Iterable[str], directories: Iterable[str], flags: Sequence[str]) -> Reached:
         """Everything that sources may read.
@@ -83,36 +84,51 @@ class IncludeGraph:
         """
         places, named = self._flagged(flags)
         named_places = dict.fromkeys([*(posixpath.normpath(self._inside(entry)) for entry in directories), *places])
-        shared = [self._place(directory) for directory in named_places]
-        seen = {(path, real) for path in map(self._inside, sources) if (real := self._file(path)) is not None}
+        shared = tuple(named_places)
+        seen = {there for path in map(self._inside, sources) if (there := self._file(path)) is not None}
         seen |= named
         unlisted = {real for _, real in named}
         escapes: set[Escape] = set()
         macros: dict[str, str] = {}
         searched: set[str] = set()
-        waiting = deque(sorted(seen))
-        while waiting or (more := self._defined(macros, searched, shared) - seen):
-            if not waiting:
-                seen |= more
-                waiting.extend(sorted(more))
-            path, real = waiting.popleft()
-            beside = dict.fromkeys((posixpath.dirname(path), posixpath.dirname(real)))
-            searched.add(real)
-            found = self.tree.scan(real)
-            for macro in found.macros:
-                macros.setdefault(macro, real)
-            where = [*(self._place(directory) for directory in beside), *shared]
-            for name in found.embedded:
-                unlisted |= {behind for _, behind in self._candidates(name, [*where, self._place(self.kernel)])[0]}
-            for name in found.names:
-                new, suspects = self._candidates(name, where)
-                if suspects and not new:
-                    escapes.update(self._escapes(real, name, suspects))
-                new -= seen
-                waiting.extend(sorted(new))
-                seen |= new
+        waiting = list(seen)
+        while waiting or (macros and (waiting := self._defined(macros, searched, shared, seen))):
+            item = waiting.pop()
+            searched.add(item[1])
+            for macro in self.tree.scan(item[1]).macros:
+                macros[macro] = min(item[1], macros.get(macro, item[1]))
+            found = self._included(item, shared)
+            unlisted |= found.unlisted
+            escapes.update(found.escapes)
+            new = found.files - seen
+            waiting.extend(new)
+            seen |= new
         unknown = self._unresolved(macros, searched, flags)
         return Reached(frozenset(seen), unknown, tuple(sorted(escapes)), frozenset(unlisted))
+
+    def _included(self, item: tuple[str, str], shared: tuple[str, ...]) -> Reached:
+        """What one file includes; components with the same directories share the answer."""
+        if (item, shared) not in self._answers:
+            path, real = item
+            beside = [self._place(folder) for folder in {path.rpartition("/")[0], real.rpartition("/")[0]}]
+            scan = self.tree.scan(real)
+            files: set[tuple[str, str]] = set()
+            escapes: list[Escape] = []
+            for name in scan.names:
+                near, odd = self._candidates(name, beside)
+                far, odder = self._shared(name, shared)
+                files |= near
+                files |= far
+                if (odd or odder) and not (near or far):
+                    escapes += self._escapes(real, name, [*odd, *odder])
+            unlisted: set[str] = set()
+            for name in scan.embedded:
+                places = [*beside, *(self._place(directory) for directory in (*shared, self.kernel))]
+                found = self._candidates(name, places)[0]
+                files |= found
+                unlisted |= {behind for _, behind in found}
+            self._answers[item, shared] = Reached(frozenset(files), "", tuple(escapes), frozenset(unlisted))
+        return self._answers[item, shared]
 
     def is_allowed(self, real: str) -> bool:
         """Whether a file may be read: it is the kernel's, or declared."""
@@ -124,9 +140,13 @@ class IncludeGraph:
     def _inside(self, path: str) -> str:
         return f"{self.kernel}/{path}" if self.kernel else path
 
-    def _file(self, path: str) -> str | None:
-        real = self.tree.file(path)
-        return real if real is not None and self.is_allowed(real) else None
+    def _file(self, path: str) -> tuple[str, str] | None:
+        """A path without detours, and the real path behind it; None if no file is there that may be read."""
+        if path not in self._files:
+            real = self.tree.file(path)
+            allowed = real is not None and self.is_allowed(real)
+            self._files[path] = (posixpath.normpath(path), real) if real is not None and allowed else None
+        return self._files[path]
 
     def _place(self, directory: str) -> _Place:
         """A directory to look in, and what is there: most names are of no file of the kernel, which this tells fast."""
@@ -136,25 +156,31 @@ class IncludeGraph:
             self._places[directory] = _Place(f"{directory}/" if directory else "", there)
         return self._places[directory]
 
+    def _shared(self, name: str, directories: tuple[str, ...]) -> tuple[set[tuple[str, str]], list[_Place]]:
+        """`_candidates` of the directories that every file of a component looks in; many files include the same."""
+        if (name, directories) not in self._looked_up:
+            places = [self._place(directory) for directory in directories]
+            self._looked_up[name, directories] = self._candidates(name, places)
+        return self._looked_up[name, directories]
+
     def _candidates(self, name: str, places: Iterable[_Place]) -> tuple[set[tuple[str, str]], list[_Place]]:
         """The files that a name can mean when it is looked up in some places, and where it leads somewhere else."""
         found: set[tuple[str, str]] = set()
         suspects: list[_Place] = []
         if name.startswith("/"):
             inside = name.removeprefix(f"{self.tree.root}/")
-            real = self._file(inside) if inside != name else None
-            return ({(posixpath.normpath(inside), real)} if real is not None else set()), []
+            there = self._file(inside) if inside != name else None
+            return ({there} if there is not None else set()), []
         first = name.partition("/")[0]
         walks = first in _DOTS
         for place in places:
             if walks or first in place.entries:
-                path = place.prefix + name
-                if (real := self._file(path)) is not None:
-                    found.add((posixpath.normpath(path), real))
+                if (there := self._file(place.prefix + name)) is not None:
+                    found.add(there)
                 else:
                     suspects.append(place)
-        if first in _WORK_LINKS and "/" in name and (real := self._file(self._inside(name.partition("/")[2]))):
-            found.add((posixpath.normpath(self._inside(name.partition("/")[2])), real))
+        if first in _WORK_LINKS and "/" in name and (there := self._file(self._inside(name.partition("/")[2]))):
+            found.add(there)
         return found, suspects
 
     def _escapes(self, file: str, name: str, places: Iterable[_Place]) -> Iterator[Escape]:
@@ -171,28 +197,25 @@ class IncludeGraph:
                 yield Escape(file, name, real)
             return
 
-    def _defined(self, macros: dict[str, str], searched: set[str], shared: Sequence[_Place]) -> set[tuple[str, str]]:
-        """The files that included macros stand for, as far as the files read so far define them."""
-        if not macros:
-            return set()
-        found = set()
+    def _defined(
+        self, macros: dict[str, str], searched: set[str], shared: Sequence[str], seen: set[tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        """The files that included macros stand for, as far as the files read so far define them; now seen as well."""
+        found: set[tuple[str, str]] = set()
         for file in searched:
-            for macro, name in self._names_defined(file):
+            for macro, name in self.tree.scan(file).defined:
                 if macro in macros:
                     users = {posixpath.dirname(item) for item in searched if macro in self.tree.scan(item).macros}
-                    places = [self._place(directory) for directory in (*users, posixpath.dirname(file))]
-                    found |= self._candidates(name, (*places, *shared))[0]
-        return found
-
-    def _names_defined(self, file: str) -> set[tuple[str, str]]:
-        if file not in self._definitions:
-            self._definitions[file] = defined_names(self.tree.content(file))
-        return self._definitions[file]
+                    places = [self._place(directory) for directory in (*users, posixpath.dirname(file), *shared)]
+                    found |= self._candidates(name, places)[0]
+        new = sorted(found - seen)
+        seen.update(new)
+        return new
 
     def _unresolved(self, macros: dict[str, str], searched: set[str], flags: Sequence[str]) -> str:
         """The first macro of which nothing says what it stands for; a flag may say so anew."""
         macros = {macro: file for macro, file in macros.items() if macro not in _FROM_BUILDERS}
-        known = {macro for file in searched for macro, _ in self._names_defined(file)} if macros else set()
+        known = {macro for file in searched for macro, _ in self.tree.scan(file).defined} if macros else set()
         for macro, file in sorted(macros.items()):
             if not macro or macro not in known or any(macro in flag for flag in flags):
                 return f"{file}: #include {macro}".strip()
@@ -210,8 +233,8 @@ class IncludeGraph:
                     for path in self._seen_as(text):
                         if self.tree.is_directory(path):
                             places.append(path)
-                        elif (real := self._file(path)) is not None:
-                            files.add((posixpath.normpath(path), real))
+                        elif (found := self._file(path)) is not None:
+                            files.add(found)
         return list(dict.fromkeys(places)), files
 
     def _seen_as(self, text: str) -> Iterator[str]:

@@ -26,6 +26,7 @@ from kci.config.values import Version, python_name
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.source_tree import EntryKind, SourceTree
+from kci.files.stat_cache import StatCache
 from kci.files.walk import is_bytecode, is_own
 from kci.matrix.archs import compiled_components
 from kci.matrix.names import Kind
@@ -283,6 +284,34 @@ class KernelInputs:
 ESCAPE_HINT = (
     "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and it counts as an input"
 )
+
+
+class SourceTrees:
+    """The files of the repositories that some kernels lie in: one tree for each, read once."""
+
+    def __init__(self, remember: Path | None = None) -> None:
+        """Nothing is read yet.
+
+        Args:
+            remember: the directory in which digests are kept from run to run; None keeps nothing.
+        """
+        self._remember = remember
+        self._trees: dict[Path, SourceTree] = {}
+        self._caches: list[StatCache] = []
+
+    def of(self, directory: str) -> SourceTree:
+        """The tree that a kernel lies in; outside of a repository that is its directory, or the one of its kci.toml."""
+        root = locate(Path(directory))[0]
+        if root not in self._trees:
+            cache = StatCache(root, self._remember) if self._remember is not None else None
+            self._caches += [cache] if cache is not None else []
+            self._trees[root] = SourceTree(root, cache)
+        return self._trees[root]
+
+    def save(self) -> None:
+        """Keep what was read for the next run."""
+        for cache in self._caches:
+            cache.save()
 
 
 def inputs_for(build: Build, directory: Path, settings: FoundSettings | None = None) -> KernelInputs:

@@ -22,6 +22,7 @@ from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Fingerprints
+from kci.plan.inputs import SourceTrees
 from kci.run.one_variant import BuildOptions, make_variant_dir
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import Manifest
@@ -30,7 +31,6 @@ from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
-from kci.workspace.source_trees import SourceTrees
 from kci.workspace.workspace import Workspace
 
 KEPT_BUILDS = 3
@@ -140,10 +140,12 @@ def run_here(
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
     """
     merged: list[TreeResult] = []
-    sources = SourceTrees(workspace.settings)
+    sources = SourceTrees()
     for kernel in workspace.kernels:
         mine = [outcome for outcome in outcomes if outcome.kernel == kernel.build.name]
-        files = Fingerprints(kernel, sources.of(kernel), workspace.settings.settings.inputs_of(kernel.build.name))
+        files = Fingerprints(
+            kernel, sources.of(kernel.directory), workspace.settings.settings.inputs_of(kernel.build.name)
+        )
         for outcome in mine:
             if outcome.state is OutcomeState.WAITING:
                 _build(kernel, files, outcome, options, changed)

@@ -22,6 +22,7 @@ from kci.plan.changes import Base, Terms, only_affected
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.fingerprint import Fingerprints, fingerprints
 from kci.plan.github import as_json, check_limits, github_matrix
+from kci.plan.inputs import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
 from kci.plan.plan import Grouping, Plan
@@ -29,7 +30,6 @@ from kci.plan.published import Key, PublishedVariant, already
 from kci.plan.work import works
 from kci.workspace.check import kernel_errors
 from kci.workspace.choice import Choice
-from kci.workspace.source_trees import SourceTrees
 from kci.workspace.workspace import Workspace
 
 
@@ -134,8 +134,10 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 
 
 def _refuse_faulty(workspace: Workspace) -> None:
-    trees = SourceTrees(workspace.settings)
-    found = [item for kernel in workspace.kernels for item in kernel_errors(workspace, kernel, trees.of(kernel))]
+    trees = SourceTrees()
+    found = [
+        item for kernel in workspace.kernels for item in kernel_errors(workspace, kernel, trees.of(kernel.directory))
+    ]
     if found:
         hint = "fix them, or name other kernels; `kci check` lists all findings"
         raise FindingsError(f"nothing is planned: {found[0].message}", hint=hint, diagnostics=found)
@@ -181,11 +183,11 @@ def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, 
 
 
 def _with_fingerprints(options: PlanOptions, workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
-    trees, made = SourceTrees(workspace.settings, request.digests), dict[str, Fingerprints]()
+    trees, made = SourceTrees(request.digests), dict[str, Fingerprints]()
 
     def source(kernel: Kernel) -> Fingerprints:
         name = kernel.build.name
-        made[name] = Fingerprints(kernel, trees.of(kernel), workspace.settings.settings.inputs_of(name))
+        made[name] = Fingerprints(kernel, trees.of(kernel.directory), workspace.settings.settings.inputs_of(name))
         return made[name]
 
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)

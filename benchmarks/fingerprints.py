@@ -1,0 +1,89 @@
+"""How long fingerprints take, against `sha256sum` of the same files.
+
+    python benchmarks/fingerprints.py FOLDER
+
+FOLDER has kernels below it. Three things are timed in turn, and the best of some rounds is printed: fingerprints with
+nothing remembered, fingerprints with what an earlier run remembered, and sha256sum of the files that they read. The
+target: the first within 2 times sha256sum; the second reads only what changed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kci.catalog.rows import load_catalog
+from kci.config.discover import find_kernels
+from kci.config.reader import Kernel, read_kernel
+from kci.errors import KciError
+from kci.files.source_tree import SourceTree
+from kci.files.stat_cache import StatCache
+from kci.matrix.selection import compute_matrix
+from kci.plan.fingerprint import Fingerprints, builder, fingerprints
+
+ROUNDS = 10
+
+
+def main(folder: Path) -> None:
+    kernels = readable(folder)
+    matrix = compute_matrix(kernels, load_catalog())
+    builder()
+    made: dict[str, Fingerprints] = {}
+
+    def all_of_them(remembered: StatCache | None) -> dict[tuple[str, str], str]:
+        tree = SourceTree(folder, remembered)
+
+        def source(kernel: Kernel) -> Fingerprints:
+            made[kernel.build.name] = Fingerprints(kernel, tree)
+            return made[kernel.build.name]
+
+        found = fingerprints(kernels, matrix, source=source)
+        if remembered is not None:
+            remembered.save()
+        return found
+
+    with tempfile.TemporaryDirectory() as place:
+        count = len(all_of_them(StatCache(folder, Path(place))))
+        tree = next(iter(made.values())).inputs.tree
+        files = sorted(f"{tree.root}/{path}" for path in tree._digests)
+        listed = Path(place) / "files"
+        listed.write_text("".join(f"{path}\0" for path in files))
+        took = {
+            "fingerprints": lambda: all_of_them(None),
+            "remembered": lambda: all_of_them(StatCache(folder, Path(place))),
+            "sha256sum": lambda: subprocess.run(
+                ["xargs", "-0", "-a", listed, "sha256sum"], check=True, stdout=subprocess.DEVNULL
+            ),
+        }
+        best = {name: float("inf") for name in took}
+        for _ in range(ROUNDS):
+            for name, call in took.items():
+                best[name] = min(best[name], timed(call))
+    size = sum(Path(path).stat().st_size for path in files)
+    print(f"{len(kernels)} kernels, {count} variants, {len(files)} files, {size / 2**20:.0f} MiB")
+    for name, seconds in best.items():
+        print(f"{name:14} {seconds * 1000:7.0f} ms  {seconds / best['sha256sum']:.2f} times sha256sum")
+
+
+def readable(folder: Path) -> list[Kernel]:
+    kernels = []
+    for directory in find_kernels([str(folder)]):
+        try:
+            kernels.append(read_kernel(directory))
+        except KciError as error:
+            print(f"left out: {error.message}", file=sys.stderr)
+    return kernels
+
+
+def timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
