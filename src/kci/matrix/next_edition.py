@@ -60,7 +60,7 @@ def propose(current: Catalog, wheels: Iterable[Wheel], table: Iterable[Published
     rows = {row[:4]: row for row in bundled}
     for wheel in sorted(listed, key=str):
         key = (wheel.torch, wheel.backend, wheel.compute, wheel.system)
-        next_one = not wheel.final and wheel.torch > finals[-1] and wheel.backend in (Backend.CUDA, Backend.ROCM)
+        next_one = wheel.torch > finals[-1] and wheel.backend in (Backend.CUDA, Backend.ROCM)
         if next_one and key not in rows and wheel.system in _systems(current, wheel.backend):
             rows[key] = Published(*key, bundled=False)
     for row in current.rows:  # kept back for users of an older torch, and built on demand
