@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from kci.compat.decide import IssueWatch
+from kci.compat.decide import WatchState
 from kci.compat.history import Failure, RecordedRun, append, each_run, leg_key
 from kci.config.settings import Decisions
 
@@ -52,7 +52,7 @@ def measure(kernels: int) -> None:
             writing += time.perf_counter() - started
         size = sum(file.stat().st_size for file in history.iterdir())
         started = time.perf_counter()
-        watch = IssueWatch(Decisions())
+        watch = WatchState(Decisions())
         actions = sum(len(watch.step(run)) for run in each_run(history, lambda _: None))
         deciding = time.perf_counter() - started
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

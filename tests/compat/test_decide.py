@@ -8,7 +8,7 @@ import pytest
 
 from compat.year import KERNELS, legs_of, make_year
 from kci.compat.causes import cause_id, cause_of, first_error, is_outage
-from kci.compat.decide import ActionKind, IssueAction, IssueWatch, decide, whom
+from kci.compat.decide import ActionKind, IssueAction, WatchState, decide, whom
 from kci.compat.history import Failure, RecordedRun, leg_key
 from kci.compat.issue_text import mark
 from kci.config.settings import Decisions, Tell
@@ -37,7 +37,7 @@ def run(number: int, *, catalog: str = "c", **legs: str) -> RecordedRun:
 
 def story(*days: dict[str, str], policy: Decisions = POLICY) -> list[list[str]]:
     """What is done after each day, as `kind` and number of legs."""
-    watch = IssueWatch(policy)
+    watch = WatchState(policy)
     return [
         [f"{'flaky ' if action.flaky else ''}{action.kind} {len(action.legs)}" for action in watch.step(made)]
         for made in (run(number, **day) for number, day in enumerate(days))
@@ -95,13 +95,13 @@ def test_a_leg_that_goes_back_and_forth_is_named_as_flaky_and_only_so() -> None:
 def test_a_leg_that_the_catalog_no_longer_has_waits_for_a_pass_of_its_successor() -> None:
     days = [run(number, cpu="fail") for number in range(3)]
     days += [run(3, catalog="d", cuda="pass"), run(4, catalog="d", cuda="pass"), run(5, catalog="d", next="pass")]
-    watch = IssueWatch(POLICY)
+    watch = WatchState(POLICY)
     done = [[str(action.kind) for action in watch.step(made)] for made in days]
     assert done == [[], [], ["open"], [], ["update"], ["close"]]
 
 
 def test_a_leg_is_not_gone_because_one_file_was_lost() -> None:
-    watch = IssueWatch(POLICY)
+    watch = WatchState(POLICY)
     for number in range(3):
         watch.step(run(number, cpu="fail"))
     assert watch.step(run(3, cuda="pass")) == watch.step(run(4, cuda="pass")) == []
@@ -195,7 +195,7 @@ def test_a_year(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Every real break has exactly one issue, in time; no outage and no recovery leaves one."""
     assert len(legs_of(0)) == 52 * 30
     year, runs = make_year(seed, POLICY.failures)
-    watch = IssueWatch(POLICY)
+    watch = WatchState(POLICY)
     opened: dict[str, list[int]] = defaultdict(list)
     closed: dict[str, list[int]] = defaultdict(list)
     flaky: list[IssueAction] = []

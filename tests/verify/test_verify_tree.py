@@ -354,6 +354,12 @@ def test_a_planned_variant_that_is_missing(tmp_path: Path) -> None:
     assert ids(check(tmp_path / "build")) == ["KCI721"]
 
 
+def test_a_tree_that_a_dead_merge_moved_aside_is_not_just_missing(tmp_path: Path) -> None:
+    merged(tmp_path).rename(tmp_path / ".kci-build.old")
+    with pytest.raises(UsageError, match="a kci that died had moved it"):
+        check(tmp_path / "build")
+
+
 @pytest.mark.rule("KCI723", triggers=True)
 def test_a_tree_without_a_manifest(tmp_path: Path) -> None:
     tree = merged(tmp_path)

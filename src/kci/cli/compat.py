@@ -104,14 +104,14 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 
     Nothing is done about them: the scheduled workflow does it, with no rights but those to issues.
     """
-    from kci.compat.decide import IssueAction, IssueWatch
+    from kci.compat.decide import IssueAction, WatchState
     from kci.compat.history import each_run
 
     del dry_run
     problems: list[Diagnostic] = []
     actions: list[IssueAction] = []
     runs: list[int] = []
-    watch = IssueWatch(find_settings(Path()).settings.schedule.issues)
+    watch = WatchState(find_settings(Path()).settings.schedule.issues)
     for run in each_run(history, problems.append):
         actions = watch.step(run)
         runs.append(run.run)

@@ -76,7 +76,7 @@ _GONE_AFTER = 2
 """So many runs under a new catalog without a leg mean that it is gone, and not that a file was lost."""
 
 
-class IssueWatch:
+class WatchState:
     """The state after some runs. `step` takes the next one; `decide` is a fold over all."""
 
     def __init__(self, policy: Decisions) -> None:
@@ -205,7 +205,7 @@ def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueActio
         history: the runs, oldest first, each once.
         policy: the settings.
     """
-    watch = IssueWatch(policy)
+    watch = WatchState(policy)
     actions: list[IssueAction] = []
     for run in history:
         actions = watch.step(run)
