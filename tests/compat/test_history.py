@@ -237,3 +237,11 @@ def test_what_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = kci("compat", "record", files(tmp_path / "r", result()), "--history", tmp_path / "file")
     assert (refused.code, "cannot be written" in refused.stderr) == (1, True)
+
+
+@pytest.mark.rule("KCI801", triggers=True)
+def test_a_file_under_the_name_of_another_run_is_said(tmp_path: Path) -> None:
+    (path,) = recorded(tmp_path / "h", files(tmp_path / "r", result(run=5)))
+    path.rename(path.with_name(path.name.replace("5-1", "6-1", 1)))
+    runs, problems = read_history(tmp_path / "h")
+    assert (runs, [item.rule for item in problems]) == ([], ["KCI801"])

@@ -133,3 +133,92 @@ def import_(file: Path, as_of: str, name: str | None, source: str | None) -> Non
     known = [row for edition in editions() for row in load_catalog(edition).rows]
     published = read_published(file, known)
     click.echo(edition_toml(published, name=name or day, as_of=day, source=source or file.name), nl=False)
+
+
+@command.command("outdated")
+@click.argument("kernel", default=".")
+@click.option("--days", type=click.IntRange(min=0), help="Old after so many days (default: kci's data).")
+@click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
+@click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
+def outdated(kernel: str, days: int | None, today: str | None, catalog: str | None, output: str) -> int:
+    """How old the catalog is that holds for KERNEL, and whether kci has a newer one. Exit 1 if it is outdated."""
+    from kci.catalog.freshness import freshness
+    from kci.config.settings import find_settings
+
+    loaded = load_catalog(catalog or find_settings(kernel).catalog)
+    found = freshness(loaded, _day(today, "--today") if today else date.today(), days)
+    if output == "json":
+        click.echo(to_json({"schema": 1, "outdated": found.outdated, "freshness": found}))
+    else:
+        newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
+        click.echo(f"{found.name}: {found.days} days old, which is old after {found.most}{newer}")
+    return 1 if found.outdated else 0
+
+
+def _day(text: str, option: str) -> date:
+    from kci.errors import UsageError
+
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option}: {text!r} is not a date", hint="such as 2026-08-20") from None
+
+
+@command.command("next")
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@click.option(
+    "--index",
+    "indexes",
+    multiple=True,
+    required=True,
+    type=click.Path(path_type=Path, exists=True),
+    help="A saved listing of a wheel index, such as the page of download.pytorch.org/whl/cu132/torch/.",
+)
+@click.option(
+    "--table",
+    type=click.Path(path_type=Path, exists=True),
+    help="The reference's build-variants.json; it says which toolkits users get.",
+)
+@click.option("--as-of", required=True, metavar="DATE", help="The day of the listings.")
+@click.option("--catalog", metavar="FILE", help="The catalog that it follows (default: the one in force).")
+@click.option("--into", type=click.Path(path_type=Path), help="Write the proposed edition there (default: stdout).")
+@click.pass_obj
+def next_(
+    options: Options,
+    /,
+    kernels: tuple[str, ...],
+    indexes: tuple[Path, ...],
+    table: Path | None,
+    as_of: str,
+    catalog: str | None,
+    into: Path | None,
+) -> None:
+    """Propose the next edition from what exists, and say what it changes for KERNEL: variants, machine time, cost.
+
+    Nothing that exists is changed: look at the file, then name it in kci.toml.
+    """
+    from kci.catalog.rows import interpret_edition
+    from kci.catalog.wheel_index import read_indexes
+    from kci.cli._impact import print_impact
+    from kci.cli._workspace import opened
+    from kci.compat.impact import impact
+    from kci.config.document import parse_document
+    from kci.files.replace import write_atomic
+    from kci.matrix.next_edition import propose
+    from kci.matrix.reference_table import read_published
+
+    day = _day(as_of, "--as-of").isoformat()
+    workspace = opened(options, kernels, catalog)
+    known = [row for edition in editions() for row in load_catalog(edition).rows]
+    published = read_published(table, known) if table is not None else []
+    proposal = propose(workspace.catalog, read_indexes(indexes), published)
+    sources = [path.name for path in (*indexes, *([table] if table else []))]
+    current = [name for name in editions() if name == workspace.catalog.name]
+    text = proposal.toml(name=day, as_of=day, source=", ".join(sources), neighbors=current)
+    if into is None:
+        click.echo(text, nl=False)
+    else:
+        write_atomic(into, text.encode())
+    proposed = interpret_edition(parse_document(text.encode(), str(into or "the proposal")))
+    print_impact(impact(workspace, proposed), proposal.unknown, to_stderr=into is None)

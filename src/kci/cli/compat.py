@@ -14,7 +14,7 @@ from kci.compat.coverage import CoverageState, coverage
 from kci.compat.held import Holding, held_in
 from kci.config.reader import Kernel
 from kci.config.settings import find_settings
-from kci.diagnostics import Severity
+from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.tree.published_tree import read_published
 from kci.workspace.planning import still_current
@@ -104,15 +104,20 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 
     Nothing is done about them: the scheduled workflow does it, with no rights but those to issues.
     """
-    from kci.compat.decide import decide
-    from kci.compat.history import read_history
+    from kci.compat.decide import IssueAction, WatchState
+    from kci.compat.history import each_run
 
     del dry_run
-    runs, problems = read_history(history)
+    problems: list[Diagnostic] = []
+    actions: list[IssueAction] = []
+    runs: list[int] = []
+    watch = WatchState(find_settings(Path()).settings.schedule.issues)
+    for run in each_run(history, problems.append):
+        actions = watch.step(run)
+        runs.append(run.run)
     print_diagnostics(problems, quiet=options.quiet)
-    actions = decide(runs, find_settings(Path()).settings.schedule.issues)
     if output == "json":
-        click.echo(to_json({"schema": 1, "run": runs[-1].run if runs else None, "actions": actions}))
+        click.echo(to_json({"schema": 1, "run": runs[-1] if runs else None, "actions": actions}))
     else:
         for action in actions:
             told = f" (for {' '.join(action.tell)})" if action.tell else ""

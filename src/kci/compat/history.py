@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,9 @@ from kci.files.replace import write_atomic
 
 SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
+_DIGITS = 19
+"""Of a run in the name of its file, so that names sort as runs do."""
+
 SKEW = timedelta(days=1)
 """How far in the future a result may say that it was made."""
 
@@ -201,7 +205,7 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
     for run in runs:
         raw = msgspec.json.encode(run) + b"\n"
         digest = hashlib.sha256(raw).hexdigest()[:16]
-        path = history / f"{run.run:019d}-{run.attempt}-{digest}.json"
+        path = history / f"{run.run:0{_DIGITS}d}-{run.attempt}-{digest}.json"
         if not path.exists():
             write_atomic(path, raw)
             written.append(path)
@@ -214,17 +218,37 @@ def read_history(history: Path) -> tuple[list[RecordedRun], list[Diagnostic]]:
     Raises:
         OSError: there is no such directory.
     """
-    parts: dict[int, list[RecordedRun]] = {}
     problems: list[Diagnostic] = []
-    for path in sorted(entry for entry in history.iterdir() if entry.suffix == ".json"):
-        try:
-            part = read_json(path, RecordedRun, MAX_BYTES)
-        except (OSError, ValueError) as error:
-            message = f"not a recorded run, and passed over: {error}"
-            problems.append(finding("KCI801", message, path=str(path), hint="restore it from an earlier commit"))
-            continue
-        parts.setdefault(part.run, []).append(part)
-    return [_merged(parts[run]) for run in sorted(parts)], problems
+    return list(each_run(history, problems.append)), problems
+
+
+def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
+    """The runs of a history, one after the other, so that only one is in memory; see `read_history`.
+
+    Args:
+        history: the directory.
+        report: takes what is wrong with a file.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    files = sorted(entry for entry in history.iterdir() if entry.suffix == ".json")
+    for _, group in groupby(files, key=lambda path: path.name[:_DIGITS]):
+        parts = [part for path in group if (part := _read_part(path, report)) is not None]
+        if parts:
+            yield _merged(parts)
+
+
+def _read_part(path: Path, report: Callable[[Diagnostic], None]) -> RecordedRun | None:
+    try:
+        part = read_json(path, RecordedRun, MAX_BYTES)
+        if not path.name.startswith(f"{part.run:0{_DIGITS}d}-"):
+            raise ValueError(f"its name is not that of run {part.run}")
+    except (OSError, ValueError) as error:
+        message = f"not a recorded run, and passed over: {error}"
+        report(finding("KCI801", message, path=str(path), hint="restore it from an earlier commit"))
+        return None
+    return part
 
 
 def _merged(parts: list[RecordedRun]) -> RecordedRun:

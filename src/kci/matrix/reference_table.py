@@ -8,7 +8,7 @@ carry a tvm-ffi. Where a compute version is shortened in names (`xpu20253`), the
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,12 +27,14 @@ _ORDER = ("aarch64-darwin", "x86_64-linux", "aarch64-linux", "x86_64-windows", "
 
 
 class Published(NamedTuple):
-    """One published toolchain."""
+    """One toolchain of an edition that is made, not read."""
 
     torch: Version
     backend: Backend
     compute: Version | None
     system: str
+    bundled: bool = True
+    tvm_ffi: Version | None = None
 
 
 def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
@@ -72,7 +74,12 @@ def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
         raise _refused(problems)
     if not found:
         raise _refused([finding("KCI120", "the table names no variant", path=shown)])
-    return sorted(found, key=lambda item: (item.torch, item.backend, item.compute or (), _ORDER.index(item.system)))
+    return in_table_order(found)
+
+
+def in_table_order(rows: Iterable[Published]) -> list[Published]:
+    """By torch, backend, compute version and system, as the reference lists them."""
+    return sorted(rows, key=lambda item: (item.torch, item.backend, item.compute or (), _ORDER.index(item.system)))
 
 
 def _published(system: str, backend: str, name: str, known: list[Row]) -> Published:
@@ -105,7 +112,18 @@ def _refused(problems: list[Diagnostic]) -> FindingsError:
     return FindingsError(f"{problems[0].path}: {problems[0].message}{more}", diagnostics=problems)
 
 
-def edition_toml(published: list[Published], *, name: str, as_of: str, source: str) -> str:
+IMPORTED = ("Made by `kci catalog import`. The table has no unbundled rows and no tvm-ffi versions.",)
+
+
+def edition_toml(
+    published: list[Published],
+    *,
+    name: str,
+    as_of: str,
+    source: str,
+    comments: Sequence[str] = IMPORTED,
+    neighbors: Sequence[str] = (),
+) -> str:
     """An edition of the catalog as TOML; rows that differ only in compute version and system are one table.
 
     Args:
@@ -113,28 +131,37 @@ def edition_toml(published: list[Published], *, name: str, as_of: str, source: s
         name: the edition's name.
         as_of: the date of the table.
         source: where it came from.
+        comments: lines to begin with.
+        neighbors: the editions next to it.
     """
-    groups: dict[tuple[Version, Backend, tuple[str, ...]], list[Version]] = {}
-    systems: dict[tuple[Version, Backend, Version | None], list[str]] = {}
+    groups: dict[tuple[Version, Backend, tuple[str, ...], bool, Version | None], list[Version]] = {}
+    systems: dict[tuple[Version, Backend, Version | None, bool, Version | None], list[str]] = {}
     for item in published:
-        systems.setdefault((item.torch, item.backend, item.compute), []).append(item.system)
-    for (torch, backend, compute), present in systems.items():
-        groups.setdefault((torch, backend, tuple(present)), []).extend([compute] if compute else [])
+        key = (item.torch, item.backend, item.compute, item.bundled, item.tvm_ffi)
+        systems.setdefault(key, []).append(item.system)
+    for (torch, backend, compute, bundled, tvm_ffi), present in systems.items():
+        group = (torch, backend, tuple(present), bundled, tvm_ffi)
+        groups.setdefault(group, []).extend([compute] if compute else [])
     document = tomlkit.document()
-    document.add(
-        tomlkit.comment("Made by `kci catalog import`. The table has no unbundled rows and no tvm-ffi versions.")
-    )
+    for line in comments:
+        document.add(tomlkit.comment(line))
     document["name"] = name
     document["as-of"] = datetime.date.fromisoformat(as_of)
     document["source"] = source
+    if neighbors:
+        document["neighbors"] = list(neighbors)
     rows = tomlkit.aot()
-    for (torch, backend, on), computes in groups.items():
+    for (torch, backend, on, bundled, tvm_ffi), computes in groups.items():
         row = tomlkit.table()
         row["torch"] = torch.text
         row["backend"] = str(backend)
         if computes:
             row["compute"] = [compute.text for compute in computes]
         row["systems"] = list(on)
+        if not bundled:
+            row["bundled"] = False
+        if tvm_ffi is not None:
+            row["tvm-ffi"] = tvm_ffi.text
         rows.append(row)
     document["row"] = rows
     return tomlkit.dumps(document)

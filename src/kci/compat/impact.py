@@ -1,0 +1,42 @@
+"""What another catalog would change for the kernels of a workspace: variants that come and go, time and cost."""
+
+from __future__ import annotations
+
+import msgspec
+
+from kci.catalog.rows import Catalog
+from kci.matrix.diff import KernelDiff, diff_matrices
+from kci.plan.budget import Estimate
+from kci.workspace.choice import Choice
+from kci.workspace.planning import PlanRequest, plan_run
+from kci.workspace.workspace import Workspace
+
+
+class Impact(msgspec.Struct, frozen=True):
+    """What a change of the catalog leads to in the release tier."""
+
+    kernels: tuple[KernelDiff, ...]
+    to_build: Estimate | None
+    """What it takes to build what is new or different; None if nothing is."""
+
+
+def impact(workspace: Workspace, proposed: Catalog) -> Impact:
+    """Compare the matrices of two catalogs.
+
+    Args:
+        workspace: the kernels, with the catalog in force.
+        proposed: the other one; the overlays of kci.toml hold for it too.
+
+    Raises:
+        FindingsError: a kernel cannot be planned.
+    """
+    after = msgspec.structs.replace(workspace, catalog=proposed)
+    diffs = diff_matrices(workspace.matrix().kernels, after.matrix().kernels)
+    names = {item.name for diff in diffs for item in diff.added}
+    names |= {item.name for diff in diffs for item in diff.changed}
+    if not names:
+        return Impact(tuple(diffs), None)
+    different = {diff.name for diff in diffs if diff.added or diff.changed}
+    kernels = [kernel for kernel in after.kernels if kernel.build.name in different]
+    planned = plan_run(after.of(kernels), PlanRequest(choice=Choice(only=tuple(sorted(names))), allow_empty=True))
+    return Impact(tuple(diffs), planned.estimate)
