@@ -24,7 +24,7 @@ from common import (
 from kci.builders.cache import default_cache
 from kci.cli._output import print_error
 from kci.matrix.names import artifact_stem
-from kci.run.build_leg import attempt_of_run
+from kci.run.build_leg import ci_run
 
 
 def main() -> None:
@@ -44,13 +44,18 @@ def main() -> None:
     workspace = kci.open_workspace([directory])
     kernel = workspace.only_kernel()
     variant = workspace.variant(names, tier=tier)
+    run = ci_run()
     stem = artifact_stem(kernel.build.name, variant.name)
     request = kci.LegRequest(
         kernel=kernel,
         variant=variant,
         output=output,
         options=kci.BuildOptions(
-            cache=default_cache(), builder=builder, jobs=int(jobs) if jobs else None, attempt=attempt_of_run()
+            cache=default_cache(),
+            builder=builder,
+            jobs=int(jobs) if jobs else None,
+            attempt=run.attempt or 1,
+            run=run.id,
         ),
         container=container,
         artifact=runner_temp() / "kci-artifacts-out" / f"{stem}.tar",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,10 +19,14 @@ from common import (
     set_output,
     table_row,
     text_input,
+    unpacked,
 )
 from kci.cli._findings import show_findings
-from kci.cli._output import print_error
-from kci.tree.manifest import FILE_NAME
+from kci.cli._output import print_diagnostics, print_error
+from kci.run.build_leg import ci_run
+from kci.tree.manifest import FILE_NAME, read_manifest
+from kci.tree.planned import Planned
+from kci.verify.elf import symbol_names
 
 
 def main() -> None:
@@ -31,15 +36,27 @@ def main() -> None:
         fail("the input `artifacts` is missing", 2)
     allow_partial = flag_input("allow-partial")
     plan = plan_file(text_input("plan"))
+    planned = kci.read_plan(plan) if plan else None
+    if published := text_input("published"):
+        lay_out(Path(published), into)
+    make_room(into, planned)
     for artifact in artifacts:
-        if allow_partial and not Path(artifact).exists():
+        if plan and not Path(artifact).exists():
             Path(artifact).mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
+    warnings: list[kci.Diagnostic] = []
     try:
         with group("Merge"):
-            planned = kci.read_plan(plan) if plan else None
             merged = kci.merge_artifacts(
-                [Path(artifact) for artifact in artifacts], into, planned, allow_partial=allow_partial, log=print
+                [Path(artifact) for artifact in artifacts],
+                into,
+                planned,
+                allow_partial=allow_partial,
+                run=ci_run(),
+                log=print,
+                report=warnings.append,
+                symbols_of=symbol_names,
             )
+            print_diagnostics(warnings)
     except kci.KciError as error:
         print_error(error)
         set_output("complete", "false")
@@ -77,6 +94,34 @@ def plan_file(plan: str) -> Path | None:
     path = runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path
+
+
+def lay_out(published: Path, into: Path) -> None:
+    """Begin with the published tree, unless there is one already."""
+    if not find_manifests(into):
+        shutil.copytree(unpacked(published), into, symlinks=True, dirs_exist_ok=True)
+
+
+def make_room(into: Path, planned: Planned | None) -> None:
+    """Have each earlier tree where the new one goes, and none of another version, which cannot be carried over."""
+    kernels = planned.kernels if planned is not None else {}
+    for path, manifest in find_manifests(into).items():
+        kernel = manifest.kernel
+        if kernel in kernels and manifest.version != kernels[kernel].version:
+            shutil.rmtree(path.parent)
+        elif path.parent == into and set(kernels) - {kernel}:
+            aside = into.with_name(f"{into.name}-aside")
+            into.rename(aside)
+            into.mkdir()
+            aside.rename(into / kernel)
+
+
+def find_manifests(into: Path) -> dict[Path, kci.Manifest]:
+    """The manifests of one tree, or of the trees of several kernels."""
+    single = into / FILE_NAME
+    paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
+    found = {path: read_manifest(path.parent) for path in paths}
+    return {path: manifest for path, manifest in found.items() if manifest is not None}
 
 
 def pack(into: Path, tar: Path) -> None:

@@ -20,12 +20,14 @@ from common import (
     set_output,
     table_row,
     text_input,
+    unpacked,
     words_input,
 )
 from kci.cli._output import print_diagnostics
 from kci.plan.forks import only_hosted
 from kci.plan.plan import LeftOut, Skipped
 from kci.plan.plan_json import promised
+from kci.tree.published_tree import read_published
 
 
 def main() -> None:
@@ -35,24 +37,28 @@ def main() -> None:
         backends=tuple(words_input("backends")),
         only=tuple(words_input("only")),
     )
+    known, problems = read_published([unpacked(Path(place)) for place in lines_input("published")])
     request = kci.PlanRequest(
         choice=choice,
         affected=text_input("affected-base") or None,
-        published=tuple(Path(manifest) for manifest in lines_input("published")),
+        published=known,
         fingerprints=True,
         allow_empty=flag_input("allow-empty", default="false"),
     )
     with group("Plan"):
         workspace = kci.open_workspace(lines_input("kernels") or ["."])
         planned = kci.plan_run(workspace, request)
-        print_diagnostics([*workspace.diagnostics, *planned.diagnostics])
+        print_diagnostics([*workspace.diagnostics, *problems, *planned.diagnostics])
         planned.require_runnable()
     plan = only_hosted(planned.plan) if is_fork() else planned.plan
-    matrix_text, plan_text = planned.of(plan).github_matrix(), compact_json(promised(plan))
+    promise = promised(plan)
+    matrix_text, plan_text = planned.of(plan).github_matrix(), compact_json(promise)
     if output_units(matrix_text, plan_text) > OUTPUT_LIMIT:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     set_output("matrix", matrix_text)
     set_output("has-work", "true" if plan.legs else "false")
+    set_output("carries", "true" if plan.skipped else "false")
+    set_output("has-tree", "true" if promise["kernels"] else "false")
     set_output("plan", plan_text)
     report(plan)
 

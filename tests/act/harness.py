@@ -106,6 +106,7 @@ def run_workflow(
     checkout: Path,
     payload: dict[str, Any] | None = None,
     env: dict[str, str] | None = None,
+    earlier: Run | None = None,
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -118,6 +119,7 @@ def run_workflow(
         checkout: where kci's own actions come from; see `copy_checkout`.
         payload: the event, as GitHub sends it.
         env: more environment variables for the steps.
+        earlier: the last run on the branch, whose artifacts can be fetched.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -135,9 +137,12 @@ def run_workflow(
     for pin in sorted(pinned | tagged):
         name = pin[0].removeprefix("actions/")
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
-    for key, value in {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), **(env or {})}.items():
+    places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store)}
+    places |= {"KCI_ACT_EARLIER": str(earlier.artifacts), "KCI_ACT_EARLIER_RUN": "41"} if earlier is not None else {}
+    for key, value in {**places, **(env or {})}.items():
         command += ["--env", f"{key}={value}"]
-    surroundings = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
+    path = f"{STAND_INS / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    surroundings = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
     done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
     return _parse(done.stdout, store, done.returncode == 0)
 

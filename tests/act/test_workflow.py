@@ -17,7 +17,7 @@ import pytest
 
 from act.harness import Run, act_path, commit_all, copy_checkout, installed, offline_pip, run_workflow
 from cli.runner import kci
-from conftest import ROOT
+from conftest import AT_TOP, ROOT
 
 pytestmark = [
     pytest.mark.network,
@@ -35,9 +35,13 @@ class Runner(NamedTuple):
     checkout: Path
     env: dict[str, str]
 
-    def run(self, repository: Path, workflow: str, event: str, scratch: Path, **payload: Any) -> Run:
+    def run(
+        self, repository: Path, workflow: str, event: str, scratch: Path, earlier: Run | None = None, **payload: Any
+    ) -> Run:
         """One run of a workflow; see `run_workflow`."""
-        return run_workflow(repository, workflow, event, scratch, checkout=self.checkout, payload=payload, env=self.env)
+        return run_workflow(
+            repository, workflow, event, scratch, checkout=self.checkout, payload=payload, env=self.env, earlier=earlier
+        )
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +111,72 @@ def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch
         "kci-some-kernel-torch-cuda-1",
         "merged-tree-1",
     ]
-    assert tree_names(run.artifacts) == {"kci-manifest.json", "torch-cpu", "torch-cuda"}
+    assert tree_names(run.artifacts) == {
+        *AT_TOP,
+        "torch-cpu",
+        "torch-cuda",
+    }
+
+
+def place(tmp_path: Path, name: str) -> Path:
+    made = tmp_path / name
+    made.mkdir()
+    return made
+
+
+def test_a_second_push_builds_what_changed_and_carries_the_rest(
+    repository: Path, runner: Runner, tmp_path: Path
+) -> None:
+    add_kernel(repository, "other-kernel", ("cpu",))
+    render(repository)
+    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
+    assert first.ok, first.log
+    (repository / "some-kernel" / "README.md").write_text("# better words\n")
+    (repository / "some-kernel" / "flake.lock").write_text("{}\n")
+    commit_all(repository)
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), first)
+    assert second.jobs == dict.fromkeys(["kci", "merge", "plan"], "success"), second.log
+    assert [path.name for path in second.artifacts.iterdir()] == ["merged-tree-1"]
+    assert digests(second) == digests(first)
+    (repository / "other-kernel" / "torch-ext" / "other_kernel" / "__init__.py").write_text("VALUE = 1\n")
+    commit_all(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), second)
+    ran = ["build other-kernel torch-cpu", "kci", "merge", "plan"]
+    assert third.jobs == dict.fromkeys(ran, "success"), third.log
+    changed = {key for key, value in digests(third).items() if digests(second)[key] != value}
+    assert changed == {("other-kernel", "torch-cpu")}
+
+
+def test_a_new_version_and_a_second_kernel_begin_anew_what_they_must(
+    repository: Path, runner: Runner, tmp_path: Path
+) -> None:
+    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
+    assert first.ok, first.log
+    add_kernel(repository, "other-kernel", ("cpu",))
+    commit_all(repository)
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), first)
+    ran = ["build other-kernel torch-cpu", "kci", "merge", "plan"]
+    assert second.jobs == dict.fromkeys(ran, "success"), second.log
+    assert set(digests(second)) == {("other-kernel", "torch-cpu"), *digests(first)}
+    file = repository / "some-kernel" / "build.toml"
+    file.write_text(file.read_text().replace("version = 1", "version = 2"))
+    commit_all(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), second)
+    assert third.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), third.log
+    assert set(digests(third)) == set(digests(second))
+
+
+def digests(run: Run) -> dict[tuple[str, str], str]:
+    """The digest of every variant of the tree that a run hands over."""
+    found = {}
+    with tarfile.open(run.artifacts / "merged-tree-1" / "kci-tree.tar") as archive:
+        for member in archive:
+            stream = archive.extractfile(member) if member.name.endswith("kci-manifest.json") else None
+            if stream is not None:
+                manifest = json.load(stream)
+                assert manifest["complete"]
+                found |= {(manifest["kernel"], item["variant"]): item["digest"] for item in manifest["present"]}
+    return found
 
 
 def test_the_workflow_of_the_readme_does_what_it_says(repository: Path, installing: Runner, scratch: Path) -> None:

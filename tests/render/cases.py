@@ -25,6 +25,7 @@ def leg(variant: str, runner: Any = ("ubuntu-24.04",), **more: Any) -> dict[str,
         "image": "",
         "timeout": 60,
         "artifact": f"kci-relu-{variant}",
+        "tier": "release",
         **more,
     }
 
@@ -32,6 +33,7 @@ def leg(variant: str, runner: Any = ("ubuntu-24.04",), **more: Any) -> dict[str,
 CPU = leg("torch213-cxx11-cpu-x86_64-linux", image="docker.io/example/builder:cpu")
 GPU = leg("torch213-cxx11-cu130-x86_64-linux", ("self-hosted", "gpu"), timeout=350, max_jobs=4)
 NOARCH = leg("torch-cpu", timeout=15)
+PR_CPU, PR_GPU = {**CPU, "tier": "pr"}, {**GPU, "tier": "pr"}
 
 
 class Case(NamedTuple):
@@ -61,8 +63,8 @@ CASES = [
     ),
     Case(
         "static",
-        Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU, GPU, NOARCH), pr_legs=(CPU, GPU)),
+        Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU, GPU, NOARCH), pr_legs=(PR_CPU, PR_GPU)),
         shipped_pins(),
     ),
-    Case("static-hosted", Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU,), pr_legs=(CPU,)), _pinned()),
+    Case("static-hosted", Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU,), pr_legs=(PR_CPU,)), _pinned()),
 ]

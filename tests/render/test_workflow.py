@@ -17,7 +17,7 @@ from kci.render import workflow
 from kci.render.github_limits import check_files
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, cron, render
-from render.cases import CASES, CPU, GOLDEN, GPU, VERSION, Case, leg
+from render.cases import CASES, CPU, GOLDEN, PR_CPU, PR_GPU, VERSION, Case, leg
 
 
 def parsed(text: str) -> dict:
@@ -188,8 +188,8 @@ def test_static_legs_of_pull_requests_are_split_by_who_may_run_them() -> None:
     static = next(case for case in CASES if case.name == "static")
     jobs = parsed(static.files()[RELEASE_FILE])["jobs"]
     includes = {name: job["strategy"]["matrix"]["include"] for name, job in jobs.items() if "strategy" in job}
-    assert includes["build-pr"] == [CPU]
-    assert includes["build-pr-own"] == [GPU]
+    assert includes["build-pr"] == [PR_CPU]
+    assert includes["build-pr-own"] == [PR_GPU]
     assert "head.repo.full_name == github.repository" in jobs["build-pr-own"]["if"]
     assert len(includes["build"]) == 3
 

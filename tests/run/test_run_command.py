@@ -13,7 +13,7 @@ import pytest
 
 from buildkit import noarch_kernel
 from cli.runner import kci_process
-from conftest import ROOT
+from conftest import AT_TOP, ROOT
 from kci.verify import verify
 from run.crash_anywhere import CRASHED
 
@@ -112,7 +112,10 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(tmp_pat
             assert again.code == 0, (step, again.stderr)
             assert (tree / "torch-cpu" / "__init__.py").read_text() == text, step
         assert verify(tree) == [], step
-        assert sorted(path.name for path in tree.iterdir()) == ["kci-manifest.json", "torch-cpu"], step
+        assert sorted(path.name for path in tree.iterdir()) == [
+            *AT_TOP,
+            "torch-cpu",
+        ], step
         if crashed.returncode != CRASHED:
             assert crashed.returncode == 0, crashed.stderr
             break
@@ -149,6 +152,9 @@ def test_two_runs_at_once_of_one_kernel(tmp_path: Path) -> None:
         (kernel / CODE).write_text(f"NUMBER = {number}\n")
         two_at_once("run", kernel, "--cache", tmp_path / "cache")
         tree = kernel / "build"
-        assert sorted(path.name for path in tree.iterdir()) == ["kci-manifest.json", *NAMES]
+        assert sorted(path.name for path in tree.iterdir()) == [
+            *AT_TOP,
+            *NAMES,
+        ]
         assert {(tree / name / "__init__.py").read_text() for name in NAMES} == {f"NUMBER = {number}\n"}
         assert verify(tree) == []

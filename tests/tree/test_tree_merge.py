@@ -44,14 +44,27 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
     (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
     assert sorted(path.name for path in (tmp_path / "build").iterdir()) == [
+        "SHA256SUMS",
         "kci-manifest.json",
+        "kci-subjects.json",
         STABLE,
         CPU,
     ]
     assert manifest.complete
     assert manifest.missing == ()
     data = json.loads((tmp_path / "build" / "kci-manifest.json").read_text())
-    assert list(data) == ["schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing"]
+    assert list(data) == [
+        "schema",
+        "created_by",
+        "kernel",
+        "version",
+        "complete",
+        "planned",
+        "present",
+        "missing",
+        "replaced",
+        "inputs",
+    ]
     assert data["planned"] == [STABLE, CPU]
     first = data["present"][1]
     assert first["variant"] == CPU
@@ -163,6 +176,8 @@ def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> No
     assert caught.value.diagnostics[0].rule == "KCI608"
     assert str(one) in caught.value.message
     assert str(two) in caught.value.message
+    assert "__init__.py (1 bytes, sha256 " in caught.value.message
+    assert "from byte 0 on)" in caught.value.message
     assert not (tmp_path / "build").exists()
 
 
@@ -324,7 +339,7 @@ def test_exec_bits_of_equal_artifacts_do_not_make_the_result_depend_on_order(tmp
         if name == "b":
             (variant / "__init__.py").chmod(0o755)
         (tmp_path / f"out{name}").mkdir()
-        made.append(pack(variant, tmp_path / f"out{name}" / "kci-x.tar", leg_of(variant)))
+        made.append(pack(variant, tmp_path / f"out{name}" / "kci-gated-norm-torch-cpu.tar", leg_of(variant)))
     for into, order in (("one", made), ("two", made[::-1])):
         merge(order, tmp_path / into)
     modes = [(tmp_path / into / "torch-cpu" / "__init__.py").stat().st_mode for into in ("one", "two")]
@@ -376,18 +391,18 @@ def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-@pytest.mark.rule("KCI612", triggers=True)
+@pytest.mark.rule("KCI616", triggers=True)
 def test_a_part_for_ones_own_gpu_is_no_part_of_a_tree(tmp_path: Path) -> None:
     whole = artifact(tmp_path, CPU)
     part = artifact(tmp_path, CUDA, files={"__init__.py": b"", MARK: b"{}\n"})
     for merged in ([part], [whole, part]):
         with pytest.raises(FindingsError, match=f"{CUDA} was built with --arch") as caught:
             merge(merged, tmp_path / "build")
-        assert caught.value.diagnostics[0].rule == "KCI612"
+        assert caught.value.diagnostics[0].rule == "KCI616"
     assert not (tmp_path / "build").exists()
 
 
-@pytest.mark.rule("KCI612", triggers=True)
+@pytest.mark.rule("KCI616", triggers=True)
 def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> None:
     made = make_variant(tmp_path / "build", CUDA, files={"__init__.py": b"", MARK: b"{}\n"})
     with pytest.raises(FindingsError, match="was built with --arch"):
@@ -395,7 +410,7 @@ def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> 
     assert made.is_dir()
 
 
-@pytest.mark.rule("KCI612", triggers=False)
+@pytest.mark.rule("KCI616", triggers=False)
 def test_a_whole_variant_is(tmp_path: Path) -> None:
     (manifest,) = merge([artifact(tmp_path, CUDA)], tmp_path / "build")
     assert [entry.variant for entry in manifest.present] == [CUDA]

@@ -15,6 +15,7 @@ from kci.config.model import Build
 from kci.errors import UsageError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
+from kci.plan.inputs import KernelInputs
 
 BUILDERS = ("auto", "noarch", "native", "nix")
 
@@ -33,6 +34,7 @@ def build_variant(
     archs: tuple[str, ...] = (),
     mirrors: Mapping[str, str] | None = None,
     log: Log,
+    inputs: KernelInputs | None = None,
 ) -> Built:
     """Build one variant into an empty directory, without its metadata.json.
 
@@ -51,17 +53,18 @@ def build_variant(
         mirrors: where to get what GitHub has, by name; `[mirrors]` of kci.toml.
         cache: where environments, toolkits and objects are kept; see `default_cache`.
         log: takes lines of progress.
+        inputs: the files that the variant's fingerprint covers; by default those of the repository on the disk.
 
     Raises:
         UsageError: no such builder, or one that cannot make this kind of variant.
         FindingsError: the kernel's files are not as build.toml says.
         UnsafeError: a path leads out of the kernel's directory.
         MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
-        BuildFailedError: a compiler failed, or the variant cannot be built at all.
+        BuildFailedError: a compiler failed, the variant cannot be built at all, or its compilers read a file of the
+            repository that its fingerprint does not cover (KCI510).
     """
-    request = Request(
-        kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, archs, mirrors or {}
-    )
+    where = (kernel_dir, build, variant, kernel_id, output, cache.absolute())
+    request = Request(*where, isolation, jobs, archs, mirrors or {}, inputs)
     name = choose_builder(builder, variant)
     started = time.monotonic()
     match name:

@@ -32,6 +32,8 @@ PACKAGE = Path(__file__).resolve().parent.parent
 # Passed on by name only, so that their values (an index with a password, say) are on no command line and in no log.
 PASSED_ON = (
     "GITHUB_RUN_ATTEMPT",
+    "GITHUB_RUN_ID",
+    "GITHUB_RUN_ID",
     "HTTPS_PROXY",
     "HTTP_PROXY",
     "MAX_JOBS",

@@ -53,6 +53,7 @@ from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, guarded, shown
+from kci.builders.read_files import Watch, read_by_compilers
 from kci.builders.request import Built, CacheUse, Log, Request
 from kci.builders.rocm import HOMES, find_rocm
 from kci.builders.toolchains import toolchains
@@ -61,10 +62,13 @@ from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
+from kci.plan.inputs import inputs_for
+from kci.plan.recorded import RecordedInputs
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 BUILDABLE = ("cpu", "cuda", "rocm")
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
+_TOOLS_FILE = "tools.txt"
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -186,6 +190,7 @@ def build(request: Request, log: Log) -> Built:
         KciError: as `plan`.
     """
     recipe = plan(request, log)
+    watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
     environment = ensure(recipe.chain.environment, log)
     _check_torch(request, environment)
     if recipe.chain.cuda is not None:
@@ -201,11 +206,12 @@ def build(request: Request, log: Log) -> Built:
         done, use = _compile(recipe, request.cache, lock, log)
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
+        inputs = _recorded(recipe, watch)
         write_package(request.output, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(output=request.output, builder="native", archs=archs, cache=use)
+    return Built(output=request.output, builder="native", archs=archs, cache=use, inputs=inputs)
 
 
 def _compile(recipe: Recipe, cache: Path, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
@@ -220,6 +226,16 @@ def _compile(recipe: Recipe, cache: Path, lock: int, log: Log) -> tuple[Finished
     if use is not None:
         log(str(use))
     return done, use
+
+
+def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
+    """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
+    chain, covered = recipe.chain, watch.covered
+    objects = [step.output for step in recipe.steps if step.depfile]
+    read = read_by_compilers(recipe.work, objects, chain, covered, watch.inputs)
+    if any(unit.language is Language.HIP for unit in recipe.sources.units):
+        read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
+    return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))
 
 
 def _check_kind(request: Request) -> None:
@@ -321,7 +337,7 @@ def _generated(chain: Toolchain) -> dict[str, str]:
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
         EXPORTS: generate.EXPORTS_MAP,
-        "tools.txt": "\n".join(tools) + "\n",
+        _TOOLS_FILE: "\n".join(tools) + "\n",
     }
     if chain.glibc_compat:
         files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H

@@ -9,6 +9,8 @@ import msgspec
 
 from kci.config.model import Build
 from kci.matrix.variants import Variant
+from kci.plan.inputs import KernelInputs
+from kci.plan.recorded import RecordedInputs
 
 Log = Callable[[str], None]
 """Takes one line of progress."""
@@ -36,6 +38,8 @@ class Request(msgspec.Struct, frozen=True):
     """Only these of the archs that the components are for, for a quick build; all of them if there is none."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
+    inputs: KernelInputs | None = None
+    """What the variant is made from, as the plan's fingerprint sees it; worked out anew if it is not given."""
 
 
 class CacheUse(msgspec.Struct, frozen=True):
@@ -61,3 +65,5 @@ class Built(msgspec.Struct, frozen=True):
     """What a compiler cache had of it; None where there is none."""
     sealed: bool = False
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
+    inputs: RecordedInputs | None = None
+    """What it was really made from; None where the builder cannot tell."""

@@ -41,6 +41,7 @@ class Toolchains(Dated, frozen=True):
     tools: dict[str, str]
     defines: dict[str, tuple[str, ...]]
     openmp: str
+    environment: dict[str, tuple[str, ...]]
 
     def torch_release(self, torch: str) -> str:
         """The exact torch release of a minor version: `2.13` is `2.13.0`."""

@@ -13,14 +13,11 @@ from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
 from kci.catalog.toolkits import toolkits
 from kci.config.model import Component, CudaComponent, RocmComponent
+from kci.config.source_kinds import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS
 from kci.config.values import Backend, Depend, Version
 from kci.errors import BuildFailedError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
-
-CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
-CUDA_ENDINGS = (".cu",)
-HIP_ENDINGS = (".cu", ".hip")
-HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+from kci.plan.inputs import active
 
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
@@ -96,7 +93,7 @@ def collect(request: Request, log: Log) -> Sources:
     """
     torch = request.build.torch
     assert torch is not None  # noqa: S101  - the native builder is asked for torch kernels only
-    components = dict(_active(request, log))
+    components = _active(request, log)
     if not components:
         hint = "lower the component's cuda-minver, or raise general.cuda.minver so that the variant is not planned"
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
@@ -117,14 +114,13 @@ def collect(request: Request, log: Log) -> Sources:
     )
 
 
-def _active(request: Request, log: Log) -> Iterator[tuple[str, Component]]:
-    compute = Version.parse(request.variant.compute) if request.variant.compute else None
+def _active(request: Request, log: Log) -> dict[str, Component]:
+    found = active(request.build, request.variant)
     for label, component in request.build.components(request.variant.backend).items():
-        minver = component.cuda_minver if isinstance(component, CudaComponent) else None
-        if minver is not None and compute is not None and compute < minver:
-            log(f"component {label} is left out: it needs CUDA {minver}, and this variant has {compute}")
-            continue
-        yield label, component
+        if label not in found and isinstance(component, CudaComponent):
+            needs, has = component.cuda_minver, request.variant.compute
+            log(f"component {label} is left out: it needs CUDA {needs}, and this variant has {has}")
+    return found
 
 
 def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:

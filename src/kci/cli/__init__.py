@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -121,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that interface and error say."""
     from click.exceptions import Exit
 
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
         sys.stdout.flush()
@@ -146,6 +150,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         click.echo(f"error: {where}{error.strerror or error}", err=True)
         code = 1
     sys.exit(code)
+
+
+def _terminated(_number: int, _frame: object) -> NoReturn:
+    """End as an interrupted command does: what is half made is removed, what stood before stays."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the cleaning up
+    raise KeyboardInterrupt
 
 
 def run() -> NoReturn:

@@ -10,7 +10,7 @@ from kci.builders.cache import default_cache
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
-from kci.run.build_leg import LegRequest, artifact_place, attempt_of_run, build_leg, leg_commands
+from kci.run.build_leg import LegRequest, artifact_place, build_leg, ci_run, leg_commands
 from kci.run.one_variant import BuildOptions
 from kci.tree.leg_record import artifact_name
 
@@ -64,6 +64,7 @@ def command(
     workspace = opened(options, [kernel], catalog)
     read = workspace.only_kernel()
     variants = [workspace.variant(name, tier=tier) for name in dict.fromkeys(names)]
+    run = ci_run()
     how = BuildOptions(
         cache=cache or default_cache(),
         builder=builder,
@@ -72,7 +73,8 @@ def command(
         unique_id=unique_id,
         archs=archs,
         mirrors=workspace.settings.settings.mirrors,
-        attempt=attempt_of_run(),
+        attempt=run.attempt or 1,
+        run=run.id,
     )
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     for variant in variants:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kci.builders.cache import default_cache
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
@@ -16,6 +17,7 @@ from kci.errors import UsageError
 from kci.plan.affected import Touch
 from kci.plan.budget import Estimate, money
 from kci.plan.plan import Grouping, Leg, Plan
+from kci.tree.published_tree import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
 
@@ -73,11 +75,14 @@ def command(
     """
     if shard is not None and output != "github":
         raise UsageError("--shard is about --format github", hint="--format json has every leg with its shard")
+    known, problems = read_published(published)
+    print_diagnostics(problems, quiet=options.quiet)
     request = PlanRequest(
         choice=take_choice(selection),
         affected=affected,
-        published=published,
-        fingerprints=fingerprints,
+        published=known,
+        fingerprints=fingerprints or bool(published),
+        digests=default_cache() / "inputs",
         grouping=Grouping(group),
         shards=shards,
         container=container == "auto",

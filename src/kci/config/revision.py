@@ -10,7 +10,7 @@ from kci.config.document import MAX_BYTES
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
-from kci.files.git import run_git
+from kci.files.git import read_blob, run_git
 
 
 def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
@@ -42,7 +42,7 @@ def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
     for file in files:
         place = posixpath.dirname(file)
         try:
-            raw = read_blob(commit, file, directory)
+            raw = _content(commit, file, directory)
             kernels.append(parse_kernel(raw, f"{revision}:{place}", f"{revision}:{file}"))
         except FindingsError as error:
             problems += error.diagnostics
@@ -67,18 +67,17 @@ def resolve_commit(revision: str, directory: Path) -> str:
     return found.decode("ascii", "replace").strip()
 
 
-def read_blob(commit: str, path: str, directory: Path) -> bytes:
-    """What a file says in a commit, at most a byte more than a build.toml may have.
+def _content(commit: str, path: str, directory: Path) -> bytes:
+    """What a build.toml says in a commit.
 
     Raises:
-        FindingsError: there is no such file, or it is too large (KCI002).
+        FindingsError: it is too large (KCI002).
     """
-    name = f"{commit}:{path}"
-    size = run_git(directory, "cat-file", "-s", name)
-    if size is None or int(size) > MAX_BYTES:
-        message = "there is no such file" if size is None else f"the file is larger than {MAX_BYTES // 2**20} MiB"
-        raise FindingsError(f"{path}: {message}", diagnostics=[finding("KCI002", message, path=path)])
-    return run_git(directory, "cat-file", "blob", name) or b""
+    raw = read_blob(directory, commit, path, MAX_BYTES)
+    if raw is None:
+        message = f"{path}: the file is larger than {MAX_BYTES // 2**20} MiB, or no file"
+        raise FindingsError(message, diagnostics=[finding("KCI002", message, path=path)])
+    return raw
 
 
 def _from_top(path: str, directory: Path) -> str:

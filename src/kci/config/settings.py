@@ -164,6 +164,15 @@ class LintSettings(Table, frozen=True):
     ignore: tuple[Ignore, ...] = ()
 
 
+class DeclaredInputs(Table, frozen=True):
+    """Files outside of a kernel's directory that its sources may include."""
+
+    paths: tuple[str, ...]
+    """Files and directories, relative to kci.toml."""
+    kernel: str | None = None
+    """The name of a kernel; without it, every kernel."""
+
+
 class Settings(Table, frozen=True):
     """A complete kci.toml."""
 
@@ -180,9 +189,16 @@ class Settings(Table, frozen=True):
     """The name of an edition of the catalog, or a catalog file relative to kci.toml."""
     overlay: tuple[KernelOverlay, ...] = ()
     """What is different about the catalog here, or for one kernel; applied in order."""
+    inputs: tuple[DeclaredInputs, ...] = ()
+    """What kernels may include from outside of their directories; it counts as an input of theirs."""
     lint: LintSettings = LintSettings()
     mirrors: dict[str, str] = {}  # noqa: RUF012
     """Where builds get what is on GitHub, by name: `cutlass`."""
+
+    def inputs_of(self, kernel: str) -> tuple[str, ...]:
+        """What the sources of a kernel may include outside of its directory, relative to kci.toml."""
+        found = (path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths)
+        return tuple(dict.fromkeys(found))
 
 
 class FoundSettings(msgspec.Struct, frozen=True):

@@ -13,9 +13,11 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from kci.config.document import Document
 from kci.diagnostics import Diagnostic, Span, finding, rules
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 _COMMENT = re.compile(r"#\s*kci:\s*ignore\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)", re.ASCII)
 
 
+_SOURCE_SUPPRESSION = re.compile(r"(?:#|//|/\*)\s*kci:\s*ignore\s*\[(?P<rules>[^\]]*)\](?P<reason>.*)", re.ASCII)
+"""The same in Python and C++."""
+
+
 class _Suppression(NamedTuple):
     """One rule in one comment."""
 
@@ -35,6 +41,46 @@ class _Suppression(NamedTuple):
     line: int
     """The line that it holds for."""
     span: Span
+
+
+class SuppressedFinding(msgspec.Struct, frozen=True):
+    """A finding that somebody suppressed, and why."""
+
+    diagnostic: Diagnostic
+    reason: str
+
+
+Note = Callable[[SuppressedFinding], None]
+
+_OF_VERIFICATION = "KCI7"
+"""What `kci verify` finds. Its suppressions in a build.toml hold for the whole kernel: most are not about that file."""
+
+
+def kernel_suppressions(document: Document) -> dict[str, str]:
+    """The rules of verification that a build.toml suppresses for its kernel, with the reasons."""
+    return {
+        item.rule: item.reason for item in _comments(document) if item.rule.startswith(_OF_VERIFICATION) and item.reason
+    }
+
+
+def line_suppression(lines: Sequence[str], line: int, rule: str) -> str | None:
+    """The reason for which a comment on a line, or alone on the line above, suppresses a rule there; None if none does.
+
+    Args:
+        lines: the file's lines.
+        line: the line of a finding, from 1.
+        rule: its rule.
+    """
+    for number, alone in ((line, False), (line - 1, True)):
+        if not 1 <= number <= len(lines):
+            continue
+        found = _SOURCE_SUPPRESSION.search(lines[number - 1])
+        if found is None or (alone and lines[number - 1][: found.start()].strip()):
+            continue
+        reason = found["reason"].strip(" \t\r:-*/")
+        if reason and rule in [name.strip() for name in found["rules"].split(",")]:
+            return reason
+    return None
 
 
 def apply_comments(found: Sequence[Diagnostic], document: Document) -> list[Diagnostic]:
@@ -57,7 +103,7 @@ def apply_comments(found: Sequence[Diagnostic], document: Document) -> list[Diag
     for item in suppressions:
         if item.rule not in rules():
             kept.append(_unknown_rule(item.rule, document.path, item.span))
-        elif item not in used:
+        elif item not in used and not item.rule.startswith(_OF_VERIFICATION):
             message = f"this suppression has no effect: line {item.line} has no {item.rule}"
             kept.append(finding("KCI191", message, hint=_REMOVE, path=document.path, span=item.span))
         elif not item.reason:
@@ -66,13 +112,19 @@ def apply_comments(found: Sequence[Diagnostic], document: Document) -> list[Diag
     return kept
 
 
-def apply_settings(found: Sequence[Diagnostic], settings: FoundSettings, checked: Iterable[str]) -> list[Diagnostic]:
-    """The diagnostics without those that `[lint] ignore` of kci.toml suppresses, and with what is wrong with it.
+def apply_settings(
+    found: Sequence[Diagnostic],
+    settings: FoundSettings,
+    checked: Iterable[str],
+    note: Note = lambda _suppressed: None,
+) -> list[Diagnostic]:
+    """The diagnostics without those that `[lint] ignore` of kci.toml suppresses, and what is wrong with its entries.
 
     Args:
         found: what was found, in any file.
         settings: kci.toml and where it lies; its entries name files relative to its directory, and may be patterns.
         checked: the files that were looked at; an entry for another file is left alone.
+        note: is told of every finding that is suppressed.
     """
     document = settings.document
     entries = settings.settings.lint.ignore
@@ -89,7 +141,10 @@ def apply_settings(found: Sequence[Diagnostic], settings: FoundSettings, checked
             if entry.rule == diagnostic.rule and fnmatch.fnmatchcase(relative[diagnostic.path], entry.path)
         ]
         used.update(matching)
-        if not any(entries[index].reason.strip() for index in matching):
+        reasons = [entries[index].reason.strip() for index in matching if entries[index].reason.strip()]
+        if reasons:
+            note(SuppressedFinding(diagnostic, reasons[0]))
+        else:
             kept.append(diagnostic)
     for index, entry in enumerate(entries):
         span = document.value_span(("lint", "ignore", index, "rule"))

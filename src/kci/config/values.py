@@ -36,6 +36,7 @@ class System(enum.StrEnum):
 
 
 SYSTEMS = tuple(str(system) for system in System)
+"""Every system that a variant name can carry."""
 
 
 class Tier(enum.StrEnum):
@@ -49,9 +50,6 @@ class Tier(enum.StrEnum):
     """Rows outside the supported torch range."""
     ALL = "all"
     """Release and compat, and the rows that are not bundled."""
-
-
-"""Every system that a variant name can carry."""
 
 
 class Depend(enum.StrEnum):

@@ -14,6 +14,18 @@ from kci.matrix.names import Kind
 PTX = "+PTX"
 
 
+def compiled_components(build: Build, backend: str, compute: Version | None) -> dict[str, Component]:
+    """The components compiled for a backend at a toolkit version, in file order (docs/format.md#components)."""
+    parts = build.components(backend)
+    return {label: part for label, part in parts.items() if not too_old(part, compute)}
+
+
+def too_old(component: Component, compute: Version | None) -> bool:
+    """Whether a toolkit is older than a component's `cuda-minver`, so that the component is left out."""
+    minver = component.cuda_minver if isinstance(component, CudaComponent) else None
+    return minver is not None and compute is not None and compute < minver
+
+
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
     """The archs that one CUDA or ROCm component is compiled for, in natural order.
 
@@ -23,7 +35,7 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
     tables = tables or arch_tables()
     match component:
         case CudaComponent():
-            if component.cuda_minver is not None and compute < component.cuda_minver:
+            if too_old(component, compute):
                 return ()
             default = tables.cuda_default(compute)
             if component.cuda_capabilities is None:

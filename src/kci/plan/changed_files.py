@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.document import MAX_BYTES
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.git import GitRefusedError, run_git
@@ -68,17 +67,6 @@ def clean_commit(directory: Path) -> str | None:
     commit = _text(_git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"))
     changed = _git(directory, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
     return commit if changed == b"" else None
-
-
-def read_blob(root: Path, commit: str, path: str) -> bytes | None:
-    """What a file said in a commit; None if it was not there, or was no file or one too large for a build.toml."""
-    found = _text(_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:{path}"))
-    if found is None or _text(_git(root, "cat-file", "-t", found)) != "blob":
-        return None
-    size = _text(_git(root, "cat-file", "-s", found))
-    if size is None or int(size) > MAX_BYTES:
-        return None
-    return _git(root, "cat-file", "blob", found)
 
 
 def _git(directory: Path, *arguments: str) -> bytes | None:

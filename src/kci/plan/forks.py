@@ -13,7 +13,7 @@ _REASON = "a pull request from a fork runs on GitHub's own machines only"
 def only_hosted(plan: Plan) -> Plan:
     """The plan without the legs that need a self-hosted machine: code that nobody has reviewed must not reach one.
 
-    The other variants are left out (KCI314).
+    The other variants are left out (KCI315).
     """
     refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
     left = [_left_out(leg, name) for leg in refused for name in leg.variants]
@@ -22,4 +22,4 @@ def only_hosted(plan: Plan) -> Plan:
 
 
 def _left_out(leg: Leg, variant: str) -> LeftOut:
-    return LeftOut(leg.kernel, variant, leg.backend, leg.system, "KCI314", _REASON)
+    return LeftOut(leg.kernel, variant, leg.backend, leg.system, "KCI315", _REASON)

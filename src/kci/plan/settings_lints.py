@@ -114,13 +114,14 @@ def currencies_mixed(subject: _Subject) -> Iterator[Diagnostic]:
 
 
 def unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
-    """KCI326: a limit or overlay for a kernel that the repository does not have."""
+    """KCI326: a limit, an overlay or inputs for a kernel that the repository does not have."""
     if subject.kernels is None:
         return
     settings = subject.settings
     meant: list[tuple[KeyPath, str | None]] = [
         *((("limits", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.limits)),
         *((("overlay", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.overlay)),
+        *((("inputs", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.inputs)),
     ]
     for path, name in meant:
         if name is not None and name not in subject.kernels:

@@ -16,7 +16,7 @@ from kci.render.pins import shipped_pins
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
-    "kci/build/plan": ("has-work", "matrix", "plan"),
+    "kci/build/plan": ("carries", "has-tree", "has-work", "matrix", "plan"),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
 

@@ -35,6 +35,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
     attempt: int = 1
     """Which attempt of a CI run this is; the newest wins in a merge."""
+    run: str = ""
+    """The CI run, empty outside of one."""
 
 
 class BuiltVariant(msgspec.Struct, frozen=True):
@@ -85,7 +87,9 @@ def make_variant_dir(
             mark_partial(replacement.staging, options.archs)
         if not built.sealed:
             state = identity.provenance(kernel_dir)
-            metadata = metadata_for(kernel.build, variant.backend, unique, archs=built.archs, provenance=state)
+            metadata = metadata_for(
+                kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name
+            )
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
             Path(directory).chmod(0o755)
@@ -95,8 +99,10 @@ def make_variant_dir(
         system=variant.system,
         builder=built.builder,
         attempt=options.attempt,
+        run=options.run,
         seconds=round(built.seconds, 1),
         cache=built.cache,
+        inputs=built.inputs,
     )
     return BuiltVariant(final, leg)
 

@@ -19,6 +19,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.tree.archive import LIMITS, zstandard
+from kci.verify.binaries import BinaryKind
 from kci.verify.elf import ElfError, read_sections
 from kci.verify.subject import VariantDir
 
@@ -229,7 +230,9 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     code = DeviceCode()
     seen = False
     section = CUDA_SECTION if backend == "cuda" else HIP_SECTION
-    for item in variant.libraries():
+    for item, kind in variant.libraries():
+        if kind is not BinaryKind.ELF:
+            continue  # reported by the native rules
         where = variant.at(item.name)
         try:
             data = read_sections(item.path, (section,)).get(section)

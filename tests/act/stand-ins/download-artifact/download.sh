@@ -13,6 +13,12 @@ if [ -z "$INPUT_GITHUB_TOKEN" ] || [ -z "$INPUT_RUN_ID" ]; then
   echo "::error::without token and run id, artifacts of earlier attempts are missing"
   exit 1
 fi
+if [ "$INPUT_RUN_ID" = "${KCI_ACT_EARLIER_RUN:-}" ]; then
+  KCI_ACT_STORE=$KCI_ACT_EARLIER
+elif [ "$INPUT_RUN_ID" != "$GITHUB_RUN_ID" ]; then
+  echo "::error::no such run: $INPUT_RUN_ID"
+  exit 1
+fi
 if [ -n "$INPUT_NAME" ]; then
   if [ ! -d "$KCI_ACT_STORE/$INPUT_NAME" ]; then
     echo "::error::Artifact not found for name: $INPUT_NAME"
