@@ -316,7 +316,7 @@ def _defines(target: Target, unit: Unit) -> list[str]:
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
     own = [GENERATED, *(seen(unit, path) for path in unit.include)]
-    own += [f"{headers.name}/{headers.include}" for headers in chain.headers]
+    own += [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
     own.append(seen(unit, PurePosixPath("csrc")))
     system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:

@@ -22,7 +22,7 @@ class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tag: str
     commit: str
     digest: str
-    """`headers_digest` of its `include`."""
+    """`headers_digest` of its checkout."""
     wheel: str = ""
     """The requirement of the wheel that carries just this version, if one does."""
 
