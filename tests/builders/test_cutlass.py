@@ -25,6 +25,7 @@ FILES = {
     "tools/library/src/b.cu": "// not taken\n",
     "examples/big.cu": "// not taken\n",
 }
+TAKEN = ["include/cute/layout.hpp", "include/cutlass/version.h", "tools/util/include/cutlass/util/a.hpp"]
 PYTHON = Path(sys.executable)
 
 
@@ -88,11 +89,7 @@ def test_a_git_mirror_gives_the_headers_and_nothing_else(
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", {"cutlass": checkout.as_uri()}, quiet)
     assert (found.source, found.complete) == (HeaderSource.GIT, False)
     ensure_headers([found], PYTHON, quiet)
-    assert taken(found.folder) == [
-        "include/cute/layout.hpp",
-        "include/cutlass/version.h",
-        "tools/util/include/cutlass/util/a.hpp",
-    ]
+    assert taken(found.folder) == TAKEN
     assert release.commit[:12] in found.folder.name
     assert [path.name for path in found.folder.parent.iterdir()] == [found.folder.name]
 
@@ -104,11 +101,7 @@ def test_an_archive_gives_the_same(tmp_path: Path, checkout: Path, release: Cutl
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", mirror, quiet)
     assert found.source is HeaderSource.ARCHIVE
     ensure_headers([found], PYTHON, quiet)
-    assert taken(found.folder) == [
-        "include/cute/layout.hpp",
-        "include/cutlass/version.h",
-        "tools/util/include/cutlass/util/a.hpp",
-    ]
+    assert taken(found.folder) == TAKEN
 
 
 def test_the_digest_is_that_of_a_sorted_list(tmp_path: Path) -> None:

@@ -55,8 +55,8 @@ _ENGINE_CODES = (125, 126, 127)
 
 # Arguments: what to install as kci (a wheel or a directory), a name to keep the environment under (empty: not kept),
 # then the arguments of kci. Images for building manylinux wheels carry their Pythons under /opt/python; others have one
-# on the PATH. An environment that is kept is made under a name of its own and then linked to, so that several containers
-# may do so at once, and a start that finds one needs no network.
+# on the PATH. An environment that is kept is made under a name of its own and then linked to, so that several
+# containers may do so at once, and a start that finds one needs no network.
 SCRIPT = """\
 set -eu
 kci="$1"
