@@ -391,18 +391,18 @@ def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-@pytest.mark.rule("KCI616", triggers=True)
+@pytest.mark.rule("KCI617", triggers=True)
 def test_a_part_for_ones_own_gpu_is_no_part_of_a_tree(tmp_path: Path) -> None:
     whole = artifact(tmp_path, CPU)
     part = artifact(tmp_path, CUDA, files={"__init__.py": b"", MARK: b"{}\n"})
     for merged in ([part], [whole, part]):
         with pytest.raises(FindingsError, match=f"{CUDA} was built with --arch") as caught:
             merge(merged, tmp_path / "build")
-        assert caught.value.diagnostics[0].rule == "KCI616"
+        assert caught.value.diagnostics[0].rule == "KCI617"
     assert not (tmp_path / "build").exists()
 
 
-@pytest.mark.rule("KCI616", triggers=True)
+@pytest.mark.rule("KCI617", triggers=True)
 def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> None:
     made = make_variant(tmp_path / "build", CUDA, files={"__init__.py": b"", MARK: b"{}\n"})
     with pytest.raises(FindingsError, match="was built with --arch"):
@@ -410,7 +410,7 @@ def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> 
     assert made.is_dir()
 
 
-@pytest.mark.rule("KCI616", triggers=False)
+@pytest.mark.rule("KCI617", triggers=False)
 def test_a_whole_variant_is(tmp_path: Path) -> None:
     (manifest,) = merge([artifact(tmp_path, CUDA)], tmp_path / "build")
     assert [entry.variant for entry in manifest.present] == [CUDA]

@@ -63,8 +63,19 @@ def build_variant(
         BuildFailedError: a compiler failed, the variant cannot be built at all, or its compilers read a file of the
             repository that its fingerprint does not cover (KCI510).
     """
-    where = (kernel_dir, build, variant, kernel_id, output, cache.absolute())
-    request = Request(*where, isolation, jobs, archs, mirrors or {}, inputs)
+    request = Request(
+        kernel_dir,
+        build,
+        variant,
+        kernel_id,
+        output,
+        cache.absolute(),
+        isolation,
+        jobs,
+        inputs=inputs,
+        archs=archs,
+        mirrors=mirrors or {},
+    )
     name = choose_builder(builder, variant)
     started = time.monotonic()
     match name:
@@ -97,7 +108,16 @@ def plan_commands(
     Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
     """
     request = Request(
-        kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, archs, mirrors or {}
+        kernel_dir,
+        build,
+        variant,
+        kernel_id,
+        output,
+        cache.absolute(),
+        isolation,
+        jobs,
+        archs=archs,
+        mirrors=mirrors or {},
     )
     match choose_builder(builder, variant):
         case "noarch":

@@ -41,7 +41,7 @@ def mentions_libraries(sources: Iterable[Path]) -> bool:
 
 
 def find_library_headers(toolkit: Toolkit, cache: Path) -> LibraryHeaders | None:
-    """Those that a toolkit lacks; None if it has them all, or if nobody knows where to get those of its version."""
+    """Those that a toolkit lacks; None if it has them all, or if none are known for its version."""
     missing = [
         requirement
         for header, requirement in sorted(toolchains().cuda_headers.get(toolkit.version, {}).items())

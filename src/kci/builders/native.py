@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders import generate, hipify
+from kci.builders import generate, hipify, tvm_ffi_commands
 from kci.builders.cache import work_dir
 from kci.builders.commands import (
     COMPAT,
@@ -47,6 +47,7 @@ from kci.builders.environment import (
     python_include,
     read_torch_version,
     same_version,
+    tvm_ffi_environment,
 )
 from kci.builders.job_limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
@@ -192,7 +193,8 @@ def build(request: Request, log: Log) -> Built:
     recipe = plan(request, log)
     watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
     environment = ensure(recipe.chain.environment, log)
-    _check_torch(request, environment)
+    if not recipe.target.tvm_ffi:
+        _check_torch(request, environment)
     if recipe.chain.cuda is not None:
         ensure_toolkit(recipe.chain.cuda, environment.python, log)
     if recipe.chain.cuda_headers is not None:
@@ -207,11 +209,22 @@ def build(request: Request, log: Log) -> Built:
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
         inputs = _recorded(recipe, watch)
-        write_package(request.output, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
+        ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
+        write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(output=request.output, builder="native", archs=archs, cache=use, inputs=inputs)
+    return Built(output=request.output, builder="native", archs=archs, inputs=inputs, cache=use)
+
+
+def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
+    """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
+    chain, covered = recipe.chain, watch.covered
+    objects = [step.output for step in recipe.steps if step.depfile]
+    read = read_by_compilers(recipe.work, objects, chain, covered, watch.inputs)
+    if any(unit.language is Language.HIP for unit in recipe.sources.units):
+        read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
+    return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))
 
 
 def _compile(recipe: Recipe, cache: Path, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
@@ -228,25 +241,15 @@ def _compile(recipe: Recipe, cache: Path, lock: int, log: Log) -> tuple[Finished
     return done, use
 
 
-def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
-    """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
-    chain, covered = recipe.chain, watch.covered
-    objects = [step.output for step in recipe.steps if step.depfile]
-    read = read_by_compilers(recipe.work, objects, chain, covered, watch.inputs)
-    if any(unit.language is Language.HIP for unit in recipe.sources.units):
-        read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
-    return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))
-
-
 def _check_kind(request: Request) -> None:
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
         error = refused("KCI507", message)
         raise BuildFailedError(error.message, hint=error.hint, diagnostics=error.diagnostics)
-    if variant.kind is Kind.TVM_FFI:
+    if variant.kind is Kind.TVM_FFI and variant.backend not in tvm_ffi_commands.BACKENDS:
         hint = "build it with --builder nix, or with the reference builder"
-        raise MissingToolError("the native builder cannot build tvm-ffi kernels yet", hint=hint)
+        raise MissingToolError(f"the native builder cannot build tvm-ffi kernels for {variant.backend}", hint=hint)
 
 
 def _check_machine(request: Request) -> None:
@@ -266,9 +269,11 @@ def _environment(request: Request) -> Environment:
     A stable-ABI build needs torch's headers only, and the CPU wheel carries those for GPUs as well, so it takes the
     small wheel whatever the backend. A full build needs the headers of the exact toolkit version's wheel.
     """
+    variant = request.variant
+    if variant.kind is Kind.TVM_FFI:
+        return tvm_ffi_environment(request.cache, variant.tvm_ffi or "")
     if not request.isolation:
         return own()
-    variant = request.variant
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
@@ -329,15 +334,16 @@ def _translation(
 def _generated(chain: Toolchain) -> dict[str, str]:
     tools = [
         version_line(chain.cxx),
-        f"torch {chain.environment.release or read_torch_version(chain.environment).release}",
+        chain.environment.requirement
+        or f"torch {chain.environment.release or read_torch_version(chain.environment).release}",
     ]
     tools += [f"nvcc {nvcc_version(chain.cuda.nvcc) or chain.cuda.version}"] if chain.cuda else []
     tools += [version_line((str(chain.rocm.hipcc),)), f"ROCm {chain.rocm.release}"] if chain.rocm else []
     files = {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
-        EXPORTS: generate.EXPORTS_MAP,
         _TOOLS_FILE: "\n".join(tools) + "\n",
+        EXPORTS: generate.EXPORTS_MAP,
     }
     if chain.glibc_compat:
         files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H

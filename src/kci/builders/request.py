@@ -34,12 +34,12 @@ class Request(msgspec.Struct, frozen=True):
     isolation: bool = True
     """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
     jobs: int | None = None
+    inputs: KernelInputs | None = None
+    """What the variant is made from, as the plan's fingerprint sees it; worked out anew if it is not given."""
     archs: tuple[str, ...] = ()
     """Only these of the archs that the components are for, for a quick build; all of them if there is none."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
-    inputs: KernelInputs | None = None
-    """What the variant is made from, as the plan's fingerprint sees it; worked out anew if it is not given."""
 
 
 class CacheUse(msgspec.Struct, frozen=True):

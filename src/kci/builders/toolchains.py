@@ -39,9 +39,10 @@ class Toolchains(Dated, frozen=True):
     cutlass: dict[str, CutlassRelease]
     runtime: dict[str, tuple[str, ...]]
     tools: dict[str, str]
+    environment: dict[str, tuple[str, ...]]
     defines: dict[str, tuple[str, ...]]
     openmp: str
-    environment: dict[str, tuple[str, ...]]
+    tvm_ffi: dict[str, str]
 
     def torch_release(self, torch: str) -> str:
         """The exact torch release of a minor version: `2.13` is `2.13.0`."""

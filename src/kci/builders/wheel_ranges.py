@@ -197,7 +197,7 @@ def _is_for(name: str, version: str, platform: str) -> bool:
 
 
 def _stretches(archive: zipfile.ZipFile, picked: list[zipfile.ZipInfo]) -> list[tuple[int, int]]:
-    """The parts of the archive that hold these files, neighbours together."""
+    """The parts of the archive that hold these files, adjacent ones together."""
     starts = [*sorted(info.header_offset for info in archive.infolist()), archive.start_dir]
     made: list[tuple[int, int]] = []
     for info in sorted(picked, key=lambda item: item.header_offset):

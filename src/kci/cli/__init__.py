@@ -34,6 +34,7 @@ COMMANDS = {
     "pack": "make the artifact of a built variant",
     "merge": "artifacts into one tree",
     "verify": "a tree, variant or kernel against the requirements",
+    "sign": "an attestation over a tree or an artifact",
     "compat": "expected against published variants",
     "catalog": "the toolchain data",
     "explain": "what a rule means and how to fix it",

@@ -71,10 +71,10 @@ def command(
         isolation=not no_isolation,
         jobs=jobs,
         unique_id=unique_id,
-        archs=archs,
-        mirrors=workspace.settings.settings.mirrors,
         attempt=run.attempt or 1,
         run=run.id,
+        archs=archs,
+        mirrors=workspace.settings.settings.mirrors,
     )
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     for variant in variants:

@@ -173,6 +173,17 @@ class DeclaredInputs(Table, frozen=True):
     """The name of a kernel; without it, every kernel."""
 
 
+class Signing(Table, frozen=True):
+    """`[signing]`: who may sign a tree or an artifact, and what an attestation has to name."""
+
+    keys: tuple[str, ...] = ()
+    """Public keys: files relative to kci.toml, or the keys themselves (`ssh-ed25519 AAAA...`)."""
+    repository: str | None = None
+    """The repository that files must come from, as `owner/name`."""
+    workflow: str | None = None
+    """The workflow that must have made them, as GitHub names it: `owner/name/.github/workflows/x.yaml@<ref>`."""
+
+
 class Settings(Table, frozen=True):
     """A complete kci.toml."""
 
@@ -184,6 +195,7 @@ class Settings(Table, frozen=True):
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
     publish: Publish = Publish()
+    signing: Signing = Signing()
     actions: dict[str, ActionPin] = {}  # noqa: RUF012
     catalog: str | None = None
     """The name of an edition of the catalog, or a catalog file relative to kci.toml."""

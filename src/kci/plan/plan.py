@@ -123,4 +123,4 @@ class Plan(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
     shards: tuple[Shard, ...] = ()
     commit: str | None = None
-    """The commit that the fingerprints hold for; None without them, outside of git, and with uncommitted changes."""
+    """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""

@@ -101,8 +101,8 @@ def make_variant_dir(
         attempt=options.attempt,
         run=options.run,
         seconds=round(built.seconds, 1),
-        cache=built.cache,
         inputs=built.inputs,
+        cache=built.cache,
     )
     return BuiltVariant(final, leg)
 

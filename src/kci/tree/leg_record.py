@@ -51,10 +51,10 @@ class LegRecord(msgspec.Struct, frozen=True):
     source: GitState | None = None
     seconds: float | None = None
     archs: tuple[Word, ...] | None = None
-    cache: CacheUse | None = None
-    """How much of it came out of a compiler cache."""
     inputs: RecordedInputs | None = None
     """What it was really made from; not there if the builder could not tell."""
+    cache: CacheUse | None = None
+    """How much of it came out of a compiler cache."""
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
@@ -81,8 +81,8 @@ def leg_for(
     run: str = "",
     source: GitState | None = None,
     seconds: float | None = None,
-    cache: CacheUse | None = None,
     inputs: RecordedInputs | None = None,
+    cache: CacheUse | None = None,
 ) -> LegRecord:
     """Describe a sealed variant directory.
 
@@ -94,8 +94,8 @@ def leg_for(
         run: the CI run that built it.
         source: the commit it was built from, for a variant whose metadata does not say.
         seconds: how long the build took.
-        cache: what a compiler cache had of it.
         inputs: what it was really made from, as its builder says.
+        cache: what a compiler cache had of it.
 
     Raises:
         FindingsError: the directory is no sealed variant.
@@ -123,8 +123,8 @@ def leg_for(
             source=GitState(kernel.commit, kernel.dirty) if kernel else source,
             seconds=seconds,
             archs=metadata.backend.archs,
-            cache=cache,
             inputs=_fitting(inputs),
+            cache=cache,
         )
     except ValueError as error:
         raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error

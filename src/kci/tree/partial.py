@@ -27,8 +27,8 @@ def refuse_partial(variant_dir: Path) -> None:
     """Refuse a variant that is marked.
 
     Raises:
-        FindingsError: it is (KCI616).
+        FindingsError: it is (KCI617).
     """
     if (variant_dir / MARK).exists():
         message = f"{variant_dir} was built with --arch and lacks code for the other GPUs"
-        raise tree_error("KCI616", message, hint="build the variant again without --arch", path=str(variant_dir))
+        raise tree_error("KCI617", message, hint="build the variant again without --arch", path=str(variant_dir))
