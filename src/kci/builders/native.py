@@ -7,7 +7,6 @@ what `plan` decided, so what is printed is what is run.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,6 @@ from kci.builders.commands import (
     COMPAT_SOURCE,
     EXPORTS,
     GENERATED,
-    KERNEL,
     Target,
     Toolchain,
     compat_command,
@@ -49,6 +47,7 @@ from kci.builders.environment import (
     same_version,
     tvm_ffi_environment,
 )
+from kci.builders.failures import failure_hint, failure_message, unwritable
 from kci.builders.job_limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
@@ -66,7 +65,6 @@ from kci.matrix.names import Kind, this_system
 from kci.plan.inputs import inputs_for
 from kci.plan.recorded import RecordedInputs
 
-_LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 BUILDABLE = ("cpu", "cuda", "rocm")
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 _TOOLS_FILE = "tools.txt"
@@ -202,12 +200,15 @@ def build(request: Request, log: Log) -> Built:
     ensure_headers(recipe.chain.headers, environment.python, log)
     work = recipe.work
     with locked(work, log) as lock:
-        _prepare(recipe)
+        try:
+            _prepare(recipe)
+        except OSError as error:
+            raise unwritable(work, error) from error
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
         done, use = _compile(recipe, request.cache, lock, log)
         if done.code != 0:
-            raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
+            raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done))
         inputs = _recorded(recipe, watch)
         ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops})
@@ -377,22 +378,3 @@ def _compile_environment(chain: Toolchain) -> dict[str, str]:
     if chain.rocm is not None:
         made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
     return made
-
-
-def _failure(request: Request, work: Path, done: Finished) -> str:
-    """The failing command and the compiler's words, from where ninja begins to report them."""
-    lines = done.output.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("FAILED:")]
-    told = Finished(done.code, "\n".join(lines[starts[0] :])) if starts else done
-    where = f"in {work} ({KERNEL}/ there is {request.kernel_dir.resolve()})"
-    return f"building {request.variant.name} failed {where}\n{told.tail()}"
-
-
-def _hint(done: Finished) -> str:
-    """What to do about a failure that a build on a bare machine is likely to meet."""
-    if missing := _LIBRARY_HEADER.search(done.output):
-        return (
-            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
-            "(--container auto), or move the kernel to the stable ABI"
-        )
-    return "run the command again in the work directory to reproduce it"
