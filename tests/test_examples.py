@@ -12,7 +12,7 @@ EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/build
 
 
 def test_there_is_an_example_of_each_kind() -> None:
-    assert EXAMPLES == ["relu", "rms-norm", "swiglu"]
+    assert EXAMPLES == ["relu", "relu-tvm-ffi", "rms-norm", "swiglu"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

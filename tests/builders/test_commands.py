@@ -30,7 +30,7 @@ TORCH = Path("/env/torch")
 ENVIRONMENT = Environment(python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env"))
 
 
-CUTLASS = Headers("cutlass_3_8", Path("/cache/cutlass"), "include", HeaderSource.FOLDER)
+CUTLASS = Headers("cutlass_3_8", Path("/cache/cutlass"), ("include", "tools/util/include"), HeaderSource.FOLDER)
 
 
 def chain(**changes: object) -> Toolchain:
@@ -122,7 +122,8 @@ def test_the_compat_headers_come_before_those_of_the_system() -> None:
 def test_dependencies_come_after_the_components_own_headers_and_before_csrc() -> None:
     command = compile_command(chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
     assert [word for word in command if word.startswith("-I")] == [
-        "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include", "-Ikernel/csrc",
+        "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include", "-Icutlass_3_8/tools/util/include",
+        "-Ikernel/csrc",
     ]  # fmt: skip
 
 

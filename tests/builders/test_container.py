@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from buildkit import noarch_kernel, only_these, program, quiet
 from conftest import ROOT
 from kci.builders import container
-from kci.builders.container import Mount, build_command, choose_image, docker_command, kci_source, run_in_container
+from kci.builders.container import Mount, build_command, choose_image, container_command, kci_source, run_in_container
+from kci.builders.running_wheel import running_wheel
 from kci.errors import BuildFailedError, FindingsError, MissingToolError, UsageError
 
 STAND_IN = Path(__file__).parent / "stand_in_docker.py"
@@ -34,7 +36,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_whole_command() -> None:
     mounts = [Mount(Path("/w"), writable=True), Mount(Path("/k")), Mount(Path("/w"))]
-    command = docker_command(
+    command = container_command(
         IMAGE, mounts, ["sh", "-c", "true"],
         workdir=Path("/k"), environment=["MAX_JOBS"], settings=[("HOME", "/h")],
     )  # fmt: skip
@@ -47,25 +49,25 @@ def test_the_whole_command() -> None:
 
 
 def test_gpus_are_given_only_where_asked() -> None:
-    assert "--gpus=all" in docker_command(IMAGE, [], ["true"], gpus=True)
-    rocm = docker_command(IMAGE, [], ["true"], rocm=True)
+    assert "--gpus=all" in container_command(IMAGE, [], ["true"], gpus=True)
+    rocm = container_command(IMAGE, [], ["true"], rocm=True)
     assert [flag for flag in rocm if "device" in flag or "group" in flag] == [
         "--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--group-add=render",
     ]  # fmt: skip
-    for command in (rocm, docker_command(IMAGE, [], ["true"])):
+    for command in (rocm, container_command(IMAGE, [], ["true"])):
         assert not any("--privileged" in word or "docker.sock" in word for word in command)
 
 
 @pytest.mark.parametrize("image", ["", "--privileged", "-v/:/host", "a b", "a\nb", "a;b", "$(id)"])
 def test_a_flag_is_not_taken_for_an_image(image: str) -> None:
     with pytest.raises(UsageError, match="image"):
-        docker_command(image, [], ["true"])
+        container_command(image, [], ["true"])
 
 
 @pytest.mark.parametrize("path", ["/a,readonly=false", '/a"b', "/a\nb", "relative"])
 def test_a_path_cannot_change_the_mount(path: str) -> None:
     with pytest.raises(UsageError, match="mounted"):
-        docker_command(IMAGE, [Mount(Path(path))], ["true"])
+        container_command(IMAGE, [Mount(Path(path))], ["true"])
 
 
 def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
@@ -81,7 +83,6 @@ def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     writable = [word for word in mounts if not word.endswith(",readonly")]
     whole = f"--mount=type=bind,source={repository},target={repository},readonly"
     assert whole in mounts
-    assert f"--mount=type=bind,source={ROOT},target={ROOT},readonly" in mounts
     assert [word.rpartition("=")[2] for word in writable] == [str(tmp_path / "cache"), str(kernel / "build")]
     assert {"--env=MAX_JOBS", "--env=PIP_INDEX_URL", f"--env=KCI_CACHE={tmp_path / 'cache'}"} <= set(command)
     assert not any("secret" in word for word in command)
@@ -105,27 +106,47 @@ def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path, no_git_envir
     assert f"--mount=type=bind,source={data},target={data},readonly" in command
 
 
-def test_this_very_kci_is_installed_in_the_image() -> None:
-    assert kci_source() == (str(ROOT), [Mount(ROOT)])
+def test_the_kci_that_is_running_goes_into_the_image_as_a_wheel(tmp_path: Path) -> None:
+    wheel = running_wheel()
+    assert wheel is not None
+    assert kci_source(tmp_path) == (str(wheel.place(tmp_path)), wheel.digest, [])
+    assert not wheel.place(tmp_path).exists(), "asking writes nothing"
+    with zipfile.ZipFile(wheel.write(tmp_path)) as archive:
+        assert archive.testzip() is None
+        assert archive.read("kci/builders/container.py") == Path(container.__file__).read_bytes()
+        names = set(archive.namelist())
+        (record,) = (name for name in names if name.endswith(".dist-info/RECORD"))
+        assert {line.partition(",")[0] for line in archive.read(record).decode().splitlines()} == names
+    again = running_wheel()
+    assert again == wheel
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_an_installed_kci_is_traced_to_where_it_came_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
-) -> None:
-    site = tmp_path / "site-packages"
-    info = site / "kci-9.9.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kci\nVersion: 9.9\n")
-    checkout = tmp_path / "check out"
-    if exists:
-        checkout.mkdir()
-    (info / "direct_url.json").write_text(json.dumps({"url": f"file://{tmp_path}/check%20out", "dir_info": {}}))
-    monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(container, "PACKAGE", site / "kci")
-    monkeypatch.setattr(container, "__version__", "9.9")
-    expected = (str(checkout), [Mount(checkout)]) if exists else ("kci==9.9", [])
-    assert kci_source() == expected
+def test_a_kci_that_is_not_installed_comes_out_of_its_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(container, "running_wheel", lambda: None)
+    assert kci_source(tmp_path) == (str(ROOT), "", [Mount(ROOT)])
+
+
+def test_podman_is_taken_where_there_is_no_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KCI_CONTAINER_ENGINE", raising=False)
+    folder = only_these(monkeypatch, tmp_path)
+    program(folder, "podman", 'test "$*" = "version --format {{.Client.Version}}"')
+    assert choose_image("auto", IMAGE, quiet) == IMAGE
+    assert container_command(IMAGE, [], ["true"])[0] == "podman"
+    assert "--device=nvidia.com/gpu=all" in container_command(IMAGE, [], ["true"], gpus=True)
+    program(folder, "docker", "exit 1")
+    assert container_command(IMAGE, [], ["true"])[0] == "docker"
+    monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
+    assert choose_image("auto", IMAGE, quiet) == IMAGE
+    monkeypatch.setenv("KCI_CONTAINER_ENGINE", "lxc")
+    with pytest.raises(UsageError, match="lxc"):
+        container_command(IMAGE, [], ["true"])
+
+
+def test_a_user_who_is_not_root_stays_himself_in_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
+    for user, expected in ((0, False), (1000, True)):
+        monkeypatch.setattr("os.getuid", lambda user=user: user)
+        assert ("--userns=keep-id" in container_command(IMAGE, [], ["true"])) is expected
 
 
 # --- which image ---
@@ -174,9 +195,13 @@ def run(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch, image: str
 def test_arguments_and_surroundings_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
     monkeypatch.setenv("A_SECRET", "x")
     said = run(tmp_path, 'pwd; printf "%s\\n" "$@"; echo "${A_SECRET-unset}"; touch "$HOME/h"', monkeypatch)
-    assert said == [str(tmp_path / "k"), str(ROOT), "a b", "$c", "unset"]
+    wheel = running_wheel()
+    assert wheel is not None
+    assert said[:2] == [str(tmp_path / "k"), str(wheel.place(tmp_path / "c"))]
+    assert wheel.place(tmp_path / "c").is_file()
+    assert said[3:] == ["a b", "$c", "unset"]
     seen = json.loads(docker.read_text())
-    places = {str(ROOT): False, str(tmp_path / "k"): False, str(tmp_path / "c"): True, str(tmp_path / "o"): True}
+    places = {str(tmp_path / "k"): False, str(tmp_path / "c"): True, str(tmp_path / "o"): True}
     assert seen["mounts"] == places
 
 
@@ -199,15 +224,22 @@ def test_an_image_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytes
 
 def test_an_image_without_a_python_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_these(monkeypatch, tmp_path, "sh", "mktemp", "rm")
-    done = subprocess.run(["sh", "-c", container.SCRIPT, "x", "kci"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", container.SCRIPT, "x", "kci", "name"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 3
     assert "no Python 3.11 or newer" in done.stderr
 
 
 @pytest.mark.network
-def test_a_variant_is_built_by_the_kci_that_the_image_installs(tmp_path: Path, docker: Path) -> None:
+def test_a_variant_is_built_by_the_kci_that_the_image_installs(
+    tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     arguments = ["build", str(kernel), "--variant", "torch-cpu", "--output", str(tmp_path / "o"), "--container", "none"]
     run_in_container(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c", log=quiet)
     made = tmp_path / "o/torch-cpu"
+    # A second start takes the environment of the first, and so needs no index.
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/nowhere")
+    run_in_container(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c", log=quiet)
     assert sorted(path.name for path in made.iterdir()) == ["__init__.py", "_ops.py", "metadata.json"]

@@ -21,8 +21,11 @@ from kci.errors import MissingToolError
 FILES = {
     "include/cutlass/version.h": "#define CUTLASS_MAJOR 4\n#define CUTLASS_MINOR 0\n",
     "include/cute/layout.hpp": "// layout\n",
+    "tools/util/include/cutlass/util/a.hpp": "// utilities\n",
+    "tools/library/src/b.cu": "// not taken\n",
     "examples/big.cu": "// not taken\n",
 }
+TAKEN = ["include/cute/layout.hpp", "include/cutlass/version.h", "tools/util/include/cutlass/util/a.hpp"]
 PYTHON = Path(sys.executable)
 
 
@@ -41,7 +44,7 @@ def checkout(tmp_path: Path) -> Path:
 def release(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> CutlassRelease:
     """The pinned release is the one of that repository."""
     done = subprocess.run(["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    made = CutlassRelease("v4.0.0", done.stdout.strip(), headers_digest(checkout / "include"))
+    made = CutlassRelease("v4.0.0", done.stdout.strip(), headers_digest(checkout))
     data = msgspec.structs.replace(toolchains(), cutlass={**toolchains().cutlass, "cutlass_4_0": made})
     monkeypatch.setattr(cutlass, "toolchains", lambda: data)
     return made
@@ -86,7 +89,7 @@ def test_a_git_mirror_gives_the_headers_and_nothing_else(
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", {"cutlass": checkout.as_uri()}, quiet)
     assert (found.source, found.complete) == (HeaderSource.GIT, False)
     ensure_headers([found], PYTHON, quiet)
-    assert taken(found.folder) == ["include/cute/layout.hpp", "include/cutlass/version.h"]
+    assert taken(found.folder) == TAKEN
     assert release.commit[:12] in found.folder.name
     assert [path.name for path in found.folder.parent.iterdir()] == [found.folder.name]
 
@@ -98,17 +101,18 @@ def test_an_archive_gives_the_same(tmp_path: Path, checkout: Path, release: Cutl
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", mirror, quiet)
     assert found.source is HeaderSource.ARCHIVE
     ensure_headers([found], PYTHON, quiet)
-    assert taken(found.folder) == ["include/cute/layout.hpp", "include/cutlass/version.h"]
+    assert taken(found.folder) == TAKEN
 
 
 def test_the_digest_is_that_of_a_sorted_list(tmp_path: Path) -> None:
-    """As `find include -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` has it."""
-    write_tree(tmp_path / "include", {"a/b.h": "1", "a.h": "2", "a-b.h": "3"})
+    """As `find include tools/util/include -type f | LC_ALL=C sort | xargs sha256sum | sha256sum` has it."""
+    write_tree(tmp_path, {"include/a/b.h": "1", "include/a.h": "2", "include/a-b.h": "3", "tools/util/include/x": "4"})
     listed = "".join(
         f"{hashlib.sha256(text.encode()).hexdigest()}  include/{name}\n"
         for name, text in (("a-b.h", "3"), ("a.h", "2"), ("a/b.h", "1"))
     )
-    assert headers_digest(tmp_path / "include") == hashlib.sha256(listed.encode()).hexdigest()
+    listed += f"{hashlib.sha256(b'4').hexdigest()}  tools/util/include/x\n"
+    assert headers_digest(tmp_path) == hashlib.sha256(listed.encode()).hexdigest()
 
 
 def test_other_headers_than_the_pinned_ones_are_refused(
@@ -144,7 +148,12 @@ def test_a_checkout_named_by_hand_is_taken_as_it_is(
     monkeypatch.setenv("CUTLASS_SRC_DIR", str(checkout))
     said: list[str] = []
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path, {}, said.append)
-    assert (found.folder, found.include, found.setup(PYTHON), said) == (checkout, "include", [], [])
+    assert (found.folder, found.include, found.setup(PYTHON), said) == (
+        checkout,
+        ("include", "tools/util/include"),
+        [],
+        [],
+    )
     find_headers([Depend.CUTLASS_3_8], tmp_path, {}, said.append)
     assert said == ["CUTLASS_SRC_DIR holds CUTLASS 4.0, and the kernel asks for v3.8.0: taken as it is"]
     monkeypatch.setenv("CUTLASS_SRC_DIR", str(tmp_path))

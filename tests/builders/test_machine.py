@@ -92,12 +92,6 @@ def test_another_machine_is_named(tmp_path: Path) -> None:
         native.plan(asked, quiet)
 
 
-def test_tvm_ffi_is_refused_by_name(tmp_path: Path) -> None:
-    asked = request(copy_kernel("plus-one", tmp_path), "tvm-ffi01-cpu-x86_64-linux", tmp_path)
-    with pytest.raises(MissingToolError, match="tvm-ffi"):
-        native.plan(asked, quiet)
-
-
 # --- nvcc ---
 
 

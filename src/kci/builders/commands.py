@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.builders import tvm_ffi_commands
 from kci.builders.cuda import Toolkit
 from kci.builders.cuda_headers import LINK, LibraryHeaders
 from kci.builders.cutlass import Headers
@@ -40,6 +41,9 @@ COMPAT = "compat"
 COMPAT_SOURCE = "compat.cpp"
 COMPAT_OBJECT = "obj/compat.o"
 EXPORTS = "exports.map"
+_TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
+"""What torch's own CMake gives nvcc."""
+
 _GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip"}
 """Torch's library for a GPU backend."""
 
@@ -81,7 +85,12 @@ class Target(msgspec.Struct, frozen=True):
     @property
     def module(self) -> str:
         """The file name of the native module."""
-        return f"{self.kernel_id}.abi3.so"
+        return tvm_ffi_commands.module_name(self.kernel_id) if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
+
+    @property
+    def tvm_ffi(self) -> bool:
+        """Whether the framework is tvm-ffi."""
+        return self.variant.kind is Kind.TVM_FFI
 
 
 def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
@@ -93,12 +102,11 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     return [
         *chain.launcher,
         *chain.cxx,
-        _standard(target, gnu=True),
+        *_standard(target, gnu=True),
         "-O3",
         "-DNDEBUG",
         *_host_flags(chain, unit),
-        *_defines(target, unit),
-        *_includes(chain, target, unit),
+        *_definitions(chain, target, unit),
         *_toolkit_includes(chain),
         *unit.flags,
         *_dependencies(unit),
@@ -111,13 +119,13 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def compat_command(chain: Toolchain, target: Target) -> list[str]:
     """The command that compiles what an older C++ library lacks."""
-    return [*chain.cxx, _standard(target, gnu=True), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
+    return [*chain.cxx, *_standard(target, gnu=True), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
 
 
 def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
     """The libraries of torch for which empty ones stand in; see `link_command`."""
     library = _GPU_LIBRARY.get(target.variant.backend)
-    if library is None:
+    if library is None or target.tvm_ffi:
         return ()
     if chain.environment.headers_only:
         return (library, "torch_cpu")
@@ -156,6 +164,9 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     Local and debugging symbols are left out. The rest of .symtab stays: the reference's ABI check reads only that table
     and would find nothing to check in a stripped file.
     """
+    if target.tvm_ffi:
+        libraries = str(chain.cuda.library_dir) if chain.cuda else None
+        return tvm_ffi_commands.link_command(chain.cxx, target.kernel_id, objects, EXPORTS, libraries)
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
     command.append(f"-Wl,--version-script={EXPORTS}")
     cuda, rocm = chain.cuda, chain.rocm
@@ -213,19 +224,15 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
-        _standard(target),
+        *_standard(target),
         "-O3",
         "-DNDEBUG",
-        "--expt-relaxed-constexpr",
-        "--expt-extended-lambda",
-        "-DENABLE_FP8",
-        "-DONNX_NAMESPACE=onnx_c2",
+        *([] if target.tvm_ffi else _TORCH_NVCC),
         *threads,
         *(_same_bytes(unit) if chain.cuda.reproducible else ()),
         *gencode(unit.archs),
         *host,
-        *_defines(target, unit),
-        *_includes(chain, target, unit),
+        *_definitions(chain, target, unit),
         *unit.flags,
         *_dependencies(unit),
         "-c",
@@ -260,7 +267,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *chain.launcher,
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
-        _standard(target),
+        *_standard(target),
         "-O3",
         "-DNDEBUG",
         *(f"--offload-arch={arch}" for arch in unit.archs),
@@ -289,10 +296,12 @@ def host_compiler(cxx: tuple[str, ...]) -> str:
     return programs[0] if programs else cxx[0]
 
 
-def _standard(target: Target, *, gnu: bool = False) -> str:
+def _standard(target: Target, *, gnu: bool = False) -> list[str]:
     """The C++ standard: with GNU's extensions for host sources, as CMake has it, and without for device sources."""
+    if target.tvm_ffi:
+        return []
     assert target.variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    return f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(target.variant.torch)}"
+    return [f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(target.variant.torch)}"]
 
 
 def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
@@ -303,6 +312,19 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
     """
     unique = ["-fno-gnu-unique"] if chain.gnu_unique else []
     return ["-fPIC", *unique, f"-frandom-seed={unit.object}"]
+
+
+def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
+    """Definitions and include directories."""
+    if not target.tvm_ffi:
+        return [*_defines(target, unit), *_includes(chain, target, unit)]
+    own = [*(seen(unit, path) for path in unit.include), *_depended_on(chain)]
+    system = [COMPAT] if chain.glibc_compat else []
+    return tvm_ffi_commands.flags(target.variant.backend, target.kernel_id, own, system, named=unit.named)
+
+
+def _depended_on(chain: Toolchain) -> list[str]:
+    return [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
 
 
 def _defines(target: Target, unit: Unit) -> list[str]:
@@ -319,7 +341,7 @@ def _defines(target: Target, unit: Unit) -> list[str]:
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
     own = [GENERATED, *(seen(unit, path) for path in unit.include)]
-    own += [f"{headers.name}/{headers.include}" for headers in chain.headers]
+    own += _depended_on(chain)
     own.append(seen(unit, PurePosixPath("csrc")))
     system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
@@ -342,7 +364,8 @@ def _toolkit_includes(chain: Toolchain) -> list[str]:
 
 def links(chain: Toolchain, kernel_dir: Path) -> dict[str, Path]:
     """The links of the work directory."""
-    found = {KERNEL: kernel_dir.resolve(), TORCH: chain.environment.torch, PYTHON: chain.python_include}
+    package = tvm_ffi_commands.LINK if chain.environment.requirement else TORCH
+    found = {KERNEL: kernel_dir.resolve(), package: chain.environment.torch, PYTHON: chain.python_include}
     if chain.cuda is not None:
         found[CUDA] = chain.cuda.root
     if chain.rocm is not None:

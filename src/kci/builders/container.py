@@ -6,28 +6,30 @@ translation. The container gets no privileges, no capabilities and no docker soc
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from kci.builders.process import Finished, guarded, run
 from kci.builders.request import Log
+from kci.builders.running_wheel import PACKAGE, running_wheel
 from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
-from kci.version import __version__
 
-ENGINE = "docker"
+ENGINES = ("docker", "podman")
+"""The container engines that kci can run, in the order in which they are looked for."""
 
-PACKAGE = Path(__file__).resolve().parent.parent
-"""Where kci itself lies."""
+CHOICE = "KCI_CONTAINER_ENGINE"
+"""Names one of them; needed only where both are there and the second is meant."""
+
+_VERSION = {"docker": "{{.Server.Version}}", "podman": "{{.Client.Version}}"}
+_INIT_OF_PODMAN = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 
 # Passed on by name only, so that their values (an index with a password, say) are on no command line and in no log.
 PASSED_ON = (
@@ -51,12 +53,15 @@ _ENGINE_SECONDS = 15
 _ENGINE_CODES = (125, 126, 127)
 """docker's own exit codes: it failed itself, or the image has nothing to run."""
 
-# Arguments: what to install as kci (a directory or a requirement), then the arguments of kci.
-# Images for building manylinux wheels carry their Pythons under /opt/python; others have one on the PATH.
+# Arguments: what to install as kci (a wheel or a directory), a name to keep the environment under (empty: not kept),
+# then the arguments of kci. Images for building manylinux wheels carry their Pythons under /opt/python; others have one
+# on the PATH. An environment that is kept is made under a name of its own and then linked to, so that several
+# containers may do so at once, and a start that finds one needs no network.
 SCRIPT = """\
 set -eu
 kci="$1"
-shift
+name="$2"
+shift 2
 found=
 wheels=/opt/python
 for python in "$wheels/cp313-cp313/bin/python" "$wheels/cp312-cp312/bin/python" "$wheels/cp311-cp311/bin/python" \\
@@ -71,11 +76,22 @@ if [ -z "$found" ]; then
   echo "this image has no Python 3.11 or newer, which kci needs" >&2
   exit 3
 fi
-room="$(mktemp -d)"
-trap 'rm -rf "$room"' EXIT
-"$found" -m venv "$room/venv" >&2
-"$room/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$kci" >&2
-exec "$room/venv/bin/kci" "$@"
+kept="$KCI_CACHE/containers/$name"
+if [ -n "$name" ] && "$kept/bin/python" -c 'import kci' >/dev/null 2>&1; then
+  exec "$kept/bin/kci" "$@"
+fi
+if [ -n "$name" ]; then
+  mkdir -p "$KCI_CACHE/containers"
+  room="$(mktemp -d "$kept.XXXXXX")"
+else
+  room="$(mktemp -d)"
+fi
+"$found" -m venv "$room" >&2
+"$room/bin/python" -m pip install --quiet --disable-pip-version-check "$kci" >&2
+if [ -n "$name" ]; then
+  ln -sfn "$room" "$kept"
+fi
+exec "$room/bin/kci" "$@"
 """
 
 
@@ -86,7 +102,25 @@ class Mount(msgspec.Struct, frozen=True, order=True):
     writable: bool = False
 
 
-def docker_command(
+def engine() -> str:
+    """The engine to use: the one that is chosen, else docker, else podman; docker where there is neither.
+
+    Raises:
+        UsageError: another one is chosen.
+    """
+    choice = os.environ.get(CHOICE)
+    if choice and choice not in ENGINES:
+        raise UsageError(f"{CHOICE}={choice} is no engine that kci knows", hint=f"use one of {', '.join(ENGINES)}")
+    return choice or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
+
+
+def _init(name: str) -> list[str]:
+    """A small init as the first process, which hands on signals; podman has one only with another package."""
+    there = name == "docker" or shutil.which("catatonit") or any(Path(path).exists() for path in _INIT_OF_PODMAN)
+    return ["--init"] if there else []
+
+
+def container_command(
     image: str,
     mounts: Iterable[Mount],
     command: Sequence[str],
@@ -114,9 +148,12 @@ def docker_command(
     """
     if not _IMAGE.fullmatch(image):
         raise UsageError(f"{image!r} is not the name of an image", hint="write it as registry/name:tag or name@digest")
-    arguments = [ENGINE, "run", "--rm", "--init", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    name = engine()
+    arguments = [name, "run", "--rm", *_init(name), "--cap-drop=ALL", "--security-opt=no-new-privileges"]
     if sys.platform != "win32":
         arguments.append(f"--user={os.getuid()}:{os.getgid()}")
+        if name == "podman" and os.getuid() != 0:
+            arguments.append("--userns=keep-id")
     for mount in sorted({item.path: item for item in sorted(mounts)}.values()):
         arguments.append(_mount(mount))
     for name in sorted(environment):
@@ -124,7 +161,7 @@ def docker_command(
     for name, value in sorted(settings):
         arguments.append(f"--env={name}={value}")
     if gpus:
-        arguments.append("--gpus=all")
+        arguments.append("--gpus=all" if name == "docker" else "--device=nvidia.com/gpu=all")
     if rocm:
         arguments += ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--group-add=render"]
     if workdir is not None:
@@ -145,17 +182,19 @@ def build_command(
         cache: the cache directory.
 
     Raises:
-        UsageError: as `docker_command`.
+        UsageError: as `container_command`.
     """
-    source, mounts = kci_source()
+    source, digest, mounts = kci_source(cache)
     mounts = [*mounts, *_sources(kernel_dir.resolve()), Mount(cache.resolve(), writable=True)]
     mounts += [Mount(path.resolve(), writable=True) for path in writable]
+    # An environment belongs to its image, whose Python it points at, and to one kci.
+    kept = hashlib.sha256(f"{image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
     # The user has no home in the image, and pip and git must not take the root directory for one.
     home = cache.resolve() / "home"
-    return docker_command(
+    return container_command(
         image,
         mounts,
-        ["sh", "-c", SCRIPT, "kci-in-container", source, *arguments],
+        ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *arguments],
         workdir=kernel_dir.resolve(),
         environment=[name for name in PASSED_ON if name in os.environ],
         settings=[("HOME", str(home)), ("KCI_CACHE", str(cache.resolve()))],
@@ -176,12 +215,14 @@ def run_in_container(
     places = list(writable)
     for place in (*places, cache, cache / "home"):
         place.mkdir(parents=True, exist_ok=True)
+    if (wheel := running_wheel()) is not None:
+        wheel.write(cache.resolve())
     done = guarded(build_command(image, kernel_dir, arguments, writable=places, cache=cache), log)
     if done.code == 0:
         return done
     if done.code in _ENGINE_CODES:
         hint = "check the image's name, and that this machine may fetch it"
-        raise MissingToolError(f"docker cannot run {image}:\n{done.tail()}", hint=hint)
+        raise MissingToolError(f"{engine()} cannot run {image}:\n{done.tail()}", hint=hint)
     kinds = {kind.exit_code: kind for kind in KciError.__subclasses__()}
     kind = kinds.get(done.code, BuildFailedError)
     raise kind(f"the build in {image} failed with exit code {done.code}\n{done.tail()}")
@@ -212,18 +253,19 @@ def choose_image(option: str, image: str, log: Log) -> str | None:
 
 
 def require_engine() -> None:
-    """Make sure that docker is here and answers.
+    """Make sure that a container engine is here and answers.
 
     Raises:
         MissingToolError: it is not, or does not.
+        UsageError: as `engine`.
     """
-    if shutil.which(ENGINE) is None:
-        raise MissingToolError(
-            "docker is not installed on this machine", hint="install docker, or use --container none"
-        )
+    name = engine()
+    if shutil.which(name) is None:
+        hint = f"install {' or '.join(ENGINES)}, or use --container none"
+        raise MissingToolError(f"{name} is not installed on this machine", hint=hint)
     try:
         done = subprocess.run(
-            [ENGINE, "version", "--format", "{{.Server.Version}}"],
+            [name, "version", "--format", _VERSION[name]],
             capture_output=True,
             text=True,
             errors="replace",
@@ -231,39 +273,23 @@ def require_engine() -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MissingToolError(f"docker does not answer: {error}", hint="start it, or use --container none") from error
+        raise MissingToolError(f"{name} does not answer: {error}", hint="start it, or use --container none") from error
     if done.returncode != 0:
         reason = (done.stderr or done.stdout).strip()
-        raise MissingToolError(f"docker does not answer: {reason}", hint="start its service, or use --container none")
+        raise MissingToolError(f"{name} does not answer: {reason}", hint="start its service, or use --container none")
 
 
-def kci_source() -> tuple[str, list[Mount]]:
-    """What to install as kci in the container, and what to mount for it.
+def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
+    """What to install as kci in the container, its digest, and what to mount for it.
 
-    That is the checkout that this kci runs or was installed from, so that both are the same; a kci that came from a
-    package index is installed from there, in the same version.
+    That is the kci that is running, as a wheel in the cache, so that both are the same whatever index there is. One
+    that runs out of a checkout without being installed is installed from there, at each start.
     """
-    package = PACKAGE
-    checkout = package.parent.parent
-    if package.parent.name == "src" and (checkout / "pyproject.toml").is_file():
-        return str(checkout), [Mount(checkout)]
-    local = _installed_from()
-    if local is not None:
-        return str(local), [Mount(local)]
-    return f"kci=={__version__}", []
-
-
-def _installed_from() -> Path | None:
-    """The local directory or wheel that kci was installed from, as pip records it."""
-    try:
-        text = metadata.distribution("kci").read_text("direct_url.json")
-        url = urlsplit(str(json.loads(text)["url"])) if text else None
-    except (metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
-        return None
-    if url is None or url.scheme != "file":
-        return None
-    place = Path(unquote(url.path))
-    return place if place.exists() else None
+    wheel = running_wheel()
+    if wheel is not None:
+        return str(wheel.place(cache.resolve())), wheel.digest, []
+    checkout = PACKAGE.parent.parent
+    return str(checkout), "", [Mount(checkout)]
 
 
 def _sources(kernel_dir: Path) -> list[Mount]:

@@ -28,7 +28,10 @@ SOURCE_DIR = "CUTLASS_SRC_DIR"
 MIRROR = "cutlass"
 """The key under `[mirrors]` in kci.toml."""
 
-_WHEEL_INCLUDE = "cutlass_library/source/include"
+_INCLUDE = ("include", "tools/util/include")
+"""What components see of a checkout: the headers, and those of its utilities, as in the reference's Nix package."""
+
+_WHEEL_INCLUDE = tuple(f"cutlass_library/source/{path}" for path in _INCLUDE)
 _VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR)\s+(\d+)", re.MULTILINE)
 _PROTOCOLS = "file:git:http:https:ssh"
 _SECONDS = 60
@@ -49,8 +52,8 @@ class Headers(msgspec.Struct, frozen=True):
     name: str
     """As a component names it, `cutlass_4_0`; also its link in the work directory."""
     folder: Path
-    include: str
-    """Where the headers are in the folder. The reference puts no other directory of CUTLASS on the path."""
+    include: tuple[str, ...]
+    """Where the headers are in the folder."""
     source: HeaderSource
     where: str = ""
     """The requirement of the wheel, or the address of the repository or archive."""
@@ -73,7 +76,7 @@ class Headers(msgspec.Struct, frozen=True):
                 return [
                     ["git", "init", "--quiet", into],
                     [*git, "fetch", "--quiet", "--depth=1", "--no-tags", "--", self.where, self.release.commit],
-                    [*git, "checkout", "--quiet", "FETCH_HEAD", "--", self.include],
+                    [*git, "checkout", "--quiet", "FETCH_HEAD", "--", *self.include],
                 ]
             case _:
                 return []
@@ -118,10 +121,11 @@ def ensure_headers(headers: Iterable[Headers], python: Path, log: Log) -> None:
 
 
 def headers_digest(folder: Path) -> str:
-    """SHA-256 over the paths and contents of the files below a folder, as `sha256sum` would list them, by path."""
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    """SHA-256 over the paths and contents of a checkout's headers, as `sha256sum` would list them, by path."""
+    files = (path for part in _INCLUDE for path in (folder / part).rglob("*"))
+    regular = (path for path in files if path.is_file() and not path.is_symlink())
     whole = hashlib.sha256()
-    for name, path in sorted((path.relative_to(folder.parent).as_posix(), path) for path in files):
+    for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in regular):
         whole.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n".encode())
     return whole.hexdigest()
 
@@ -142,7 +146,7 @@ def _find(depend: Depend, cache: Path, mirrors: Mapping[str, str], log: Log) -> 
     where = address.replace("{commit}", release.commit).replace("{tag}", release.tag)
     source = HeaderSource.GIT if where == address else HeaderSource.ARCHIVE
     place = cache / "headers" / f"cutlass-{release.tag}-{release.commit[:12]}"
-    return Headers(depend.value, place, "include", source, where, release)
+    return Headers(depend.value, place, _INCLUDE, source, where, release)
 
 
 def _given(depend: Depend, folder: Path, release: CutlassRelease, log: Log) -> Headers:
@@ -154,7 +158,7 @@ def _given(depend: Depend, folder: Path, release: CutlassRelease, log: Log) -> H
     has = f"{found.get('MAJOR', '?')}.{found.get('MINOR', '?')}"
     if not release.tag.startswith(f"v{has}."):
         log(f"{SOURCE_DIR} holds CUTLASS {has}, and the kernel asks for {release.tag}: taken as it is")
-    return Headers(depend.value, folder, "include", HeaderSource.FOLDER, str(folder), release)
+    return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
 
 
 def _get(item: Headers, python: Path, partial: Path) -> None:
@@ -170,7 +174,7 @@ def _get(item: Headers, python: Path, partial: Path) -> None:
             raise MissingToolError(f"cannot get {item.name}\n{shown(command)}\n{done.tail()}", hint=_hint())
     shutil.rmtree(partial / ".git", ignore_errors=True)
     if item.source is not HeaderSource.WHEEL and item.release is not None:
-        found = headers_digest(partial / item.include)
+        found = headers_digest(partial)
         if found != item.release.digest:
             message = f"{item.where} does not hold CUTLASS {item.release.tag}: its headers have the digest {found}"
             raise MissingToolError(f"{message}, not {item.release.digest}", hint="use another mirror")
@@ -185,7 +189,8 @@ def _unpack(item: Headers, into: Path) -> None:
         ):
             for member in archive:
                 path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
-                if not member.isfile() or path.parts[:1] != (item.include,) or ".." in path.parts:
+                wanted = any(path.is_relative_to(part) for part in item.include)
+                if not member.isfile() or not wanted or ".." in path.parts:
                     continue
                 content = archive.extractfile(member)
                 target = into / path

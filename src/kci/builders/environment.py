@@ -47,6 +47,8 @@ class Environment(msgspec.Struct, frozen=True):
     release: str | None = None
     """The torch release that is asked for, `2.13.0`."""
     flavour: str = "cpu"
+    requirement: str = ""
+    """What is installed in place of torch; `torch` above is then its package."""
     headers_only: bool = False
     """Whether it has torch's headers and small libraries only; stubs stand in for the large ones."""
 
@@ -66,6 +68,7 @@ class Environment(msgspec.Struct, frozen=True):
             # Three equals signs leave out local versions such as +cpu, so this is the build that PyPI itself carries.
             torch = [f"torch=={self.release}" if self.flavour == "cpu" else f"torch==={self.release}"]
         pip = pip_install(self.python)
+        torch = [self.requirement] if self.requirement else torch
         return [
             [base_python(), "-m", "venv", str(self.root)],
             *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
@@ -108,19 +111,48 @@ def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = Fals
         headers_only: take only what compiling needs out of the wheel.
     """
     release = toolchains().torch_release(torch)
-    # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
-    base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
-    python = f"cp{sys.version_info.major}{sys.version_info.minor}-{base}"
-    root = cache / "envs" / f"torch-{release}-{flavour}{'-headers' if headers_only else ''}-{python}"
-    packages = sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)})
+    root, packages = _place(cache, f"torch-{release}-{flavour}{'-headers' if headers_only else ''}")
     return Environment(
         python=root / "bin" / "python",
-        torch=Path(packages) / "torch",
+        torch=packages / "torch",
         ninja=root / "bin" / "ninja",
         root=root,
         release=release,
         flavour=flavour,
         headers_only=headers_only,
+    )
+
+
+def _place(cache: Path, name: str) -> tuple[Path, Path]:
+    """Where an environment is, and its packages."""
+    # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
+    base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
+    root = cache / "envs" / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}-{base}"
+    return root, Path(sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)}))
+
+
+def tvm_ffi_environment(cache: Path, version: str) -> Environment:
+    """The same with the tvm-ffi package in place of torch.
+
+    Args:
+        cache: the cache directory.
+        version: major and minor, `0.1`.
+
+    Raises:
+        MissingToolError: kci does not know a release of that version.
+    """
+    release = toolchains().tvm_ffi.get(version)
+    if release is None:
+        known = ", ".join(sorted(toolchains().tvm_ffi))
+        raise MissingToolError(f"kci does not know tvm-ffi {version}", hint=f"it knows {known}")
+    root, packages = _place(cache, f"tvm-ffi-{release}")
+    return Environment(
+        python=root / "bin" / "python",
+        torch=packages / "tvm_ffi",
+        ninja=root / "bin" / "ninja",
+        root=root,
+        release=release,
+        requirement=f"apache-tvm-ffi=={release}",
     )
 
 
@@ -245,7 +277,7 @@ def pip_install(python: Path) -> list[str]:
 
 def _make(environment: Environment, log: Log) -> None:
     index = toolchains().index_url(environment.flavour)
-    reachable = _reachable(index)
+    reachable = bool(environment.requirement) or _reachable(index)
     if not reachable and environment.flavour.startswith("rocm"):
         hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
         raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
@@ -260,8 +292,9 @@ def _make(environment: Environment, log: Log) -> None:
         log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {environment.root}")
         _take_headers(environment, index if reachable else None)
     for command in torch:
-        log(f"installing torch {environment.release} ({environment.flavour}) into {environment.root}")
-        _must(command, f"torch {environment.release}")
+        what = environment.requirement or f"torch {environment.release} ({environment.flavour})"
+        log(f"installing {what} into {environment.root}")
+        _must(command, what)
     _check_flavour(environment)
     _must(ninja, "ninja")
 

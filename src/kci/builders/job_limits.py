@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from kci.builders.cgroups import cpu_limit, memory_limit
 from kci.errors import UsageError
 
 # What one compiler of torch sources was seen to need at its worst, in GiB; a GPU compiler needs more.
@@ -54,13 +55,17 @@ def _positive(name: str) -> int | None:
 def _cores() -> int:
     """Cores that this process may use, which in a container can be fewer than the machine has."""
     affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    limit = cpu_limit()
+    return cores if limit is None else max(1, min(cores, round(limit)))
 
 
 def _memory_gib() -> int:
     if sys.platform == "win32":
         return _UNKNOWN_MEMORY
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**30
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError):
-        return _UNKNOWN_MEMORY
+        memory = _UNKNOWN_MEMORY * 2**30
+    limit = memory_limit()
+    return (memory if limit is None else min(memory, limit)) // 2**30

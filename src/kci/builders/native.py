@@ -7,14 +7,13 @@ what `plan` decided, so what is printed is what is run.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from kci.builders import generate, hipify
+from kci.builders import generate, hipify, tvm_ffi_commands
 from kci.builders.cache import work_dir
 from kci.builders.commands import (
     COMPAT,
@@ -22,7 +21,6 @@ from kci.builders.commands import (
     COMPAT_SOURCE,
     EXPORTS,
     GENERATED,
-    KERNEL,
     Target,
     Toolchain,
     compat_command,
@@ -47,7 +45,9 @@ from kci.builders.environment import (
     python_include,
     read_torch_version,
     same_version,
+    tvm_ffi_environment,
 )
+from kci.builders.failures import failure_hint, failure_message, unwritable
 from kci.builders.job_limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
@@ -65,7 +65,6 @@ from kci.matrix.names import Kind, this_system
 from kci.plan.inputs import inputs_for
 from kci.plan.recorded import RecordedInputs
 
-_LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 BUILDABLE = ("cpu", "cuda", "rocm")
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 _TOOLS_FILE = "tools.txt"
@@ -192,7 +191,8 @@ def build(request: Request, log: Log) -> Built:
     recipe = plan(request, log)
     watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
     environment = ensure(recipe.chain.environment, log)
-    _check_torch(request, environment)
+    if not recipe.target.tvm_ffi:
+        _check_torch(request, environment)
     if recipe.chain.cuda is not None:
         ensure_toolkit(recipe.chain.cuda, environment.python, log)
     if recipe.chain.cuda_headers is not None:
@@ -200,14 +200,18 @@ def build(request: Request, log: Log) -> Built:
     ensure_headers(recipe.chain.headers, environment.python, log)
     work = recipe.work
     with locked(work, log) as lock:
-        _prepare(recipe)
+        try:
+            _prepare(recipe)
+        except OSError as error:
+            raise unwritable(work, error) from error
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
         done, use = _compile(recipe, request.cache, lock, log)
         if done.code != 0:
-            raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
+            raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done))
         inputs = _recorded(recipe, watch)
-        write_package(request.output, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
+        ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
+        write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
@@ -244,9 +248,9 @@ def _check_kind(request: Request) -> None:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
         error = refused("KCI507", message)
         raise BuildFailedError(error.message, hint=error.hint, diagnostics=error.diagnostics)
-    if variant.kind is Kind.TVM_FFI:
+    if variant.kind is Kind.TVM_FFI and variant.backend not in tvm_ffi_commands.BACKENDS:
         hint = "build it with --builder nix, or with the reference builder"
-        raise MissingToolError("the native builder cannot build tvm-ffi kernels yet", hint=hint)
+        raise MissingToolError(f"the native builder cannot build tvm-ffi kernels for {variant.backend}", hint=hint)
 
 
 def _check_machine(request: Request) -> None:
@@ -266,9 +270,11 @@ def _environment(request: Request) -> Environment:
     A stable-ABI build needs torch's headers only, and the CPU wheel carries those for GPUs as well, so it takes the
     small wheel whatever the backend. A full build needs the headers of the exact toolkit version's wheel.
     """
+    variant = request.variant
+    if variant.kind is Kind.TVM_FFI:
+        return tvm_ffi_environment(request.cache, variant.tvm_ffi or "")
     if not request.isolation:
         return own()
-    variant = request.variant
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
@@ -329,7 +335,8 @@ def _translation(
 def _generated(chain: Toolchain) -> dict[str, str]:
     tools = [
         version_line(chain.cxx),
-        f"torch {chain.environment.release or read_torch_version(chain.environment).release}",
+        chain.environment.requirement
+        or f"torch {chain.environment.release or read_torch_version(chain.environment).release}",
     ]
     tools += [f"nvcc {nvcc_version(chain.cuda.nvcc) or chain.cuda.version}"] if chain.cuda else []
     tools += [version_line((str(chain.rocm.hipcc),)), f"ROCm {chain.rocm.release}"] if chain.rocm else []
@@ -371,22 +378,3 @@ def _compile_environment(chain: Toolchain) -> dict[str, str]:
     if chain.rocm is not None:
         made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
     return made
-
-
-def _failure(request: Request, work: Path, done: Finished) -> str:
-    """The failing command and the compiler's words, from where ninja begins to report them."""
-    lines = done.output.splitlines()
-    starts = [number for number, line in enumerate(lines) if line.startswith("FAILED:")]
-    told = Finished(done.code, "\n".join(lines[starts[0] :])) if starts else done
-    where = f"in {work} ({KERNEL}/ there is {request.kernel_dir.resolve()})"
-    return f"building {request.variant.name} failed {where}\n{told.tail()}"
-
-
-def _hint(done: Finished) -> str:
-    """What to do about a failure that a build on a bare machine is likely to meet."""
-    if missing := _LIBRARY_HEADER.search(done.output):
-        return (
-            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
-            "(--container auto), or move the kernel to the stable ABI"
-        )
-    return "run the command again in the work directory to reproduce it"

@@ -132,6 +132,7 @@ def _tool_places(work: Path, chain: Toolchain, inputs: KernelInputs) -> Iterator
     """Directories of tools that lie inside of the repository, such as its virtual environment."""
     places: list[Path | None] = [work, chain.environment.torch, chain.python_include]
     places += [Path(sys.prefix), Path(sys.base_prefix), *(headers.folder for headers in chain.headers)]
+    places.append(chain.cuda_headers.folder if chain.cuda_headers else None)
     places += [chain.cuda.root if chain.cuda else None, chain.rocm.root if chain.rocm else None]
     compiler = shutil.which(host_compiler(chain.cxx))
     places.append(Path(os.path.realpath(compiler)).parent.parent if compiler else None)

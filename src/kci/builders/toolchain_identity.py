@@ -68,6 +68,8 @@ def _compiler(words: tuple[str, ...]) -> list[str]:
 
 
 def _torch(variant: Variant, *, isolation: bool) -> str:
+    if variant.kind is Kind.TVM_FFI:
+        return f"tvm-ffi {toolchains().tvm_ffi.get(variant.tvm_ffi or '', '')}"
     if not isolation:
         found = read_torch_version(own())
         return f"torch {found.release} of this Python, for {found.built_for}"

@@ -22,7 +22,7 @@ class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tag: str
     commit: str
     digest: str
-    """`headers_digest` of its `include`."""
+    """`headers_digest` of its checkout."""
     wheel: str = ""
     """The requirement of the wheel that carries just this version, if one does."""
 
@@ -42,6 +42,7 @@ class Toolchains(Dated, frozen=True):
     environment: dict[str, tuple[str, ...]]
     defines: dict[str, tuple[str, ...]]
     openmp: str
+    tvm_ffi: dict[str, str]
 
     def torch_release(self, torch: str) -> str:
         """The exact torch release of a minor version: `2.13` is `2.13.0`."""

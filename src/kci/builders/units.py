@@ -92,13 +92,13 @@ def collect(request: Request, log: Log) -> Sources:
         UnsafeError: a path leads out of the kernel's directory.
         BuildFailedError: no component is left.
     """
-    torch = request.build.torch
-    assert torch is not None  # noqa: S101  - the native builder is asked for torch kernels only
+    framework = request.build.torch or request.build.tvm_ffi
+    assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
     components = _active(request, log)
     if not components:
         hint = "lower the component's cuda-minver, or raise general.cuda.minver so that the variant is not planned"
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
-    origins = [_Origin("torch", torch.src, torch.include or (), torch.cxx_flags or ())]
+    origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:

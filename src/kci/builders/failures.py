@@ -1,0 +1,45 @@
+"""What to say of a native build that failed."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from kci.builders.commands import KERNEL
+from kci.builders.process import Finished
+from kci.builders.request import Request
+from kci.errors import BuildFailedError
+
+_LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
+_FULL = "No space left on device"
+
+
+def unwritable(work: Path, error: OSError) -> BuildFailedError:
+    """The error for a work directory that cannot be written: a full disk, above all."""
+    where = error.filename or work
+    hint = "free space there, or name another place with --cache or KCI_CACHE"
+    return BuildFailedError(f"cannot write {where}: {error.strerror or error}", hint=hint)
+
+
+def failure_message(request: Request, work: Path, done: Finished) -> str:
+    """The failing command and the compiler's words, from where ninja begins to report them."""
+    lines = done.output.splitlines()
+    starts = [number for number, line in enumerate(lines) if line.startswith("FAILED:")]
+    told = Finished(done.code, "\n".join(lines[starts[0] :])) if starts else done
+    where = f"in {work} ({KERNEL}/ there is {request.kernel_dir.resolve()})"
+    return f"building {request.variant.name} failed {where}\n{told.tail()}"
+
+
+def failure_hint(done: Finished) -> str:
+    """What to do about a failure that a build on a bare machine is likely to meet."""
+    if missing := _LIBRARY_HEADER.search(done.output):
+        return (
+            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
+            "(--container auto), or move the kernel to the stable ABI"
+        )
+    if _FULL in done.output:
+        return (
+            f"free space there, or in {tempfile.gettempdir()}; --cache or KCI_CACHE names another place for the first"
+        )
+    return "run the command again in the work directory to reproduce it"

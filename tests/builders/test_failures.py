@@ -1,0 +1,37 @@
+"""A full disk: the place that is full is named, whether kci or a compiler meets it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from buildkit import CPU, copy_kernel, quiet, request
+from kci.builders import native
+from kci.builders.failures import failure_hint
+from kci.builders.process import Finished
+from kci.errors import BuildFailedError
+
+
+def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    what = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
+
+    def full(_recipe: native.Recipe) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # a write names no file
+
+    monkeypatch.setattr(native, "this_system", lambda: "x86_64-linux")
+    monkeypatch.setattr(native, "ensure", lambda environment, _log: environment)
+    monkeypatch.setattr(native, "_check_torch", lambda *_: None)
+    monkeypatch.setattr(native, "_prepare", full)
+    with pytest.raises(BuildFailedError, match="No space left on device") as caught:
+        native.build(what, quiet)
+    assert str(tmp_path / "cache" / "work") in caught.value.message
+    assert "--cache" in caught.value.hint
+
+
+def test_a_compiler_that_has_no_space_gets_a_hint() -> None:
+    hint = failure_hint(Finished(1, "fatal error: error writing to /tmp/x.s: No space left on device\n"))
+    assert "free space" in hint
+    assert "free space" not in failure_hint(Finished(1, "error: expected ';'\n"))
