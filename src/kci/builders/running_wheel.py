@@ -45,7 +45,7 @@ class RunningWheel(msgspec.Struct, frozen=True):
 
 
 def running_wheel() -> RunningWheel | None:
-    """The wheel of this process's kci; None if it is not installed, so that nobody knows what it depends on.
+    """The wheel of this process's kci; None if it is not installed, so that its dependencies are unknown.
 
     The same files give the same bytes.
     """
