@@ -19,7 +19,7 @@ from msgspec import field
 from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlay_tables import KernelOverlay
-from kci.config.values import SYSTEMS, Backend, System, Tier
+from kci.config.values import SYSTEMS, Backend, Grouping, System, Tier
 from kci.diagnostics import Diagnostic, finding
 from kci.suggest import one_of, suggestion
 
@@ -119,6 +119,13 @@ class UserTier(Table, frozen=True):
     """Thin it to a part in which every pair of torch, compute version and system of the whole occurs."""
 
 
+class PlanTable(Table, frozen=True):
+    """How variants are shared out among jobs."""
+
+    group: Grouping = Grouping.VARIANT
+    """What one job builds."""
+
+
 class PullRequest(Table, frozen=True):
     """What a pull request builds."""
 
@@ -172,6 +179,7 @@ class Settings(Table, frozen=True):
     test: MachinesByBackend = MachinesByBackend()
     limits: tuple[Limit, ...] = ()
     tiers: dict[str, UserTier] = {}  # noqa: RUF012  - msgspec copies it
+    plan: PlanTable = PlanTable()
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
     publish: Publish = Publish()

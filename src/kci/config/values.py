@@ -36,6 +36,7 @@ class System(enum.StrEnum):
 
 
 SYSTEMS = tuple(str(system) for system in System)
+"""Every system that a variant name can carry."""
 
 
 class Tier(enum.StrEnum):
@@ -51,7 +52,15 @@ class Tier(enum.StrEnum):
     """Release and compat, and the rows that are not bundled."""
 
 
-"""Every system that a variant name can carry."""
+class Grouping(enum.StrEnum):
+    """What one leg builds."""
+
+    VARIANT = "variant"
+    """One variant: the most that can run side by side, and one failure costs one variant."""
+    IMAGE = "image"
+    """The variants of a kernel that share an image, so that it is pulled once."""
+    BACKEND = "backend"
+    """The variants of a kernel that share backend and system: the fewest jobs."""
 
 
 class Depend(enum.StrEnum):

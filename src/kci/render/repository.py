@@ -13,13 +13,15 @@ import msgspec
 from kci.config.model import Build
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
+from kci.plan.callers import caller_count
 from kci.plan.github import github_matrix
 from kci.plan.legs import make_plan
+from kci.render.bounds import check_bounds, grown
 from kci.render.committed import read_committed, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics
 from kci.render.github_limits import check_files
 from kci.render.pins import choose_pins
-from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, render
+from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render
 from kci.version import __version__
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -70,6 +72,11 @@ def render_workflows(
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
+    chosen = workspace.settings.settings
+    if mode is Mode.STATIC and len(workspace.kernels) > 1:
+        message = f"--mode static is for one kernel, and there are {len(workspace.kernels)}"
+        raise UsageError(message, hint="leave it out: each kernel's legs are then computed when the workflow runs")
+    bounds = check_bounds(workspace)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
         legs = {f"{tier}_legs": _legs(workspace, root, tier) for tier in ("release", "pr")}
@@ -78,16 +85,22 @@ def render_workflows(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
         mode=mode,
         branch=branch,
-        affected=mode is Mode.RUNTIME and len(workspace.kernels) > 1,
+        callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
+        pr_tier=chosen.pull_request.tier,
+        schedule_tier=chosen.schedule.tier,
+        schedule=chosen.schedule.cron or "",
+        timezone=chosen.schedule.timezone,
+        tiers=tuple(sorted(chosen.tiers)),
         **legs,
     )
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE))
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
     files = render(inputs, choose_pins(committed), __version__)
-    problems = check_files(files)
+    problems = [*bounds.refused, *check_files(files)]
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
     comparisons = compare(files, committed)
-    return RenderedFiles(root, files, tuple(comparisons), tuple(drift_diagnostics(comparisons, committed, __version__)))
+    found = [*drift_diagnostics(comparisons, committed, __version__), *bounds.warnings]
+    return RenderedFiles(root, files, tuple(comparisons), tuple(found))
 
 
 def _published_name(build: Build) -> str:

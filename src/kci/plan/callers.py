@@ -1,0 +1,103 @@
+"""The plan for a workflow in which every kernel is a unit of its own, within GitHub's limits.
+
+A caller job has one entry for each of its kernels and starts the reusable workflow for it; there the kernel's legs are
+one matrix, and its tree is merged. So a kernel's state depends on that kernel only, and no matrix has more than one
+kernel's legs. A kernel stays with its caller as long as the number of callers is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, finding
+from kci.plan.github import MANY_JOBS, MAX_OUTPUT_UNITS, artifact_problems, leg_entry, output_units
+from kci.plan.plan import Leg, Plan
+from kci.plan.plan_json import promised
+from kci.plan.sharding import MAX_MATRIX, SLACK, allowances, shard_of
+
+MAX_JOBS = 1000
+"""Jobs from which on a run is refused: one of 1,350 was not shown by GitHub at all, and its artifacts, which an API
+lists up to 1,000, could not all be fetched by a second attempt."""
+
+OWN_JOBS = 2
+"""The jobs beside those of the kernels: the plan and the gate."""
+
+
+def caller_count(kernels: int) -> int:
+    """How many caller jobs a repository of so many kernels needs."""
+    return max(1, -(-kernels // SLACK))
+
+
+def run_jobs(kernels: int, legs: int) -> int:
+    """The jobs of a run that builds so many legs of so many kernels; each kernel has one job that merges."""
+    return legs + kernels + OWN_JOBS
+
+
+def work_of(plan: Plan, count: int) -> str:
+    """One line for `fromJSON`: a list with an object for each caller job.
+
+    `kernels` are the names of its kernels, for the matrix of the caller; `work` has, by name, what the reusable
+    workflow is told: the `matrix` of its build job, how many of its legs may run at once (`parallel`), and the part of
+    the plan that merging is held against (`plan`).
+
+    Args:
+        plan: the plan.
+        count: the number of caller jobs in the workflow file.
+    """
+    return msgspec.json.encode(_work(plan, count)).decode()
+
+
+def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
+    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
+    found = artifact_problems(plan)
+    work = _work(plan, count)
+    for entry in work:
+        found += [
+            finding("KCI305", f"{name} has {len(told['matrix']['include'])} legs, and GitHub allows {MAX_MATRIX}",
+                    hint=f'group them: `[plan]` with `group = "image"` in kci.toml, or limit {name} to a smaller tier')
+            for name, told in entry["work"].items() if len(told["matrix"]["include"]) > MAX_MATRIX
+        ]  # fmt: skip
+        if len(entry["kernels"]) > MAX_MATRIX:
+            message = f"a caller job has {len(entry['kernels'])} kernels, and GitHub allows {MAX_MATRIX}"
+            found.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
+    units = output_units(msgspec.json.encode(work).decode())
+    if units > MAX_OUTPUT_UNITS:
+        message = f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
+        found.append(finding("KCI306", message, hint=_SMALLER))
+    jobs = run_jobs(len({leg.kernel for leg in plan.legs}), len(plan.legs))
+    if jobs > MAX_JOBS:
+        found.append(finding("KCI305", f"{jobs} jobs; kci starts no run of more than {MAX_JOBS}", hint=_SMALLER))
+    elif jobs > MANY_JOBS:
+        found.append(finding("KCI308", f"{jobs} jobs; GitHub's page of a run gets unusable", hint=_SMALLER))
+    return found
+
+
+_SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a smaller tier'
+
+
+def _work(plan: Plan, count: int) -> list[dict[str, Any]]:
+    by_kernel: dict[str, list[Leg]] = {}
+    for leg in plan.legs:
+        by_kernel.setdefault(leg.kernel, []).append(leg)
+    names = sorted(by_kernel)
+    index = {name: number for number, name in enumerate(names)}
+    most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
+    promise = promised(plan)
+    parts = {entry["name"]: promise | {"kernels": [entry]} for entry in promise["kernels"]}
+    found: list[dict[str, Any]] = [{"kernels": [], "work": {}} for _ in range(count)]
+    for name in names:
+        caller = found[shard_of(name, count)]
+        caller["kernels"].append(name)
+        caller["work"][name] = {
+            "matrix": {"include": _entries(plan.tier, by_kernel[name])},
+            "parallel": most[index[name]] or MAX_MATRIX,
+            "plan": parts[name],
+        }
+    return found
+
+
+def _entries(tier: str, legs: Sequence[Leg]) -> list[dict[str, Any]]:
+    return [leg_entry(tier, leg) for leg in legs]
