@@ -72,6 +72,12 @@ def flag(what: str, value: str) -> bool:
     return value == "true"
 
 
+def json_input(name: str) -> str:
+    """An input that is JSON, of as many lines as it likes, or one line of something else."""
+    value = os.environ.get(_variable(name), "").strip()
+    return value if value.startswith("{") else text_input(name)
+
+
 def number_input(name: str) -> int:
     """An input that is a small number, 0 if it is empty."""
     value = text_input(name, "0")

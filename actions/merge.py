@@ -12,6 +12,7 @@ from common import (
     fail,
     flag_input,
     group,
+    json_input,
     lines_input,
     run_action,
     runner_temp,
@@ -38,7 +39,7 @@ class Merge:
         self.artifacts = [Path(artifact) for artifact in lines_input("artifacts")]
         if not self.artifacts:
             fail("the input `artifacts` is missing", 2)
-        self.plan = plan_file(text_input("plan"))
+        self.plan = plan_file(json_input("plan"))
 
     def run(self) -> list[kci.Manifest]:
         """Merge what is there.
@@ -90,7 +91,7 @@ def main() -> None:
         with group("Merge"):
             merged = merge.run()
     except kci.KciError as error:
-        print_error(error)
+        print_error(error, annotate=False)  # the gate says it once, with the reason that the leg gave
         # Variants that are missing have failures of their own, which say more.
         lacking = {item.rule for item in error.diagnostics} == {"KCI606"}
         merge.record(None, "" if lacking else first_error(error))

@@ -20,6 +20,9 @@ from kci.render.pins import find_pins
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"
+_CALLED = re.compile(r"(.+?)(?:-\d+)?/kci kernel/.*", re.DOTALL)
+"""What act calls a job of the called workflow: the caller's name, a number where there are several, and its own."""
+PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm")
 TOKEN = "ghs_standin0000000000000000000000000000"
 
 
@@ -125,9 +128,11 @@ def run_workflow(
     store.mkdir(exist_ok=True)
     event_file = scratch / "event.json"
     event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **(payload or {})}))
-    text = (repository / workflow).read_text(encoding="utf-8") + (checkout / "action.yml").read_text(encoding="utf-8")
+    files = [*sorted((repository / workflow).parent.glob("*.yml")), *sorted(checkout.glob("**/action.yml"))]
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     command = [act, event, "--workflows", workflow, "--eventpath", str(event_file), "--json", "--no-skip-checkout"]
-    command += ["--platform", "ubuntu-24.04=-self-hosted", "--no-cache-server", "--concurrent-jobs", "2"]
+    command += [word for label in PLATFORMS for word in ("--platform", f"{label}=-self-hosted")]
+    command += ["--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
     command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
     pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}
@@ -139,6 +144,7 @@ def run_workflow(
         command += ["--env", f"{key}={value}"]
     surroundings = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
     done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
+    (scratch / "act.log").write_text(done.stdout + done.stderr)
     return _parse(done.stdout, store, done.returncode == 0)
 
 
@@ -156,10 +162,13 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
         if "jobID" not in entry:
             continue
         matrix = entry.get("matrix") or {}
-        name = " ".join([entry["jobID"], *(str(matrix[key]) for key in ("kernel", "variant") if key in matrix)])
+        name = " ".join([entry["jobID"], *(str(matrix[key]) for key in ("kernel", "name") if key in matrix)])
+        if not matrix and (called := _CALLED.fullmatch(entry["job"])):
+            name = f"{entry['jobID']} {called[1]}"
         if entry.get("stepResult") == "failure":
             failed.add(name)
         if "jobResult" in entry:
             own = "failure" if name in failed else "success"
-            jobs[name] = own if matrix else entry["jobResult"]
+            # A job beside a called one that failed is told the same; its own steps know better.
+            jobs[name] = own if matrix or _CALLED.fullmatch(entry["job"]) else entry["jobResult"]
     return Run(dict(sorted(jobs.items())), store, "\n".join(printed), ok)

@@ -7,7 +7,6 @@ kernel's legs. A kernel stays with its caller as long as the number of callers i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -37,11 +36,10 @@ def run_jobs(kernels: int, legs: int) -> int:
 
 
 def work_of(plan: Plan, count: int) -> str:
-    """One line for `fromJSON`: a list with an object for each caller job.
+    """One line for `fromJSON`: a list with the matrix of each caller job.
 
-    `kernels` are the names of its kernels, for the matrix of the caller; `work` has, by name, what the reusable
-    workflow is told: the `matrix` of its build job, how many of its legs may run at once (`parallel`), and the part of
-    the plan that merging is held against (`plan`).
+    An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
+    how many of its legs may run at once (`parallel`), and the part of the plan that merging is held against (`plan`).
 
     Args:
         plan: the plan.
@@ -54,14 +52,15 @@ def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
     """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
     found = artifact_problems(plan)
     work = _work(plan, count)
-    for entry in work:
+    for caller in work:
+        sizes = {entry["kernel"]: len(entry["work"]["matrix"]["include"]) for entry in caller["include"]}
         found += [
-            finding("KCI305", f"{name} has {len(told['matrix']['include'])} legs, and GitHub allows {MAX_MATRIX}",
-                    hint=f'group them: `[plan]` with `group = "image"` in kci.toml, or limit {name} to a smaller tier')
-            for name, told in entry["work"].items() if len(told["matrix"]["include"]) > MAX_MATRIX
-        ]  # fmt: skip
-        if len(entry["kernels"]) > MAX_MATRIX:
-            message = f"a caller job has {len(entry['kernels'])} kernels, and GitHub allows {MAX_MATRIX}"
+            finding("KCI305", f"{name} has {size} legs, and GitHub allows {MAX_MATRIX} in a matrix", hint=_SMALLER)
+            for name, size in sizes.items()
+            if size > MAX_MATRIX
+        ]
+        if len(sizes) > MAX_MATRIX:
+            message = f"a caller job has {len(sizes)} kernels, and GitHub allows {MAX_MATRIX} in a matrix"
             found.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
     units = output_units(msgspec.json.encode(work).decode())
     if units > MAX_OUTPUT_UNITS:
@@ -87,17 +86,12 @@ def _work(plan: Plan, count: int) -> list[dict[str, Any]]:
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
     promise = promised(plan)
     parts = {entry["name"]: promise | {"kernels": [entry]} for entry in promise["kernels"]}
-    found: list[dict[str, Any]] = [{"kernels": [], "work": {}} for _ in range(count)]
+    found: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
     for name in names:
-        caller = found[shard_of(name, count)]
-        caller["kernels"].append(name)
-        caller["work"][name] = {
-            "matrix": {"include": _entries(plan.tier, by_kernel[name])},
+        work = {
+            "matrix": {"include": [leg_entry(plan.tier, leg) for leg in by_kernel[name]]},
             "parallel": most[index[name]] or MAX_MATRIX,
             "plan": parts[name],
         }
+        found[shard_of(name, count)]["include"].append({"kernel": name, "work": work})
     return found
-
-
-def _entries(tier: str, legs: Sequence[Leg]) -> list[dict[str, Any]]:
-    return [leg_entry(tier, leg) for leg in legs]

@@ -9,7 +9,7 @@ if [ "$INPUT_MERGE_MULTIPLE" != false ]; then
   echo "::error::merge-multiple lets files of the same name replace each other"
   exit 1
 fi
-if [ -z "$INPUT_GITHUB_TOKEN" ] || [ -z "$INPUT_RUN_ID" ]; then
+if [ "${GITHUB_RUN_ATTEMPT:-1}" != 1 ] && { [ -z "$INPUT_GITHUB_TOKEN" ] || [ -z "$INPUT_RUN_ID" ]; }; then
   echo "::error::without token and run id, artifacts of earlier attempts are missing"
   exit 1
 fi
