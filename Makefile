@@ -28,10 +28,10 @@ demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this m
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(VENV)/.dev  ## the tests that need no torch, no network and no patience
-	$(BIN)/python -m pytest -m 'not torch and not network and not slow' -n 2
+	$(BIN)/python -m pytest -m 'not torch and not network and not slow' -n 2 --dist worksteal
 
 lint: $(VENV)/.dev  ## style, and the direction of imports
 	$(BIN)/ruff check .

@@ -23,7 +23,7 @@ from common import (
 from kci.builders.cache import default_cache
 from kci.cli._output import print_error
 from kci.matrix.names import upload_name
-from kci.run.build_leg import attempt_of_run
+from kci.run.build_leg import ci_run
 from kci.run.run_records import VariantFailure, first_error, write_failure
 from kci.tree.leg_record import artifact_name
 
@@ -44,6 +44,7 @@ class Leg:
         if not self.name:
             fail("the input `leg` is missing: several variants need a name for their artifact", 2)
         self.jobs = int(jobs) if jobs else None
+        self.run = ci_run()
         self.packed = runner_temp() / "kci-artifacts-out"
         self.workspace = kci.open_workspace([self.directory])
         self.kernel = self.workspace.only_kernel()
@@ -64,7 +65,11 @@ class Leg:
             variant=variant,
             output=self.output,
             options=kci.BuildOptions(
-                cache=default_cache(), builder=self.builder, jobs=self.jobs, attempt=attempt_of_run()
+                cache=default_cache(),
+                builder=self.builder,
+                jobs=self.jobs,
+                attempt=self.run.attempt or 1,
+                run=self.run.id,
             ),
             container=self.container,
             artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
@@ -87,7 +92,7 @@ def main() -> None:
             report_failure(leg, variant.name, error)
     # Set even if all failed: then what is handed over is the reasons. An artifact cannot be replaced, and those of all
     # attempts of a run are one set: merging takes the newest.
-    set_output("artifact-name", f"{upload_name(leg.kernel.build.name, leg.name)}-{attempt_of_run()}")
+    set_output("artifact-name", f"{upload_name(leg.kernel.build.name, leg.name)}-{leg.run.attempt or 1}")
     set_output("folder", str(leg.packed))
     set_output("variant-dir", "\n".join(str(item.directory) for item in built))
     set_output("artifact", "\n".join(str(item.artifact) for item in built))
@@ -112,7 +117,7 @@ def report_failure(leg: Leg, variant: str, error: kci.KciError) -> None:
     print(f"To do the same on your machine:\n  {replay}", flush=True)
     add_summary([f"### {variant} was not built", "", "To do the same on your machine:", "", f"    {replay}"], [])
     kernel = leg.kernel.build.name
-    failure = VariantFailure(kernel, leg.name, variant, attempt_of_run(), first_error(error), replay[:4000])
+    failure = VariantFailure(kernel, leg.name, variant, leg.run.attempt or 1, first_error(error), replay[:4000])
     write_failure(leg.packed, failure)
 
 

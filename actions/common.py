@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import tarfile
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -150,6 +152,23 @@ def table_row(*cells: object) -> str:
     texts = [printable(str(cell)) for cell in cells]
     safe = [text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("`", "&#96;") for text in texts]
     return "| " + " | ".join(safe) + " |"
+
+
+def unpacked(place: Path) -> Path:
+    """A published tree as a directory: itself, or what the newest tar file in a folder of artifacts holds.
+
+    An artifact keeps no permissions, so a run hands its tree over as a tar, and that in a folder for each attempt.
+    """
+    tars = sorted(place.glob("*/kci-tree.tar"), key=lambda path: (len(path.parent.name), path.parent.name))
+    if not tars:
+        return place
+    into = Path(tempfile.mkdtemp(prefix="kci-published-", dir=runner_temp()))
+    try:
+        with tarfile.open(tars[-1]) as archive:
+            archive.extractall(into, filter="data")
+    except (OSError, tarfile.TarError) as error:
+        fail(f"the published tree {tars[-1].name} cannot be unpacked: {error}", 5)
+    return into
 
 
 def compact_json(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,13 +20,16 @@ from common import (
     set_output,
     table_row,
     text_input,
+    unpacked,
 )
 from kci.cli._findings import show_findings
-from kci.cli._output import print_error
-from kci.run.build_leg import attempt_of_run
+from kci.cli._output import print_diagnostics, print_error
+from kci.run.build_leg import ci_run
 from kci.run.run_records import RECORD_FILE, KernelRecord, first_error, read_failures, write_record
 from kci.tree.artifacts import find_sources
-from kci.tree.manifest import FILE_NAME
+from kci.tree.manifest import FILE_NAME, read_manifest
+from kci.tree.planned import Planned
+from kci.verify.elf import symbol_names
 
 
 class Merge:
@@ -47,13 +51,27 @@ class Merge:
         Raises:
             KciError: planned variants are missing, or the artifacts cannot be merged.
         """
-        for artifact in self.artifacts:
-            if not artifact.exists() and (self.allow_partial or self.kernel):
-                artifact.mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
         planned = kci.read_plan(self.plan) if self.plan else None
-        return kci.merge_artifacts(
-            self.artifacts, self.into, planned, allow_partial=self.allow_partial, kernel=self.kernel, log=print
+        if published := text_input("published"):
+            lay_out(Path(published), self.into)
+        make_room(self.into, planned)
+        for artifact in self.artifacts:
+            if (self.plan or self.kernel) and not artifact.exists():
+                artifact.mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
+        warnings: list[kci.Diagnostic] = []
+        merged = kci.merge_artifacts(
+            self.artifacts,
+            self.into,
+            planned,
+            allow_partial=self.allow_partial,
+            kernel=self.kernel,
+            run=ci_run(),
+            log=print,
+            report=warnings.append,
+            symbols_of=symbol_names,
         )
+        print_diagnostics(warnings)
+        return merged
 
     def record(self, manifest: kci.Manifest | None, error: str) -> None:
         """Hand over what became of the kernel, whatever that is."""
@@ -63,12 +81,13 @@ class Merge:
         present = tuple(item.variant for item in manifest.present) if manifest else self.there()
         record = KernelRecord(
             kernel=self.kernel,
-            attempt=attempt_of_run(),
+            attempt=ci_run().attempt or 1,
             complete=bool(manifest and manifest.complete) and not error,
             present=present,
             missing=manifest.missing if manifest else (),
             failures=tuple(failure for failure in failures if failure.variant not in present),
             error=error,
+            manifest=manifest if manifest and not error else None,
         )
         place = runner_temp() / "kci-record" / RECORD_FILE
         write_record(place, record)
@@ -116,7 +135,7 @@ def main() -> None:
     set_output("complete", "true" if merged and all(manifest.complete for manifest in merged) else "false")
     set_output("manifest", "\n".join(str(path) for path in manifests))
     set_output("tar", str(tar))
-    set_output("tree-name", f"tree.{merge.kernel or 'all'}.{attempt_of_run()}")
+    set_output("tree-name", f"tree.{merge.kernel or 'all'}.{ci_run().attempt or 1}")
     report(manifests)
 
 
@@ -136,6 +155,37 @@ def plan_file(plan: str) -> Path | None:
     path = runner_temp() / "kci-plan.json"
     path.write_text(plan, encoding="utf-8")
     return path
+
+
+def lay_out(published: Path, into: Path) -> None:
+    """Begin with the published tree, unless there is one already."""
+    if not published.exists():
+        message = "the tree that the plan builds upon is gone: its artifact was deleted, or kept for less than 60 days"
+        raise kci.FindingsError(message, hint="dispatch the workflow for this kernel: it then builds everything")
+    if not find_manifests(into):
+        shutil.copytree(unpacked(published), into, symlinks=True, dirs_exist_ok=True)
+
+
+def make_room(into: Path, planned: Planned | None) -> None:
+    """Have each earlier tree where the new one goes, and none of another version, which cannot be carried over."""
+    kernels = planned.kernels if planned is not None else {}
+    for path, manifest in find_manifests(into).items():
+        kernel = manifest.kernel
+        if kernel in kernels and manifest.version != kernels[kernel].version:
+            shutil.rmtree(path.parent)
+        elif path.parent == into and set(kernels) - {kernel}:
+            aside = into.with_name(f"{into.name}-aside")
+            into.rename(aside)
+            into.mkdir()
+            aside.rename(into / kernel)
+
+
+def find_manifests(into: Path) -> dict[Path, kci.Manifest]:
+    """The manifests of one tree, or of the trees of several kernels."""
+    single = into / FILE_NAME
+    paths = [single] if single.is_file() else sorted(into.glob(f"*/{FILE_NAME}"))
+    found = {path: read_manifest(path.parent) for path in paths}
+    return {path: manifest for path, manifest in found.items() if manifest is not None}
 
 
 def pack(into: Path, tar: Path) -> None:

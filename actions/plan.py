@@ -22,14 +22,17 @@ from common import (
     set_output,
     table_row,
     text_input,
+    unpacked,
     words_input,
 )
 from kci.cli._output import print_diagnostics
 from kci.plan.forks import only_hosted
 from kci.plan.plan import LeftOut, Skipped
 from kci.plan.plan_json import promised
-from kci.run.build_leg import attempt_of_run
+from kci.run.build_leg import ci_run
 from kci.run.run_records import PLAN_FILE
+from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
+from kci.tree.published_tree import read_published
 
 
 def main() -> None:
@@ -41,10 +44,14 @@ def main() -> None:
         backends=tuple(words_input("backends")),
         only=tuple(words_input("only")),
     )
+    index = trees_so_far()
+    places = [unpacked(Path(place)) for place in lines_input("published")]
+    places += index.write_manifests(runner_temp() / "kci-manifests")
+    known, problems = read_published(places)
     request = kci.PlanRequest(
         choice=choice,
         affected=text_input("affected-base") or None,
-        published=tuple(Path(manifest) for manifest in lines_input("published")),
+        published=known,
         fingerprints=True,
         callers=callers or None,
         allow_empty=flag_input("allow-empty", default="false"),
@@ -54,15 +61,16 @@ def main() -> None:
         if chosen:
             workspace = workspace.only(chosen)
         planned = kci.plan_run(workspace, request)
-        print_diagnostics([*workspace.diagnostics, *planned.diagnostics, *faults(planned.plan)])
+        print_diagnostics([*workspace.diagnostics, *problems, *planned.diagnostics, *faults(planned.plan)])
         planned.require_runnable()
     planned = planned.of(only_hosted(planned.plan)) if is_fork() else planned
     plan = planned.plan
+    promise, runs = promised(plan), {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
         "matrix": "" if callers else planned.github_matrix(),
-        "callers": planned.github_callers(callers) if callers else "",
+        "callers": planned.github_callers(callers, runs) if callers else "",
         # With callers each kernel's part is among its work.
-        "plan": "" if callers else compact_json(promised(plan)),
+        "plan": "" if callers else compact_json(promise),
     }
     if output_units(*outputs.values()) > OUTPUT_LIMIT:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
@@ -71,6 +79,9 @@ def main() -> None:
     set_output("has-work", "true" if plan.legs else "false")
     kernels = sorted({leg.kernel for leg in plan.legs})
     set_output("kernel", kernels[0] if len(kernels) == 1 else "")
+    set_output("carries", "true" if plan.skipped else "false")
+    set_output("has-tree", "true" if promise["kernels"] else "false")
+    set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
     hand_over(planned)
     report(plan)
 
@@ -80,13 +91,21 @@ def faults(plan: kci.Plan) -> list[kci.Diagnostic]:
     return [item for kernel in plan.faulty for item in kernel.diagnostics]
 
 
+def trees_so_far() -> TreeIndex:
+    """Where the trees of earlier runs are. Handed over at once: the next run needs it, whatever comes of this one."""
+    folder, run = text_input("earlier"), text_input("earlier-run")
+    index = next_index(Path(folder) if folder else None, run, today())
+    place = runner_temp() / "kci-plan"
+    index.write(place / INDEX_FILE)
+    set_output("folder", str(place))
+    set_output("file-name", f"run-plan.{ci_run().attempt or 1}")
+    return index
+
+
 def hand_over(planned: kci.PlannedRun) -> None:
     """The whole plan as a file, for the gate."""
-    file, attempt = runner_temp() / "kci-plan" / PLAN_FILE, attempt_of_run()
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(compact_json(planned.as_json() | {"attempt": attempt}), encoding="utf-8")
-    set_output("file", str(file))
-    set_output("file-name", f"run-plan.{attempt}")
+    file = runner_temp() / "kci-plan" / PLAN_FILE
+    file.write_text(compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1}), encoding="utf-8")
 
 
 def is_fork() -> bool:

@@ -62,9 +62,12 @@ def arrows(edges: dict[str, set[str]]) -> list[tuple[str, str]]:
     """The imports without those that follow from others: what is left can be drawn without a thicket."""
 
     def reach(room: str) -> set[str]:
-        below = set(edges[room])
-        for other in edges[room]:
-            below |= reach(other)
+        below: set[str] = set()
+        waiting = [*edges[room]]
+        while waiting:
+            if (other := waiting.pop()) not in below:
+                below.add(other)
+                waiting += edges[other]
         return below
 
     kept = []

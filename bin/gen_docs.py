@@ -41,8 +41,8 @@ def rules_page() -> str:
     known = list(rules().values())
     lines = [
         "# Rules\n",
-        "What kci finds, why it matters, and how to mend it; `kci explain RULE` prints the same. Errors make a command",
-        "fail; warnings and notes do not. How a rule is silenced for a place is told in [kci-toml.md](kci-toml.md).\n",
+        "What kci finds, why it matters, and how to fix it; `kci explain RULE` prints the same. Errors make a command",
+        "fail; warnings and notes do not. [kci-toml.md](kci-toml.md) tells how to suppress a rule for a place.\n",
         "| rule | name | severity | |",
         "|---|---|---|---|",
     ]

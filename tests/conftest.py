@@ -19,6 +19,8 @@ from kci.plan import forks, legs
 from kci.plan.plan import LeftOut
 
 ROOT = Path(__file__).resolve().parent.parent
+AT_TOP = ("SHA256SUMS", "kci-manifest.json", "kci-subjects.json")
+"""What a merged tree has at its top besides variants."""
 
 
 def kernel(text: str) -> Kernel:

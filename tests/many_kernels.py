@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 SIZES = {
@@ -16,10 +17,10 @@ REAL = (20,) * 2 + (16,) * 2 + (12,) * 12 + (8,) * 6 + (4,) * 12 + (3,) * 6 + (1
 There are 338 here and 337 there."""
 
 
-def make_repository(root: Path, count: int) -> Path:
-    """Write a repository of so many kernels, of the sizes of the real ones in turn."""
+def make_repository(root: Path, count: int, sizes: Sequence[int] = REAL) -> Path:
+    """Write a repository of so many kernels, of these sizes in turn."""
     for number in range(count):
-        add_kernel(root, f"kernel-{number:03}", REAL[number % len(REAL)])
+        add_kernel(root, f"kernel-{number:03}", sizes[number % len(sizes)])
     return root
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -85,3 +86,11 @@ def test_the_wheel_alone_does_what_the_checkout_does(tmp_path: Path) -> None:
     run(kci, "verify", kernel / "build")
     for command in ("plan", "check", "explain", "catalog show", "build . --variant torch-cpu", "compat coverage"):
         run(kci, *command.split(), cwd=kernel)
+
+
+def test_no_test_sleeps_or_asserts_seconds() -> None:
+    """A busy machine would fail it. Wait for a line, a file or a process; growth.py compares costs without a clock."""
+    clock = re.compile(r"\b(sleep|perf_counter|monotonic|process_time|thread_time)(_ns)?\(")
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        if file.name != "growth.py":
+            assert not clock.search(file.read_text(encoding="utf-8")), file

@@ -27,10 +27,10 @@ COMMANDS = [line[2:] for block in blocks("console") for line in block.splitlines
 KCI_COMMANDS = [command for command in COMMANDS if command.startswith("kci ")]
 
 
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The examples, where commands may write; the commands are run one after the other, as a reader does."""
-    place = tmp_path_factory.mktemp("readme")
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The examples, where commands may write."""
+    place = tmp_path / "readme"
     shutil.copytree(ROOT / "examples", place / "examples", ignore=shutil.ignore_patterns("build", "__pycache__"))
     return place
 
@@ -41,12 +41,11 @@ def test_the_readme_has_the_commands_that_these_tests_know() -> None:
     assert len(KCI_COMMANDS) >= 6
 
 
-@pytest.mark.parametrize("command", KCI_COMMANDS)
-def test_a_kci_command_works_as_shown(command: str, copy: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    cache = tmp_path_factory.getbasetemp() / "readme-cache"
-    result = kci_process(*command.split()[1:], cwd=copy, KCI_CACHE=str(cache))
-    assert result.code == 0, result.stderr
-    assert "Traceback" not in result.stderr
+def test_the_kci_commands_work_as_shown_one_after_the_other(copy: Path, tmp_path: Path) -> None:
+    for command in KCI_COMMANDS:
+        result = kci_process(*command.split()[1:], cwd=copy, KCI_CACHE=str(tmp_path / "cache"))
+        assert result.code == 0, (command, result.stderr)
+        assert "Traceback" not in result.stderr, command
 
 
 def test_the_matrix_is_the_one_shown(copy: Path) -> None:

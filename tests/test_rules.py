@@ -5,31 +5,39 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from functools import cache
+from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
 from kci.diagnostics import rules
+from kci.files.lock import locked
 
 
-@cache
-def marked() -> set[tuple[str, bool]]:
-    """The rule marks of all tests, whatever part of them is being run."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--list-rule-marks", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    found = re.findall(r"^rule (KCI[0-9]+) (True|False)$", done.stdout, re.MULTILINE)
+@pytest.fixture(scope="session")
+def marked(shared_by_workers: Path) -> set[tuple[str, bool]]:
+    """The rule marks of all tests, whatever part of them is being run; collected once for all workers."""
+    kept = shared_by_workers / "rule-marks"
+    with locked(kept):
+        if not kept.exists():
+            command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--list-rule-marks"]
+            command += ["-p", "no:cacheprovider"]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+            kept.write_text(done.stdout)
+    found = re.findall(r"^rule (KCI[0-9]+) (True|False)$", kept.read_text(), re.MULTILINE)
     return {(rule, triggers == "True") for rule, triggers in found}
 
 
 @pytest.mark.parametrize("rule", rules())
-def test_a_rule_has_a_test_in_which_it_speaks_and_one_in_which_it_is_silent(rule: str) -> None:
-    assert (rule, True) in marked(), f'no test is marked rule("{rule}", triggers=True)'
-    assert (rule, False) in marked(), f'no test is marked rule("{rule}", triggers=False)'
+def test_a_rule_has_a_test_in_which_it_speaks_and_one_in_which_it_is_silent(
+    rule: str, marked: set[tuple[str, bool]]
+) -> None:
+    assert (rule, True) in marked, f'no test is marked rule("{rule}", triggers=True)'
+    assert (rule, False) in marked, f'no test is marked rule("{rule}", triggers=False)'
 
 
-def test_marks_name_rules_that_exist() -> None:
-    assert {rule for rule, _ in marked()} <= set(rules())
+def test_marks_name_rules_that_exist(marked: set[tuple[str, bool]]) -> None:
+    assert {rule for rule, _ in marked} <= set(rules())
 
 
 @pytest.mark.parametrize("rule", rules().values(), ids=lambda rule: rule.id)

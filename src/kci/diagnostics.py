@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -36,9 +37,20 @@ class Rule(msgspec.Struct, frozen=True):
     why: str
     fix: str
     bad: str = ""
-    """A part of a file that the rule speaks about; a test holds it to that."""
+    """A part of a file in which the rule finds something; a test checks it."""
     good: str = ""
-    """The same, mended."""
+    """The same part, corrected."""
+
+
+class Related(msgspec.Struct, frozen=True):
+    """Another place that a finding is about: where the first of two things stands, or where something began."""
+
+    message: str
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
 
 
 class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
@@ -53,6 +65,7 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
     column: int = 0
     end_line: int = 0
     end_column: int = 0
+    related: tuple[Related, ...] = ()
 
     @property
     def place(self) -> str:
@@ -93,17 +106,22 @@ def rules() -> dict[str, Rule]:
     return {key: msgspec.convert({"id": key, **data[key]}, Rule) for key in sorted(data)}
 
 
-def render_text(diagnostic: Diagnostic, source_line: str | None = None) -> str:
+def render_text(diagnostic: Diagnostic, source_line: Callable[[str, int], str | None] | None = None) -> str:
     """The text form: `path:line:column: severity[RULE]: message`, the line with a caret below it, then the hint.
 
     Args:
         diagnostic: what to show.
-        source_line: the text of line `diagnostic.line`, where it is at hand.
+        source_line: gives the text of a line of a file, or None where the file is not at hand.
     """
     place = f"{diagnostic.place}: " if diagnostic.path else ""
     lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {diagnostic.message}"]
-    if source_line is not None and diagnostic.line:
-        lines += _excerpt(diagnostic, source_line)
+    spots: list[Diagnostic | Related] = [diagnostic, *diagnostic.related]
+    for spot in spots:
+        source = source_line(spot.path, spot.line) if source_line is not None and spot.path and spot.line else None
+        if source is not None:
+            lines += _excerpt(spot, source)
+        elif isinstance(spot, Related):
+            lines.append(f"  {spot.path}:{spot.line}:{spot.column}: {spot.message}")
     if diagnostic.hint:
         lines.append(f"  hint: {diagnostic.hint}")
     return "\n".join(lines)
@@ -112,8 +130,8 @@ def render_text(diagnostic: Diagnostic, source_line: str | None = None) -> str:
 _EXCERPT_WIDTH = 120
 
 
-def _excerpt(diagnostic: Diagnostic, source_line: str) -> list[str]:
-    """The source line with a caret below it; a very long line is cut around the caret."""
+def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
+    """The source line with a caret below it, dashes for a related place; a very long line is cut around it."""
     start = diagnostic.column - 1
     offset = max(0, start - 40) if len(source_line) > _EXCERPT_WIDTH else 0
     shown = printable(source_line[offset : offset + _EXCERPT_WIDTH])
@@ -123,7 +141,8 @@ def _excerpt(diagnostic: Diagnostic, source_line: str) -> list[str]:
         width = len(source_line) - start
     width = max(1, min(width, len(shown) - (start - offset)))
     gutter = f"{diagnostic.line} | "
-    return [f"  {gutter}{shown}", f"  {' ' * (len(gutter) - 2)}| {' ' * (start - offset)}{'^' * width}"]
+    mark = "^" * width if isinstance(diagnostic, Diagnostic) else f"{'-' * width} {diagnostic.message}"
+    return [f"  {gutter}{shown}", f"  {' ' * (len(gutter) - 2)}| {' ' * (start - offset)}{mark}"]
 
 
 def printable(text: str) -> str:
@@ -147,7 +166,8 @@ def render_github(diagnostic: Diagnostic) -> str:
             properties["col"] = str(diagnostic.column)
             properties["endColumn"] = str(diagnostic.end_column)
     head = ",".join(f"{key}={_escape_property(value)}" for key, value in properties.items())
-    text = diagnostic.message + (f"\nhint: {diagnostic.hint}" if diagnostic.hint else "")
+    others = "".join(f"\n{item.path}:{item.line}: {item.message}" for item in diagnostic.related)
+    text = diagnostic.message + others + (f"\nhint: {diagnostic.hint}" if diagnostic.hint else "")
     return f"::{kind} {head}::{_escape_data(text)}"
 
 

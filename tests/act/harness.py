@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ STAND_INS = Path(__file__).parent / "stand-ins"
 _CALLED = re.compile(r"(.+?)(?:-\d+)?/kci kernel/.*", re.DOTALL)
 """What act calls a job of the called workflow: the caller's name, a number where there are several, and its own."""
 PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm")
+FIRST_RUN = 41
 TOKEN = "ghs_standin0000000000000000000000000000"
 
 
@@ -109,6 +111,7 @@ def run_workflow(
     checkout: Path,
     payload: dict[str, Any] | None = None,
     env: dict[str, str] | None = None,
+    earlier: Sequence[Run] = (),
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -121,6 +124,7 @@ def run_workflow(
         checkout: where kci's own actions come from; see `copy_checkout`.
         payload: the event, as GitHub sends it.
         env: more environment variables for the steps.
+        earlier: the runs on the branch before this one, oldest first; their artifacts can be fetched.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -140,9 +144,17 @@ def run_workflow(
     for pin in sorted(pinned | tagged):
         name = pin[0].removeprefix("actions/")
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
-    for key, value in {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), **(env or {})}.items():
+    places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store)}
+    runs = scratch / "runs"
+    runs.mkdir(exist_ok=True)
+    for number, run in enumerate(earlier, start=FIRST_RUN):
+        (runs / str(number)).symlink_to(run.artifacts)
+    last = str(FIRST_RUN + len(earlier) - 1) if earlier else ""
+    places |= {"KCI_ACT_RUNS": str(runs), "KCI_ACT_EARLIER_RUN": last}
+    for key, value in {**places, **(env or {})}.items():
         command += ["--env", f"{key}={value}"]
-    surroundings = {**os.environ, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
+    path = f"{STAND_INS / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    surroundings = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
     done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
     (scratch / "act.log").write_text(done.stdout + done.stderr)
     return _parse(done.stdout, store, done.returncode == 0)

@@ -12,7 +12,7 @@ import pytest
 
 from act.harness import act_path, commit_all, copy_checkout, installed, run_workflow
 from cli.runner import kci
-from conftest import ROOT
+from conftest import AT_TOP, ROOT
 
 pytestmark = [
     pytest.mark.torch,
@@ -67,7 +67,10 @@ def test_the_examples_workflow_builds_merges_and_loads(
     for kernel, variants in legs.items():
         with tarfile.open(run.artifacts / f"tree.{kernel}.1" / "kci-tree.tar") as archive:
             archive.extractall(trees / kernel, filter="data")
-        assert sorted(path.name for path in (trees / kernel).iterdir()) == ["kci-manifest.json", *sorted(variants)]
+        assert sorted(path.name for path in (trees / kernel).iterdir()) == [
+            *AT_TOP,
+            *sorted(variants),
+        ]
     loaded = subprocess.run(
         [torch_python, str(ROOT / "examples" / "check_loads.py"), str(trees)],
         capture_output=True, text=True, check=False,

@@ -13,7 +13,7 @@ import pytest
 from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
 from cli.runner import kci
 from kci import Plan, PlanRequest, open_workspace, plan_run
-from many_kernels import make_repository
+from many_kernels import REAL, make_repository
 from variants import make_artifact, make_variant
 
 pytestmark = [
@@ -23,6 +23,8 @@ pytestmark = [
 ]
 
 VERIFIES = "kci.verify_path(merge.into)"
+SMALL = (4, 3, 8)
+"""Few legs, for the runs of every day."""
 RELEASE = ".github/workflows/kci.yml"
 STUB = """
 name: Stub of kci/build
@@ -47,7 +49,7 @@ class Many:
     def __init__(self, place: Path, shared: Path, count: int, settings: str = "") -> None:
         self.root, self.prebuilt = place / "repository", place / "prebuilt"
         self.root.mkdir()
-        make_repository(self.root, count)
+        make_repository(self.root, count, REAL if count > len(SMALL) else SMALL)
         if settings:
             (self.root / "kci.toml").write_text(settings)
         rendered = kci("render", "--output", self.root, self.root)
@@ -102,8 +104,8 @@ def head(root: Path) -> str:
 @pytest.mark.parametrize(
     ("count", "settings"),
     [
-        (5, ""),
-        (6, '[plan]\ngroup = "image"\n'),
+        (2, ""),
+        (3, '[plan]\ngroup = "image"\n'),
         pytest.param(52, "", marks=pytest.mark.slow),
         pytest.param(75, '[plan]\ngroup = "image"\n', marks=pytest.mark.slow),
         pytest.param(300, '[plan]\ngroup = "backend"\n', marks=pytest.mark.slow),

@@ -5,11 +5,13 @@ The kernels are Python only, so that every leg is built in seconds; runs of comp
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ import pytest
 
 from act.harness import Run, act_path, commit_all, copy_checkout, installed, offline_pip, run_workflow
 from cli.runner import kci
-from conftest import ROOT
+from conftest import AT_TOP, ROOT
 
 pytestmark = [
     pytest.mark.network,
@@ -35,9 +37,13 @@ class Runner(NamedTuple):
     checkout: Path
     env: dict[str, str]
 
-    def run(self, repository: Path, workflow: str, event: str, scratch: Path, **payload: Any) -> Run:
+    def run(
+        self, repository: Path, workflow: str, event: str, scratch: Path, earlier: Sequence[Run] = (), **payload: Any
+    ) -> Run:
         """One run of a workflow; see `run_workflow`."""
-        return run_workflow(repository, workflow, event, scratch, checkout=self.checkout, payload=payload, env=self.env)
+        return run_workflow(
+            repository, workflow, event, scratch, checkout=self.checkout, payload=payload, env=self.env, earlier=earlier
+        )
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +115,100 @@ def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch
         "run-record.some-kernel.1",
         "tree.some-kernel.1",
     ]
-    assert tree_names(run.artifacts) == {"kci-manifest.json", "torch-cpu", "torch-cuda"}
+    assert tree_names(run.artifacts) == {
+        *AT_TOP,
+        "torch-cpu",
+        "torch-cuda",
+    }
+
+
+def place(tmp_path: Path, name: str) -> Path:
+    made = tmp_path / name
+    made.mkdir()
+    return made
+
+
+def test_a_push_builds_what_changed_and_the_trees_of_the_other_kernels_stay(
+    repository: Path, runner: Runner, tmp_path: Path
+) -> None:
+    add_kernel(repository, "other-kernel", ("cpu",))
+    render(repository)
+    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
+    assert first.ok, first.log
+    (repository / "some-kernel" / "README.md").write_text("# better words\n")
+    commit_all(repository)
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
+    assert second.jobs == dict.fromkeys(["kci", "plan"], "success"), second.log
+    assert [path.name for path in second.artifacts.iterdir()] == ["run-plan.1"]
+    (repository / "other-kernel" / "torch-ext" / "other_kernel" / "__init__.py").write_text("VALUE = 1\n")
+    commit_all(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
+    assert third.jobs == dict.fromkeys(ran, "success"), third.log
+    # One of the two variants of a kernel that two runs have not touched: the other one is carried over.
+    text = (repository / "some-kernel" / "build.toml").read_text()
+    capable = text.replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
+    (repository / "some-kernel" / "build.toml").write_text(capable)
+    commit_all(repository)
+    fourth = runner.run(repository, RELEASE, "push", place(tmp_path, "4"), [first, second, third])
+    ran = ["build some-kernel torch-cuda", "kci", "merge some-kernel", "plan"]
+    assert fourth.jobs == dict.fromkeys(ran, "success"), fourth.log
+    before, after = digests(first), digests(fourth)
+    assert after[LEG_CPU] == before[LEG_CPU]
+    assert set(after) == {LEG_CPU, ("some-kernel", "torch-cuda")}
+
+
+LEG_CPU = ("some-kernel", "torch-cpu")
+
+
+def test_one_kernel_alone_goes_on_from_its_tree(repository: Path, runner: Runner, tmp_path: Path) -> None:
+    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
+    assert first.ok, first.log
+    commit_all(repository)
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
+    assert second.jobs == dict.fromkeys(["kci", "plan"], "success"), second.log
+    text = (repository / "some-kernel" / "build.toml").read_text()
+    capable = text.replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
+    (repository / "some-kernel" / "build.toml").write_text(capable)
+    commit_all(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    assert third.jobs == dict.fromkeys([LEGS[1], "kci", "merge", "plan"], "success"), third.log
+    assert digests(third)[LEG_CPU] == digests(first)[LEG_CPU]
+    file = repository / "some-kernel" / "build.toml"
+    file.write_text(file.read_text().replace("version = 1", "version = 2"))
+    commit_all(repository)
+    fourth = runner.run(repository, RELEASE, "push", place(tmp_path, "4"), [first, second, third])
+    assert fourth.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), fourth.log
+
+
+def test_a_kernel_that_failed_keeps_its_last_tree(repository: Path, runner: Runner, tmp_path: Path) -> None:
+    other = add_kernel(repository, "other-kernel", ("cpu",))
+    render(repository)
+    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
+    good = (repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py").read_text()
+    break_package(repository / "some-kernel")
+    (other / "torch-ext" / "other_kernel" / "__init__.py").write_text("VALUE = 1\n")
+    commit_all(repository)
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
+    assert not second.ok
+    assert second.jobs["merge other-kernel"] == "success"
+    package = repository / "some-kernel" / "torch-ext" / "some_kernel"
+    (package / "other.py").unlink()
+    (package / "__init__.py").write_text(good)
+    commit_all(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    assert third.jobs == dict.fromkeys(["kci", "plan"], "success"), third.log
+
+
+def digests(run: Run) -> dict[tuple[str, str], str]:
+    """The digest of every variant of the tree that a run hands over."""
+    found = {}
+    for tree in run.artifacts.glob("tree.*"):
+        with tarfile.open(tree / "kci-tree.tar") as archive:
+            manifest = json.load(archive.extractfile("kci-manifest.json"))  # type: ignore[arg-type]
+        assert manifest["complete"]
+        found |= {(manifest["kernel"], item["variant"]): item["digest"] for item in manifest["present"]}
+    return found
 
 
 def test_the_workflow_of_the_readme_does_what_it_says(repository: Path, installing: Runner, scratch: Path) -> None:

@@ -205,6 +205,19 @@ def test_nothing_to_do(runner: Runner, repository: Path) -> None:
     assert json.loads(plan.outputs["plan"])["kernels"] == []
 
 
+def test_a_plan_that_is_larger_than_the_outputs_of_a_job_is_refused(runner: Runner, repository: Path) -> None:
+    """GitHub would cut it off; half of the JSON is no matrix."""
+    deep = repository / "/".join(["x" * 200] * 15)
+    for number in range(60):
+        kernel = deep / str(number)
+        kernel.mkdir(parents=True)
+        (kernel / "build.toml").write_text(KERNEL.replace("some-kernel", f"kernel-{number}"))
+    plan = runner.run("plan", repository)
+    assert plan.code == 1
+    assert "larger than the outputs of a job may be" in plan.log
+    assert plan.outputs == {}
+
+
 def test_a_missing_variant(runner: Runner, repository: Path, tmp_path: Path) -> None:
     plan = runner.run("plan", repository).outputs["plan"]
     plan_file = tmp_path / "plan.json"

@@ -144,7 +144,7 @@ def test_auto_takes_the_legs_image_only_where_docker_answers(
     folder = only_these(monkeypatch, tmp_path)
     said: list[str] = []
     assert choose_image("auto", IMAGE, said.append) is None
-    assert "docker is not on this machine" in said[0]
+    assert "docker is not installed on this machine" in said[0]
     program(folder, "docker", "echo 'Cannot connect to the Docker daemon' >&2; exit 1")
     assert choose_image("auto", IMAGE, said.append) is None
     assert "Cannot connect to the Docker daemon" in said[1]
@@ -152,7 +152,7 @@ def test_auto_takes_the_legs_image_only_where_docker_answers(
 
 def test_an_image_by_name_needs_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match="docker is not on this machine") as caught:
+    with pytest.raises(MissingToolError, match="docker is not installed on this machine") as caught:
         choose_image(IMAGE, "", quiet)
     assert caught.value.exit_code == 3
     with pytest.raises(MissingToolError, match="docker"):

@@ -210,6 +210,26 @@ def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cores", "gib", "jobs"),
+    [
+        (16, 64, {"cpu": 16, "cuda": 16, "rocm": 16}),
+        (16, 31, {"cpu": 15, "cuda": 7, "rocm": 7}),
+        (16, 8, {"cpu": 4, "cuda": 2, "rocm": 2}),
+        (4, 1, {"cpu": 1, "cuda": 1, "rocm": 1}),
+    ],
+)
+def test_compilers_get_the_memory_that_they_need(
+    monkeypatch: pytest.MonkeyPatch, cores: int, gib: int, jobs: dict[str, int]
+) -> None:
+    for name in ("MAX_JOBS", "NVCC_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    sizes = {"SC_PHYS_PAGES": gib * 2**18, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _pid: set(range(cores)), raising=False)
+    assert {backend: job_count(None, backend) for backend in jobs} == jobs
+
+
+@pytest.mark.parametrize(
     ("version", "newer"), [("glibc 2.28", False), ("glibc 2.17", False), ("glibc 2.36", True), ("", False)]
 )
 def test_the_glibc_of_this_machine_is_compared(monkeypatch: pytest.MonkeyPatch, version: str, newer: bool) -> None:

@@ -40,7 +40,7 @@ def test_the_result_is_copied_with_its_metadata(tmp_path: Path, monkeypatch: pyt
 def test_a_machine_without_nix_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
     only_these(monkeypatch, tmp_path)
-    with pytest.raises(MissingToolError, match="nix is not on this machine"):
+    with pytest.raises(MissingToolError, match="nix is not installed on this machine"):
         nix.build(asked, quiet)
 
 

@@ -165,6 +165,7 @@ def test_a_full_build_takes_the_wheel_of_its_rocm_and_no_other_index(
         ensure(environment, quiet)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hip", "says"), [("7.1.25424-4179531dcd", "for ROCm 7.1, not for rocm7.2"), (None, "for the CPU, not for rocm7.2")]
 )
@@ -180,6 +181,7 @@ def test_a_torch_for_another_rocm_is_not_kept(
     assert not environment.root.exists()
 
 
+@pytest.mark.slow
 def test_the_right_torch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.2.26015-fc0010cf6a")
     monkeypatch.setattr("kci.builders.environment._reachable", lambda _url: True)
@@ -484,7 +486,7 @@ def test_hipcc_is_told_of_the_rocm_that_was_chosen(
 def test_an_arch_list_with_nothing_to_build_is_refused(asked: Request, tmp_path: Path) -> None:
     config = asked.kernel_dir / "build.toml"
     config.write_text(config.read_text().replace('["gfx942"]', '["gfx940"]'))
-    with pytest.raises(FindingsError, match=r"kernel\.double asks for gfx940, and ROCm 7\.1 can build none of it"):
+    with pytest.raises(FindingsError, match=r"kernel\.double lists gfx940, and ROCm 7\.1 supports none of it"):
         native.plan(request(asked.kernel_dir, STABLE, tmp_path), quiet)
 
 

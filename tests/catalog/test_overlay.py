@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conftest import torch_kernel
 from kci.catalog.overlay import Overlay, apply, interpret_overlay, is_overlay, overlays_of, read_overlay
-from kci.catalog.rows import Catalog, beside, load_catalog
+from kci.catalog.rows import Catalog, load_catalog, outside_range
 from kci.config.document import parse_document
 from kci.config.settings import FoundSettings, interpret_settings
 from kci.config.values import Tier
@@ -111,13 +111,13 @@ def test_replace_leaves_only_what_is_given(catalog: Catalog) -> None:
     )
     assert table(replaced) == [("2.13", "cpu", None, "x86_64-linux")]
     assert len(replaced.removed) == len(catalog.rows) - 1, "the row that came back is not removed"
-    assert {row.torch.text for row in beside(replaced)[0]} == {"2.11", "2.14"}, "nor do the others come back"
+    assert {row.torch.text for row in outside_range(replaced)[0]} == {"2.11", "2.14"}, "nor do the others come back"
 
 
 @pytest.mark.rule("KCI213", triggers=True)
-def test_what_is_removed_does_not_come_back_beside_the_window(catalog: Catalog) -> None:
+def test_what_is_removed_does_not_come_back_outside_the_range(catalog: Catalog) -> None:
     narrowed = apply(catalog, overlay('drop = ["cuda == 13.2", "rocm == 7.14"]'))
-    rows, removed = beside(narrowed)
+    rows, removed = outside_range(narrowed)
     assert not [row for row in rows if row.compute and row.compute.text in ("13.2", "7.14")]
     assert {item.row.compute.text for item in removed if item.row.compute} == {"13.2", "7.14"}
     made = torch_kernel(["cuda", "rocm"])
@@ -198,7 +198,7 @@ def test_every_bad_expression_is_told_with_its_place() -> None:
         ('keep = "torch == 2.13"', "`keep` must be an array"),
         ('drop = []\nname = "x"', "`name` is not a key"),
         ("[[change]]\nbundled = true", "`change[0]` lacks the key `where`"),
-        ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["linux"]', "'linux' is no system"),
+        ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["linux"]', "'linux' is not a system"),
         ('drop = []\n[[row]]\ntorch = "2.13"\nbackend = "cuda"\nsystems = []', "a cuda row needs `compute` versions"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.catalog.rows import DEFAULT_EDITION, Catalog, beside, editions, load_catalog
+from kci.catalog.rows import DEFAULT_EDITION, Catalog, editions, load_catalog, outside_range
 from kci.catalog.runners import default_runners
 from kci.errors import FindingsError, UsageError
 from kci.matrix.names import SYSTEMS
@@ -31,14 +31,14 @@ def test_every_edition_is_sound(name: str) -> None:
     assert loaded.source
     assert len({row.key for row in loaded.rows}) == len(loaded.rows), "a row stands twice"
     assert {row.system for row in loaded.rows} <= set(SYSTEMS)
-    assert all(load_catalog(neighbour) for neighbour in loaded.beside)
+    assert all(load_catalog(neighbor) for neighbor in loaded.neighbors)
     for row in loaded.rows:
         path, line = row.line()
         assert loaded.document.line(line) == "[[row]]", path
 
 
-def test_rows_beside_the_window_come_from_the_neighbours(catalog: Catalog) -> None:
-    rows, removed = beside(catalog)
+def test_rows_outside_the_range_come_from_the_neighbors(catalog: Catalog) -> None:
+    rows, removed = outside_range(catalog)
     found = {(row.torch.text, row.edition) for row in rows}
     assert found == {("2.11", DEFAULT_EDITION), ("2.11", "2026-03-25"), ("2.14", "2026-09-02")}
     supported = {row.key for row in catalog.rows if row.bundled}
@@ -74,7 +74,7 @@ def test_every_row_that_kci_compiles_for_has_a_runner() -> None:
         (
             'name = "x"\nas-of = 2026-01-01\nsource = "y"\n'
             '[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = ["../x"]',
-            "'../x' is no system",
+            "'../x' is not a system",
         ),
         ('name = "x"\nas-of = "lately"\nsource = "y"\nrow = []', "`as-of` must be a date"),
     ],

@@ -68,7 +68,7 @@ def test_json_is_the_documented_shape_and_alone_on_stdout(repository: Path) -> N
     assert [item["rule"] for item in answer["diagnostics"]] == ["KCI141", "KCI136", "KCI153"]
     assert answer["diagnostics"][1] | {"message": "", "hint": ""} == {
         "rule": "KCI136", "severity": "error", "message": "", "hint": "", "path": "kernels/a b/build.toml",
-        "line": 15, "column": 8, "end_line": 15, "end_column": 22,
+        "line": 15, "column": 8, "end_line": 15, "end_column": 22, "related": [],
     }  # fmt: skip
     assert result.stderr == "1 file checked: 1 error, 1 warning, 1 info\n"
 
@@ -124,10 +124,10 @@ def test_a_broken_kci_toml_does_not_hide_what_is_wrong_with_kernels(repository: 
 
 
 def test_kernels_of_several_repositories_have_their_own_settings(tmp_path: Path) -> None:
-    for name, silenced in (("r", True), ("s", False)):
+    for name, suppressed in (("r", True), ("s", False)):
         (tmp_path / name / ".git").mkdir(parents=True)
         (tmp_path / name / "build.toml").write_text(BUILD)
-        if silenced:
+        if suppressed:
             text = '[[lint.ignore]]\nrule = "KCI141"\npath = "build.toml"\nreason = "r"\n'
             (tmp_path / name / "kci.toml").write_text(text)
     found = check_kernels([str(tmp_path / "r"), str(tmp_path / "s")]).diagnostics

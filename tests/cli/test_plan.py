@@ -20,8 +20,8 @@ def test_the_table_says_what_runs_where_and_what_it_takes() -> None:
     shown = kci("plan", RELU, "--tier", "pr")
     assert shown.code == 0
     assert "torch213-cxx11-cu126-x86_64-linux" in shown.stdout
-    assert "5 legs, about 116 machine minutes; 0.66 USD at the prices of 2026-01-01" in shown.stdout
-    assert "34 minutes on the clock in 1 waves" in shown.stdout
+    assert "5 legs, about 26 runner minutes; 0.15 USD at the prices of 2026-01-01" in shown.stdout
+    assert "7 wall-clock minutes in 1 waves" in shown.stdout
     assert "left out" in shown.stdout
 
 
@@ -112,7 +112,7 @@ def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:
     assert [kernel["name"] for kernel in plan["kernels"]] == ["norm"]
     assert [item["path"] for item in plan["affected"]] == ["README.md", "norm/csrc/cuda/hopper.cu"]
     shown = kci("plan", repository, "--affected", "HEAD").stdout
-    assert "read by kernel.on_new_cuda" in shown
+    assert "source of kernel.on_new_cuda" in shown
     assert "and 1 files outside of every kernel" in shown
 
 
@@ -128,7 +128,66 @@ def test_affected_by_a_catalog_file(repository: Path) -> None:
     shutil.copy(ROOT / "src/kci/catalog/data/editions/2026-08-20.toml", repository / "rows.toml")
     done = kci("plan", repository, "--affected", "HEAD", "--catalog", repository / "rows.toml", "--format", "json")
     plan = json.loads(done.stdout)
-    assert {leg["kernel"] for leg in plan["legs"]} == {"norm", "pyonly"}
+    assert {leg["kernel"] for leg in plan["legs"]} == {"norm", "pyonly"}, "at the base nothing could be planned with it"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "backends", "reason"),
+    [
+        ("# nothing", "# a comment", set(), "only comments and layout changed in it"),
+        ("# nothing", '[runners.cuda.x86_64-linux]\nlabels = ["big"]', set(), "which decides no variant"),
+        ("# nothing", '[actions."actions/checkout"]\nsha = "' + "a" * 40 + '"', set(), "which decides no variant"),
+        ("# nothing", '[images.cuda]\nx86_64-linux = "acme/cuda:1"', {"cuda"}, "images changed"),
+        ("# nothing", '[[overlay]]\nkernel = "pyonly"\ndrop = ["backend == cpu"]', set(), "which decides no variant"),
+        ('[[overlay]]\ndrop = ["backend == cpu"]', "# nothing", {"cpu"}, "overlay changed"),
+        ('catalog = "2026-03-25"', "# nothing", {"cpu", "cuda", "rocm"}, "catalog changed"),
+    ],
+)
+def test_of_kci_toml_the_keys_that_changed_decide(
+    repository: Path, old: str, new: str, backends: set[str], reason: str
+) -> None:
+    file = repository / "kci.toml"
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    file.write_text(f"{old}\n")
+    for command in (["add", "."], ["commit", "-qm", "settings"]):
+        subprocess.run(["git", *identity, *command], cwd=repository, check=True, capture_output=True)
+    file.write_text(f"{new}\n")
+    plan = json.loads(kci("plan", repository / "norm", "--affected", "HEAD", "--format", "json").stdout)
+    found = {leg["backend"] for leg in plan["legs"]}
+    assert found <= backends if "catalog" in reason else found == backends
+    assert [reason in item["reason"] for item in plan["affected"]] == [True]
+
+
+def test_a_flake_a_makefile_and_a_workflow_plan_nothing(repository: Path) -> None:
+    names = ("flake.lock", "Makefile", "pyproject.toml", "nohup.out", "../.github/workflows/kci.yml")
+    for name in (f"norm/{item}" for item in names):
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text("changed")
+    plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--format", "json").stdout)
+    assert plan["legs"] == []
+    assert len(plan["affected"]) == 5
+
+
+def test_an_include_that_leaves_the_kernel_is_said_by_every_command(repository: Path) -> None:
+    (repository / "common").mkdir()
+    (repository / "common/scale.h").write_text("#define SCALE 2\n")
+    source = repository / "norm/csrc/cuda/norm.cu"
+    source.write_text('#include "../../../common/scale.h"\n' + source.read_text())
+    for command in (
+        ("check", repository / "norm"),
+        ("plan", repository / "norm", "--fingerprints"),
+        ("plan", repository / "norm", "--affected", "HEAD"),
+    ):
+        done = kci(*command)
+        assert done.code == 1, command
+        assert "KCI145" in done.stdout + done.stderr
+    (repository / "kci.toml").write_text('[[inputs]]\nkernel = "norm"\npaths = ["common"]\n')
+    assert "KCI145" not in kci("check", repository / "norm").stdout
+    plan = json.loads(kci("plan", repository, "--affected", "HEAD", "--format", "json").stdout)
+    assert {leg["backend"] for leg in plan["legs"]} == {"cuda", "rocm"}
+    declared = [item for item in plan["affected"] if item["path"] == "common/scale.h"]
+    assert [item["kernel"] for item in declared] == ["norm"]
+    assert "included by kernel.on_cuda" in declared[0]["reason"]
 
 
 def test_affected_needs_its_base(repository: Path) -> None:
@@ -145,7 +204,7 @@ def test_nothing_affected_is_no_work(repository: Path) -> None:
 def test_verbose_says_why_beside_the_matrix(repository: Path) -> None:
     (repository / "norm/README.md").write_text("new")
     done = kci("plan", repository, "--affected", "HEAD", "--format", "github", "-v")
-    assert "documentation is not part of any variant" in done.stderr
+    assert "no component reads it" in done.stderr
 
 
 def test_the_answer_is_the_same_under_any_hash_seed(repository: Path) -> None:
@@ -173,3 +232,19 @@ def test_every_command_of_the_documentation_works(line: str, tmp_path: Path, no_
     done = kci_process(*line.split(), cwd=tmp_path / "r", PYTHONPATH=str(ROOT / "src"))
     assert done.code == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize(
+    ("labels", "minutes"),
+    [(["ubuntu-24.04"], 360), (["ubuntu-24.04", "with-a-gpu"], 1000), (["with-a-gpu", "ubuntu-24.04"], 1000)],
+)
+def test_a_runner_with_one_label_of_its_own_is_not_githubs(tmp_path: Path, labels: list[str], minutes: int) -> None:
+    """A runner has all of the labels, so GitHub's limit of six hours does not hold for it."""
+    shutil.copytree(RELU, tmp_path / "relu", ignore=shutil.ignore_patterns("build", "__pycache__"))
+    (tmp_path / "kci.toml").write_text(
+        f"[runners.cpu.x86_64-linux]\nlabels = {json.dumps(labels)}\n[[limits]]\ntimeout-minutes = 1000\n"
+    )
+    only = ("--backend", "cpu", "--system", "x86_64-linux", "--format", "json")
+    done = kci("plan", tmp_path / "relu", *only)
+    assert done.code == 0, done.stderr
+    assert {leg["timeout"] for leg in json.loads(done.stdout)["legs"]} == {minutes}

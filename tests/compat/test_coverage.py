@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,25 +14,60 @@ from kci.catalog.rows import Catalog
 from kci.compat.coverage import coverage
 from kci.errors import UsageError
 from kci.matrix.selection import select
+from variants import make_variant
 
 EXPECTED = {"torch212-cxx11-cpu-x86_64-linux", "torch213-cxx11-cpu-x86_64-linux"}
 
 
 def tree_with(tmp_path: Path, *names: str) -> Path:
     for name in names:
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "metadata.json").write_text("{}")
+        if name == "benchmarks":
+            (tmp_path / name).mkdir(parents=True)
+        else:
+            make_variant(tmp_path, name, name="some-kernel")
     return tmp_path
 
 
 def test_missing_present_and_other(tmp_path: Path, catalog: Catalog) -> None:
     matrix = select(torch_kernel(["cpu"]), catalog)
     tree = tree_with(tmp_path, "torch213-cxx11-cpu-x86_64-linux", "torch29-cxx11-cpu-x86_64-linux", "benchmarks")
-    (tmp_path / "torch212-cxx11-cpu-x86_64-linux").mkdir()  # no metadata: a loader would not take it
     found = coverage(matrix, tree)
     assert found.present == ("torch213-cxx11-cpu-x86_64-linux",)
     assert "torch212-cxx11-cpu-x86_64-linux" in found.missing
     assert found.other == ("torch29-cxx11-cpu-x86_64-linux",)
+
+
+def nothing_in_it(variant: Path) -> None:
+    shutil.rmtree(variant)
+    variant.mkdir()
+
+
+def broken_metadata(variant: Path) -> None:
+    (variant / "metadata.json").write_text("{")
+
+
+def changed_after_hashing(variant: Path) -> None:
+    (variant / "__init__.py").write_text("changed")
+
+
+def another_version(variant: Path) -> None:
+    shutil.rmtree(variant)
+    make_variant(variant.parent, variant.name, name="some-kernel", version=7)
+
+
+def link_out_of_the_tree(variant: Path) -> None:
+    variant.rename(variant.parent.parent / "elsewhere")
+    variant.symlink_to(variant.parent.parent / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    "spoil", [nothing_in_it, broken_metadata, changed_after_hashing, another_version, link_out_of_the_tree]
+)
+def test_what_no_loader_can_use_is_not_present(tmp_path: Path, catalog: Catalog, spoil: Callable[[Path], None]) -> None:
+    matrix = select(torch_kernel(["cpu"]), catalog)
+    tree = tree_with(tmp_path / "tree", *EXPECTED)
+    spoil(tree / min(EXPECTED))
+    assert set(coverage(matrix, tree).present) == EXPECTED - {min(EXPECTED)}
 
 
 def test_a_kernel_directory_stands_for_its_tree(tmp_path: Path, catalog: Catalog) -> None:

@@ -151,7 +151,7 @@ def test_the_repositories_of_kernel_dependencies_are_judged_too(catalog: Catalog
 def test_a_dependency_in_the_wrong_list_is_told_where_it_belongs(catalog: Catalog) -> None:
     found = lint(HEAD + 'python-depends = ["onednn", "einop"]\n[torch-noarch]\n', catalog)
     hints = [item.hint for item in found if item.rule == "KCI142"]
-    assert hints == ["it belongs into `general.xpu.python-depends`", "did you mean `einops`?"]
+    assert hints == ["it belongs in `general.xpu.python-depends`", "did you mean `einops`?"]
 
 
 @pytest.mark.rule("KCI142", triggers=False)

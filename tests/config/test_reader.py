@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def test_what_the_reference_accepts(text: str) -> None:
     ("text", "rule", "said"),
     [
         (HEAD, "KCI106", "no framework table"),
-        (GOOD + "[tvm-ffi]\nsrc = []", "KCI106", "`[tvm-ffi]` stands beside `[torch]`"),
+        (GOOD + "[tvm-ffi]\nsrc = []", "KCI106", "`[tvm-ffi]` cannot be combined with `[torch]`"),
         (HEAD + "[tvm-ffi]", "KCI102", "`tvm-ffi` lacks the key `src`"),
         (GOOD + "[kernel.a]\n", "KCI102", "`kernel.a` lacks the key `backend`"),
         (GOOD + '[kernel.a]\nbackend = "cuda"\nsrc = []', "KCI102", "`kernel.a` lacks the key `depends`"),
@@ -274,6 +275,19 @@ def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert find_kernels([]) == ["a", "b", "group/c"]
     assert find_kernels(["b/", "a/build.toml", "b"]) == ["a", "b"]
     assert [read.directory for read in read_kernels(["a", "b"])] == ["a", "b"]
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_hidden_folders_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None, in_git: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", ".hidden", ".cache/deep/b", "group/.old/c", "group/c.d"):
+        make(Path(name))
+    if in_git:
+        subprocess.run(["git", "init", "--quiet"], check=True)
+    assert find_kernels(["."]) == ["a", "group/c.d"]
+    assert find_kernels([".hidden"]) == [".hidden"], "unless one is named"
 
 
 def test_every_invalid_kernel_is_reported_by_its_own_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.config.revision import read_blob, read_revision, resolve_commit
+from kci.config.revision import read_revision
 from kci.errors import FindingsError, UsageError
 
 BUILD = '[general]\nname = "{}"\nversion = {}\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
@@ -71,9 +71,9 @@ def test_a_path_is_relative_to_the_top_unless_it_says_otherwise(repository: Path
     below = repository / "kernels"
     assert found("first:kernels/one", below) == found("first:./one", below) == found("first:one/../kernels/one", below)
     assert found("first:../kernels/one", below) == found("first:kernels/one", below)
-    with pytest.raises(UsageError, match="lies outside of the repository"):
+    with pytest.raises(UsageError, match="is outside of the repository"):
         found("first:../../one", below)
-    with pytest.raises(UsageError, match="lies outside of the repository"):
+    with pytest.raises(UsageError, match="is outside of the repository"):
         found("first:/etc", below)
 
 
@@ -93,10 +93,10 @@ def test_what_is_wrong_with_a_file_names_the_revision(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("--output=/tmp/x:kernels", "is no revision"),
-        ("-h:kernels", "is no revision"),
-        (":kernels", "is no revision"),
-        ("first\n:kernels", "is no revision"),
+        ("--output=/tmp/x:kernels", "is not a revision"),
+        ("-h:kernels", "is not a revision"),
+        (":kernels", "is not a revision"),
+        ("first\n:kernels", "is not a revision"),
         ("nowhere:kernels", "there is no commit 'nowhere'"),
         ("first:nothing", "has no build.toml at or below 'nothing'"),
         ("first:kernels/one/build.toml/x", "has no build.toml"),
@@ -131,9 +131,5 @@ def test_configured_programs_are_not_run(repository: Path) -> None:
 
 def test_a_file_that_is_too_large_is_not_read(repository: Path) -> None:
     commit(repository, {"big/build.toml": "#" * (5 * 1024 * 1024)})
-    with pytest.raises(FindingsError, match="larger than 1 MiB"):
-        read_blob(resolve_commit("main", repository), "big/build.toml", repository)
-    with pytest.raises(FindingsError, match="no such file"):
-        read_blob(resolve_commit("main", repository), "big/other.toml", repository)
     with pytest.raises(FindingsError, match="larger than 1 MiB"):
         read_revision("main:big", repository)

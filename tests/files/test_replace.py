@@ -85,6 +85,76 @@ def test_two_renames_put_the_old_directory_back_when_the_second_fails(
     assert names(tmp_path) == ["build"]
 
 
+def test_an_old_directory_that_cannot_be_put_back_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fill(tmp_path / "build", a="old")
+    real, calls = Path.rename, [0]
+
+    def rename(self: Path, to: Path) -> Path:
+        calls[0] += 1
+        if calls[0] in (2, 3, 4):  # putting the new one in place, the old one back, and back again
+            raise OSError(5, "Input/output error")
+        return real(self, to)
+
+    monkeypatch.setattr(replace, "_exchange", lambda _one, _other: False)
+    monkeypatch.setattr(Path, "rename", rename)
+    said: list[str] = []
+    with replacing(target, said.append) as made:
+        fill(made.staging, a="new")
+        with pytest.raises(FindingsError, match="Input/output"):
+            made.commit()
+    assert not target.exists()
+    assert "cannot clean up" in said[0]
+    with replacing(target, said.append):
+        assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_an_interrupt_between_the_renames_puts_the_old_directory_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = fill(tmp_path / "build", a="old")
+    real = Path.rename
+
+    def rename(self: Path, to: Path) -> Path:
+        done = real(self, to)
+        if to.name.endswith(".old"):
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(replace, "_exchange", lambda _one, _other: False)
+    monkeypatch.setattr(Path, "rename", rename)
+
+    def work() -> None:
+        with replacing(target) as made:
+            fill(made.staging, a="new")
+            made.commit()
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert contents(target) == {"a": "old"}
+    assert names(tmp_path) == ["build"]
+
+
+def test_a_clean_up_that_fails_is_said_and_left_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = fill(tmp_path / "build", a="old")
+    said: list[str] = []
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, replacing(target, said.append) as made:
+        fill(made.staging, a="new")
+        made.commit()
+        patch.setattr(replace.shutil, "rmtree", refuse)
+    assert contents(target) == {"a": "new"}
+    assert len(said) == 1
+    with replacing(target):
+        pass
+    assert names(tmp_path) == ["build"]
+
+
 def test_a_file_that_stood_where_a_directory_goes_is_no_surprise(tmp_path: Path) -> None:
     target = tmp_path / "artifact.tar"
     target.write_text("old")
@@ -210,7 +280,7 @@ def test_who_waits_says_so(tmp_path: Path) -> None:
         holder.stdout.readline()
         with locked(tmp_path / "build", let_go):
             assert names(tmp_path) == [".kci-build.lock"]
-    assert said == [f"waiting for another kci that is busy with {tmp_path / 'build'}"]
+    assert said == [f"waiting for another kci process that uses {tmp_path / 'build'}"]
 
 
 def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_stable_abi_newer_than_some_rows_names_them(catalog: Catalog) -> None:
     assert [(item.rule, item.line) for item in found] == [("KCI160", 10)]
     assert "1 of the xpu variants" in found[0].message
     assert "torch 2.12" in found[0].message
-    assert found[0].hint == "ask for at most 2.12"
+    assert found[0].hint == "use at most 2.12"
 
 
 @pytest.mark.rule("KCI160", triggers=True)

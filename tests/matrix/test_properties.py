@@ -62,7 +62,7 @@ def bounded(backends: list[str], stable: str, torch: tuple[Version, Version], cu
 
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
-    """A row that may or may not make sense beside the others."""
+    """A row that may or may not make sense next to the others."""
     backend = Backend(draw(st.sampled_from(["cpu", "cuda", "metal", "rocm", "xpu"])))
     computes = {
         "cuda": CUDAS,
@@ -78,7 +78,7 @@ def rows(draw: st.DrawFn) -> Row:
 
 CATALOGS = st.one_of(
     st.sampled_from([load_catalog(name) for name in editions()]),
-    st.lists(rows(), max_size=12).map(lambda made: replace(load_catalog(), rows=tuple(made), beside=())),
+    st.lists(rows(), max_size=12).map(lambda made: replace(load_catalog(), rows=tuple(made), neighbors=())),
 )
 
 

@@ -76,9 +76,9 @@ def test_rows_that_differ_in_version_and_system_only_are_one_table(tmp_path: Pat
         ("{}", "names no variant"),
         ("[" * 100_000, "not a build-variants.json"),
         ('{"x86_64-linux":\n {"cuda": ["torch213"]}}', "'torch213' is not a variant name"),
-        ('{"x86_64-linux":\n {"cuda": ["torch-cuda"]}}', "'torch-cuda' is no full-ABI variant"),
-        ('{"x86_64-linux":\n {"rocm": ["torch213-cxx11-cu130-x86_64-linux"]}}', "which it is not for"),
-        ('{"aarch64-linux":\n {"cuda": ["torch213-cxx11-cu130-x86_64-linux"]}}', "which it is not for"),
+        ('{"x86_64-linux":\n {"cuda": ["torch-cuda"]}}', "'torch-cuda' is not a full-ABI variant"),
+        ('{"x86_64-linux":\n {"rocm": ["torch213-cxx11-cu130-x86_64-linux"]}}', "and is for another"),
+        ('{"aarch64-linux":\n {"cuda": ["torch213-cxx11-cu130-x86_64-linux"]}}', "and is for another"),
     ],
 )
 def test_what_is_no_such_table_is_refused(tmp_path: Path, text: str, said: str) -> None:

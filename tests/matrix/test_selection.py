@@ -221,7 +221,7 @@ def test_every_candidate_is_either_kept_or_dropped_with_a_place(catalog: Catalog
         assert all(item.path and item.line for item in (*found.dropped, *found.kept))
 
 
-def test_compat_lies_beside_the_window(catalog: Catalog) -> None:
+def test_compat_is_outside_the_supported_range(catalog: Catalog) -> None:
     made = torch_kernel(["cuda", "rocm"])
     compat = select(made, catalog, Tier.COMPAT).variants
     torches = {variant.torch for variant in compat}

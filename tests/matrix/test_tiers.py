@@ -1,4 +1,4 @@
-"""Tiers of one's own, and pairwise coverage."""
+"""Custom tiers, and pairwise coverage."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_tier_narrows_its_base_and_says_so(catalog: Catalog) -> None:
     assert {variant.torch for variant in whole.variants} == {"2.12", "2.13", "2.14"}
     left_out = [item for item in whole.dropped if item.rule == "KCI214"]
     assert {(item.path, item.line) for item in left_out} == {("kci.toml", 1)}
-    assert "tier nightly: backend cpu cuda leaves it out" in {item.reason for item in left_out}
+    assert "tier nightly: backend cpu cuda excludes it" in {item.reason for item in left_out}
     thinned = select(made, catalog, tier.base, narrow=narrowing(tier), explain=True)
     assert set(thinned.variants) < set(whole.variants)
     assert [item.rule for item in thinned.dropped].count("KCI215") == len(whole.variants) - len(thinned.variants)

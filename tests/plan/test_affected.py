@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from kci.catalog.rows import Catalog
+from kci.catalog.runners import default_runners
 from kci.config.reader import Kernel, parse_kernel, read_kernel
+from kci.config.settings import Settings
 from kci.errors import FindingsError, KciError
+from kci.files.git import read_blob
+from kci.files.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.selection import compute_matrix, select
-from kci.matrix.variants import KernelMatrix
-from kci.plan.affected import Before, Touch, View, affected, narrow
-from kci.plan.changed_files import changes_since, read_blob
-from kci.plan.changes import only_affected
-from kci.plan.inputs import scan
+from kci.plan.affected import KernelEnd, Touch, View, affected, narrow
+from kci.plan.changed_files import changes_since
+from kci.plan.changes import Terms, only_affected
+from kci.plan.fingerprint import Fingerprints
 
 FIXTURES = Path(__file__).parent / "affected"
 REPO = FIXTURES / "repo"
@@ -30,22 +34,43 @@ CASES = sorted(path.stem for path in FIXTURES.glob("*.in"))
 NAMES = ("norm", "pyonly")
 
 
-def views(then: dict[str, str | None], catalog: Catalog) -> list[View]:
-    found = []
-    for name in NAMES:
-        kernel = read_kernel(REPO / name)
-        path = f"{name}/build.toml"
-        before: Before | None = Before(kernel.build, select(kernel, catalog).variants)
-        if path in then:
-            text = then[path]
-            try:
-                old = parse_kernel(text.encode()) if text is not None else None
-            except KciError:
-                old = None
-            before = None if old is None else Before(old.build, select(old, catalog).variants)
-        variants = select(kernel, catalog).variants
-        found.append(View(name, name, kernel.build, variants, scan(REPO / name, kernel.build), before))
-    return found
+def views(
+    changed: Iterable[str], then: dict[str, str | None], catalog: Catalog, names: Iterable[str] = NAMES
+) -> list[View]:
+    """The kernels now, and at a base at which the changed files said something else."""
+    now = SourceTree(REPO)
+    patch: dict[str, tuple[EntryKind, bytes] | None] = {}
+    for path in changed:
+        text = then.get(path, f"// older\n{path}")
+        patch[path] = (EntryKind.FILE, text.encode()) if text is not None else None
+    return [
+        View(name, name, end(read_kernel(REPO / name), now, catalog), base_end(name, patch, now, catalog))
+        for name in names
+    ]
+
+
+def base_end(
+    name: str, patch: dict[str, tuple[EntryKind, bytes] | None], now: SourceTree, catalog: Catalog
+) -> KernelEnd | None:
+    entry = patch.get(f"{name}/build.toml", (EntryKind.FILE, (REPO / name / "build.toml").read_bytes()))
+    if entry is None:
+        return None
+    try:
+        return end(parse_kernel(entry[1], str(REPO / name)), PatchedTree(now, patch), catalog)
+    except KciError:
+        return None
+
+
+def end(kernel: Kernel, tree: SourceTree, catalog: Catalog) -> KernelEnd:
+    return KernelEnd(kernel, Fingerprints(kernel, tree), dict.fromkeys(select(kernel, catalog).variants, "an image"))
+
+
+def built_in(now: KernelEnd, image: str) -> KernelEnd:
+    return KernelEnd(now.kernel, now.prints, dict.fromkeys(now.variants.values(), image))
+
+
+def decided(changed: list[str], catalog: Catalog, settings: dict[str, tuple[str, ...]] | None = None) -> list[Touch]:
+    return affected(changed, views(changed, {}, catalog), settings)
 
 
 def read_case(name: str) -> tuple[list[str], dict[str, str | None]]:
@@ -75,11 +100,16 @@ def shown(decisions: list[Touch]) -> str:
 @pytest.mark.parametrize("case", CASES)
 def test_a_change_touches_what_the_fixture_says(case: str, catalog: Catalog) -> None:
     changed, then = read_case(case)
-    result = shown(affected(changed, views(then, catalog)))
+    seen = views(changed, then, catalog)
+    decisions = affected(changed, seen, {path: ("runners",) for path in changed if path == "kci.toml"})
+    result = shown(decisions)
     expected = FIXTURES / f"{case}.out"
     if os.environ.get("KCI_UPDATE_FIXTURES"):
         expected.write_text(result)
     assert result == expected.read_text()
+    for view in seen:
+        told = {name for item in decisions if item.kernel == view.name for name in item.touches}
+        assert told == view.moved(), "every variant that moved is named, and with a file"
 
 
 def test_there_are_fixtures() -> None:
@@ -87,38 +117,41 @@ def test_there_are_fixtures() -> None:
 
 
 def test_one_cuda_file_touches_no_cpu_variant(catalog: Catalog) -> None:
-    touched = [name for item in affected(["norm/csrc/cuda/hopper.cu"], views({}, catalog)) for name in item.touches]
+    touched = [name for item in decided(["norm/csrc/cuda/hopper.cu"], catalog) for name in item.touches]
     assert touched
     assert all("-cu13" in name for name in touched), "the component needs CUDA 13, so CUDA 12.6 is not touched either"
 
 
 def test_the_order_of_files_does_not_matter(catalog: Catalog) -> None:
     files = ["norm/csrc/shared.h", "pyonly/build.toml", "README.md", "norm/README.md"]
-    known = views({}, catalog)
+    known = views(files, {}, catalog)
     assert affected(files, known) == affected(files[::-1], known) == affected(files * 2, known)
 
 
 def test_every_changed_file_gets_a_decision(catalog: Catalog) -> None:
     files = ["a", "norm/b", "pyonly/c/d", "norm", "normal/x"]
-    assert {item.path for item in affected(files, views({}, catalog))} == set(files)
+    assert {item.path for item in decided(files, catalog)} == set(files)
 
 
 def test_a_kernel_at_the_root_owns_every_file(catalog: Catalog) -> None:
-    kernel = read_kernel(REPO / "norm")
-    here = View("norm", "", kernel.build, select(kernel, catalog).variants, scan(REPO / "norm", kernel.build))
-    assert [item.kernel for item in affected(["csrc/cuda/norm.cu"], [here])] == ["norm"]
+    (here,) = views([], {}, catalog, ["norm"])
+    here = msgspec.structs.replace(here, directory="")
+    assert [item.kernel for item in affected(["norm/csrc/cuda/norm.cu"], [here])] == ["norm"]
 
 
 def test_a_kernel_inside_of_another_owns_its_files_alone(catalog: Catalog) -> None:
-    outer, inner = views({}, catalog)
+    outer, inner = views([], {}, catalog)
     outer, inner = (msgspec.structs.replace(item, directory=path) for item, path in ((outer, ""), (inner, "deep/k")))
     assert [item.kernel for item in affected(["deep/k/x", "deep/x"], [outer, inner])] == ["pyonly", "norm"]
 
 
-def test_a_catalog_file_decides_every_kernel(catalog: Catalog) -> None:
-    decisions = affected(["rows.toml"], views({}, catalog), {"rows.toml": "it is the catalog"})
-    assert [item.kernel for item in decisions] == ["norm", "pyonly"]
-    assert all(item.touches for item in decisions)
+def test_of_the_settings_only_the_keys_that_changed_count(catalog: Catalog) -> None:
+    seen = views([], {}, catalog)
+    assert [item.touches for item in affected(["kci.toml"], seen, {"kci.toml": ()})] == [(), ()]
+    moved = [msgspec.structs.replace(view, then=built_in(view.now, "an older image")) for view in seen]
+    decisions = affected(["kci.toml"], moved, {"kci.toml": ("images.cuda.x86_64-linux",)})
+    assert [set(item.touches) for item in decisions] == [set(view.now.variants) for view in seen]
+    assert {item.reason for item in decisions} == {"images.cuda.x86_64-linux changed"}
 
 
 # --- git ---
@@ -147,11 +180,8 @@ def commit(root: Path) -> None:
 
 def planned(root: Path, catalog: Catalog, base: str = "main") -> list[str]:
     kernels = [read_kernel(root / name) for name in NAMES]
-
-    def again(kernel: Kernel) -> KernelMatrix:
-        return select(kernel, catalog)
-
-    matrix, _ = only_affected(compute_matrix(kernels, catalog), kernels, base, again)
+    terms = Terms(lambda kernel: select(kernel, catalog), default_runners(), Settings())
+    matrix, _ = only_affected(compute_matrix(kernels, catalog), kernels, base, terms, lambda _: terms)
     return [f"{kernel.name} {item.name}" for kernel in matrix.kernels for item in kernel.variants]
 
 
@@ -171,7 +201,6 @@ def test_files_that_are_not_committed_count(repository: Path, catalog: Catalog) 
     (repository / "norm/csrc/cpu/norm.cpp").write_text("// edited\n")
     (repository / "norm/csrc/cpu/new.h").write_text("// new, and nobody lists it\n")
     assert changes_since(repository, "main").files == ("norm/csrc/cpu/new.h", "norm/csrc/cpu/norm.cpp")
-    (repository / "norm/csrc/cpu/new.h").unlink()
     assert {name.split("-")[-3] for name in planned(repository, catalog)} == {"cpu"}
 
 
@@ -222,16 +251,17 @@ def test_a_base_without_a_common_commit_is_refused(repository: Path) -> None:
 
 @pytest.mark.rule("KCI312", triggers=True)
 def test_outside_of_a_repository(tmp_path: Path, no_git_environment: None) -> None:
-    with pytest.raises(FindingsError, match="no git repository"):
+    with pytest.raises(FindingsError, match="not in a git repository"):
         changes_since(tmp_path, "main")
 
 
 def test_a_file_is_read_from_a_revision_without_a_checkout(repository: Path) -> None:
     (repository / "norm/build.toml").write_text("changed")
     commit_id = changes_since(repository, "main").base
-    assert read_blob(repository, commit_id, "norm/build.toml") == (REPO / "norm/build.toml").read_bytes()
-    assert read_blob(repository, commit_id, "norm/nothing.toml") is None
-    assert read_blob(repository, commit_id, "norm") is None, "a directory is no file"
+    assert read_blob(repository, commit_id, "norm/build.toml", 10_000) == (REPO / "norm/build.toml").read_bytes()
+    assert read_blob(repository, commit_id, "norm/nothing.toml", 10_000) is None
+    assert read_blob(repository, commit_id, "norm", 10_000) is None, "a directory is no file"
+    assert read_blob(repository, commit_id, "norm/build.toml", 10) is None, "too large"
 
 
 def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path: Path) -> None:
@@ -246,9 +276,6 @@ def test_programs_that_a_repository_names_are_not_run(repository: Path, tmp_path
 
 def test_narrowing_drops_kernels_without_work(catalog: Catalog) -> None:
     kernels = [read_kernel(REPO / name) for name in NAMES]
-    matrix = compute_matrix(kernels, catalog)
-    decisions = [Touch("x", "pyonly", ("torch-cpu",), "because")]
-    left = narrow(matrix, decisions)
-    assert [(kernel.name, {item.name for item in kernel.variants}) for kernel in left.kernels] == [
-        ("pyonly", {"torch-cpu"})
-    ]
+    path = "pyonly/torch-ext/pyonly/__init__.py"
+    left = narrow(compute_matrix(kernels, catalog), views([path], {}, catalog))
+    assert [kernel.name for kernel in left.kernels] == ["pyonly"]

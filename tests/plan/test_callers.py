@@ -10,7 +10,7 @@ import pytest
 
 from kci.plan.callers import MAX_JOBS, caller_count, check_callers, run_jobs, work_of
 from kci.plan.github import MAX_OUTPUT_UNITS
-from kci.plan.plan import KernelPlan, Leg, Plan
+from kci.plan.plan import KernelPlan, Leg, Plan, Skipped
 from kci.plan.pools import Pool
 from planning import leg, plan
 
@@ -37,7 +37,7 @@ def test_each_kernel_is_told_its_own_part() -> None:
     (caller,) = json.loads(work_of(made({"relu": 2, "rms-norm": 1}), 1))
     assert [entry["kernel"] for entry in caller["include"]] == ["relu", "rms-norm"]
     work = caller["include"][0]["work"]
-    assert set(work) == {"matrix", "parallel", "plan"}
+    assert set(work) == {"matrix", "parallel", "plan", "tree_run"}
     assert [entry["name"] for entry in work["matrix"]["include"]] == ["v0", "v1"]
     assert {entry["kernel"] for entry in work["matrix"]["include"]} == {"relu"}
     assert work["plan"]["schema"] == 1
@@ -65,6 +65,12 @@ def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
     assert parallel["a"] + parallel["b"] == 6
     assert parallel["a"] > parallel["b"]
     assert parallel["c"] == 256, "GitHub's own machines hold nobody back"
+
+
+def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is() -> None:
+    plan = msgspec.structs.replace(made({"a": 1, "b": 1}), skipped=(Skipped("a", "v9", "published already"),))
+    (caller,) = json.loads(work_of(plan, 1, {"a": "41", "b": "41"}))
+    assert {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]} == {"a": "41", "b": ""}
 
 
 def test_nothing_to_do_is_an_empty_list_for_every_caller() -> None:

@@ -32,7 +32,7 @@ from kci.errors import FindingsError
 from kci.matrix.selection import select
 from kci.matrix.variants import Variant
 from kci.plan import fingerprint as module
-from kci.plan.fingerprint import Files, builder, configuration, fingerprints
+from kci.plan.fingerprint import Fingerprints, builder, configuration, fingerprints, made_with
 
 REPO = Path(__file__).parent / "affected" / "repo"
 IMAGE = "docker.io/some/image:1"
@@ -51,7 +51,7 @@ def norm(tmp_path: Path) -> Path:
 
 def prints(directory: Path, catalog: Catalog, image: str = IMAGE) -> dict[str, str]:
     kernel = read_kernel(directory)
-    files = Files(kernel)
+    files = Fingerprints(kernel)
     return {item.name: files.fingerprint(item, image) for item in select(kernel, catalog).variants}
 
 
@@ -99,14 +99,9 @@ TORCH = '[torch]\nsrc = ["torch-ext/binding.cpp", "torch-ext/binding.h"]'
         pytest.param(append("csrc/cpu/norm.cpp"), {CPU}, id="CPU source"),
         pytest.param(append("csrc/cpu/util.h"), {CPU}, id="header of one backend"),
         pytest.param(append("csrc/shared.h"), ALL, id="header that others include"),
-        pytest.param(append("csrc/stray.h"), ALL, id="file that nobody lists"),
-        pytest.param(write("csrc/new.h"), ALL, id="new file that nobody lists"),
-        pytest.param(lambda root: (root / "csrc/stray.h").unlink(), ALL, id="file removed"),
-        pytest.param(lambda root: (root / "csrc/stray.h").rename(root / "csrc/b.h"), ALL, id="file renamed"),
         pytest.param(lambda root: (root / "csrc/cuda/hopper.cu").unlink(), {CUDA13}, id="listed file removed"),
         pytest.param(append("torch-ext/binding.cpp"), ALL, id="binding"),
         pytest.param(append("torch-ext/norm/__init__.py", "x = 1\n"), ALL, id="Python package"),
-        pytest.param(write("torch-ext/norm/config.json"), ALL, id="data file of the package"),
         pytest.param(write("torch-ext/norm/sub/deep.py"), ALL, id="module of the package"),
         # build.toml
         pytest.param(replace('name = "norm"', 'name = "norm-two"'), ALL, id="name"),
@@ -159,6 +154,15 @@ def test_it_moves_with_what_decides_the_bytes(
         pytest.param(write("build/torch-cpu/metadata.json"), id="what was built"),
         pytest.param(write("torch-ext/norm/__pycache__/x.cpython-311.pyc"), id="bytecode"),
         pytest.param(write(".gitignore"), id="hidden file"),
+        pytest.param(append("csrc/stray.h"), id="file that nobody lists"),
+        pytest.param(write("csrc/new.h"), id="new file that nobody lists"),
+        pytest.param(lambda root: (root / "csrc/stray.h").unlink(), id="file removed that nobody lists"),
+        pytest.param(write("torch-ext/norm/config.json"), id="data file of the package that is not installed"),
+        pytest.param(write("torch-ext/norm/__init__.pyi"), id="type stub, which is not installed"),
+        pytest.param(write("flake.lock"), id="flake"),
+        pytest.param(write("pyproject.toml"), id="pyproject.toml"),
+        pytest.param(write("venv/lib/python3/x.py"), id="virtual environment"),
+        pytest.param(write("csrc/cuda/norm.cu~"), id="backup of an editor"),
         pytest.param(append("build.toml", "\n# a comment\n"), id="comment"),
         pytest.param(replace("[kernel.on_rocm]", "[kernel.for_amd]"), id="label of a component"),
         pytest.param(
@@ -221,22 +225,22 @@ def sample(catalog: Catalog) -> tuple[Kernel, Variant]:
 def test_it_moves_with_the_row(catalog: Catalog, change: dict[str, object]) -> None:
     kernel, variant = sample(catalog)
     other = msgspec.structs.replace(variant, **change)
-    assert Files(kernel).fingerprint(variant, IMAGE) != Files(kernel).fingerprint(other, IMAGE)
+    assert Fingerprints(kernel).fingerprint(variant, IMAGE) != Fingerprints(kernel).fingerprint(other, IMAGE)
 
 
 def test_whether_a_row_is_bundled_does_not_matter(catalog: Catalog) -> None:
     kernel, variant = sample(catalog)
     other = msgspec.structs.replace(variant, bundled=not variant.bundled)
-    assert Files(kernel).fingerprint(variant, IMAGE) == Files(kernel).fingerprint(other, IMAGE)
+    assert Fingerprints(kernel).fingerprint(variant, IMAGE) == Fingerprints(kernel).fingerprint(other, IMAGE)
 
 
 def test_it_moves_with_the_image_and_the_builder(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, variant = sample(catalog)
-    usual = Files(kernel).fingerprint(variant, IMAGE)
-    assert usual != Files(kernel).fingerprint(variant, "docker.io/some/image:2")
-    assert usual != Files(kernel).fingerprint(variant, "")
+    usual = Fingerprints(kernel).fingerprint(variant, IMAGE)
+    assert usual != Fingerprints(kernel).fingerprint(variant, "docker.io/some/image:2")
+    assert usual != Fingerprints(kernel).fingerprint(variant, "")
     monkeypatch.setattr(module, "builder", lambda: "another")
-    assert usual != Files(kernel).fingerprint(variant, IMAGE)
+    assert usual != Fingerprints(kernel).fingerprint(variant, IMAGE)
 
 
 def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -286,24 +290,83 @@ def test_it_is_the_same_under_any_hash_seed(catalog: Catalog) -> None:
     assert len(said) == 1
 
 
-def test_links_and_odd_files(norm: Path, catalog: Catalog) -> None:
+def test_links_and_odd_files_stop_nothing(norm: Path, catalog: Catalog) -> None:
     (norm / "csrc/out.h").symlink_to("/etc/hostname")
     (norm / "csrc/broken.h").symlink_to("nowhere")
+    (norm / "csrc/endless").symlink_to("endless")
     (norm / "csrc/dir").symlink_to("cuda")
     os.mkfifo(norm / "csrc/pipe")
-    first = prints(norm, catalog)
-    (norm / "csrc/out.h").unlink()
-    (norm / "csrc/out.h").symlink_to("/etc/hosts")
-    assert prints(norm, catalog) != first
+    (norm / "csrc/shared.h").write_text('#include "pipe"\n#include "broken.h"\n#include "endless/x.h"\n')
+    assert prints(norm, catalog)
 
 
-def test_a_file_that_cannot_be_read_is_said(norm: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
+def test_where_a_link_leads_is_part_of_it(norm: Path, catalog: Catalog) -> None:
+    """Both files count already, and neither changes."""
+    (norm / "csrc/one.h").write_text("#define V 1")
+    (norm / "csrc/two.h").write_text("#define V 2")
+    (norm / "csrc/link.h").symlink_to("one.h")
+    append("csrc/shared.h", '\n#include "one.h"\n#include "two.h"\n#include "link.h"\n')(norm)
 
-    monkeypatch.setattr(module.hashlib, "file_digest", refuse)
+    def retarget(root: Path) -> None:
+        (root / "csrc/link.h").unlink()
+        (root / "csrc/link.h").symlink_to("two.h")
+
+    assert moved(norm, catalog, retarget) == ALL
+
+
+def test_a_file_that_goes_while_it_is_looked_at_is_said(norm: Path, catalog: Catalog) -> None:
+    _, variant = sample(catalog)
+    files = Fingerprints(read_kernel(norm))
+    files.inputs.tree.entries("csrc")
+    (norm / "csrc/shared.h").unlink()
     with pytest.raises(FindingsError, match="cannot read"):
-        prints(norm, catalog)
+        files.fingerprint(variant, IMAGE)
+
+
+# --- what a build really read ---
+
+
+def test_only_what_was_read_has_to_be_the_same(norm: Path, catalog: Catalog) -> None:
+    variant = next(item for item in select(read_kernel(norm), catalog).variants if item.name == CUDA13)
+    then = Fingerprints(read_kernel(norm))
+    before = then.fingerprint(variant, IMAGE)
+    digest = then.inputs.tree.digest("csrc/cuda/norm.cu")
+
+    def holds(read: dict[str, str]) -> bool:
+        now = Fingerprints(read_kernel(norm))
+        return now.still_holds(now.fingerprint(variant, IMAGE), before, read)
+
+    append("csrc/shared.h")(norm)
+    assert Fingerprints(read_kernel(norm)).fingerprint(variant, IMAGE) != before
+    assert holds({"csrc/cuda/norm.cu": digest}), "shared.h is not among what was read"
+    assert not holds({}), "a record of nothing proves nothing"
+    assert not holds({"csrc/cuda/norm.cu": "0" * 64})
+    assert not holds({"csrc/gone.h": digest})
+    (norm / "csrc/util.h").write_text("a header that a compiler may now find first")
+    assert not holds({"csrc/cuda/norm.cu": digest})
+
+
+def test_the_halves_tell_files_from_everything_else(norm: Path, catalog: Catalog) -> None:
+    before = prints(norm, catalog)
+    append("csrc/shared.h")(norm)
+    after = prints(norm, catalog)
+    assert after[CPU] != before[CPU]
+    assert made_with(after[CPU]) == made_with(before[CPU])
+    assert made_with(prints(norm, catalog, "another")[CPU]) != made_with(before[CPU])
+    assert len(after[CPU]) == 64
+
+
+def test_a_builder_that_may_look_at_any_file_counts_all(norm: Path, catalog: Catalog) -> None:
+    variant = next(item for item in select(read_kernel(norm), catalog).variants if item.name == CPU)
+
+    def all_of_it() -> str:
+        return Fingerprints(read_kernel(norm)).fingerprint(variant, "nix", everything=True)
+
+    usual = all_of_it()
+    append("build.toml", "\n# a comment\n")(norm)
+    assert all_of_it() == usual
+    write("flake.lock")(norm)
+    assert all_of_it() != usual
 
 
 def test_all_of_a_matrix(catalog: Catalog) -> None:

@@ -9,7 +9,9 @@ import pytest
 from conftest import kernel
 from growth import assert_in_proportion
 from kci.config.model import Build
-from kci.plan.inputs import Effect, effect, kernel_files, listed, scan
+from kci.errors import FindingsError
+from kci.files.source_tree import SourceTree
+from kci.plan.inputs import BINDING, Effect, KernelInputs
 
 
 def build(components: str = "", torch: str = "") -> Build:
@@ -41,9 +43,8 @@ def write(root: Path, files: dict[str, str | bytes]) -> None:
         (root / name).write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
-def labels(root: Path, path: str, made: Build) -> set[str] | None:
-    found = effect(path, made, scan(root, made)).labels
-    return None if found is None else set(found)
+def labels(root: Path, path: str, made: Build) -> set[str]:
+    return set(KernelInputs(made, root).effect(path).labels)
 
 
 @pytest.mark.parametrize(
@@ -64,9 +65,20 @@ def labels(root: Path, path: str, made: Build) -> set[str] | None:
         'auto glob = "csrc/*.h";\n#include "b.h"\nauto other = "*/";',
         '#include "between.h"',
         "#include HEADER",
+        '#define HEADER "elsewhere.h"\n#include HEADER\n#include OTHER',
         '#define HEADER "b.h"\n#include HEADER',
         "\N{BYTE ORDER MARK}#include <b.h>\n#include <b.h>",
         b'\xff\xfe\n#include "b.h"',
+        b'\xef\xbb\xbf#include "b.h"',
+        '\f#\vinclude\f"b.h"',
+        '%:include "b.h"',
+        'int x;\r#include "b.h"\rint y;',
+        '#inc\\  \nlude "b.h"',
+        '#/* a * b */include/* c * d */"b.h"',
+        "#/*" + "long " * 200 + '*/include "b.h"',
+        "#include /*" + "long\n" * 200 + '*/ "b.h"',
+        'asm(".incbin \\"csrc/b.h\\"");',
+        '#include "kernel/csrc/b.h"',
     ],
 )
 def test_a_file_belongs_to_whoever_includes_it(tmp_path: Path, text: str | bytes) -> None:
@@ -85,7 +97,11 @@ def test_a_header_of_the_same_name_elsewhere_is_another_one(tmp_path: Path) -> N
     assert labels(tmp_path, "csrc/cpu/b.h", made) == {"c"}
 
 
-@pytest.mark.parametrize("flag", ["-include", "--options-file=csrc/b.h", "@csrc/b.h", "-imacros=csrc/b.h"])
+@pytest.mark.parametrize(
+    "flag",
+    ["-include", "--options-file=csrc/b.h", "@csrc/b.h", "-imacros=csrc/b.h", "-includekernel/csrc/b.h",
+     "-Xcompiler=-include,kernel/csrc/b.h", '-DFILE=\\"csrc/b.h\\"'],
+)  # fmt: skip
 def test_a_file_that_a_flag_names_is_read(tmp_path: Path, flag: str) -> None:
     write(tmp_path, {"csrc/a.cu": "", "csrc/b.h": "", "csrc/b.cpp": ""})
     made = build(f'[kernel.c]\nbackend = "cuda"\ndepends = []\nsrc = []\ncuda-flags = ["{flag}", "csrc/b.h"]')
@@ -102,8 +118,8 @@ def test_include_directories_of_the_component_are_searched(tmp_path: Path) -> No
 
 def test_the_bindings_headers_decide_every_variant(tmp_path: Path) -> None:
     write(tmp_path, {"torch-ext/binding.cpp": '#include "b.h"', "csrc/b.h": "", "csrc/b.cpp": "", "csrc/a.cu": ""})
-    assert labels(tmp_path, "csrc/b.h", build()) is None
-    assert labels(tmp_path, "torch-ext/binding.cpp", build()) is None
+    assert labels(tmp_path, "csrc/b.h", build()) == {BINDING}
+    assert labels(tmp_path, "torch-ext/binding.cpp", build()) == {BINDING}
 
 
 def test_a_link_and_what_it_leads_to_are_both_read(tmp_path: Path) -> None:
@@ -121,33 +137,123 @@ def test_nothing_outside_of_the_kernel_is_read(tmp_path: Path) -> None:
     (root / "csrc/link.h").symlink_to(secret)
     made = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["../secret.h"]')
     assert labels(root, "csrc/b.h", made) == {"b"}
-    assert not [path for path in kernel_files(root, made, scan(root, made)) if path.startswith(("/", ".."))]
+    inputs = KernelInputs(made, root)
+    assert not [real for part in inputs._reached.values() for _, real in part.files if real.startswith(("/", ".."))]
 
 
-@pytest.mark.parametrize("path", ["README.md", "CARD.md", "LICENSE", "tests/x.py", "docs/a.md", "benchmarks/b.py"])
-def test_some_files_are_part_of_no_variant(path: str) -> None:
-    found = effect(path, build(), listed(build()))
-    assert found.labels == frozenset()
+@pytest.mark.parametrize(
+    "path",
+    ["README.md", "CARD.md", "LICENSE", "tests/x.py", "docs/a.md", "benchmarks/b.py", "flake.nix", "flake.lock",
+     "Makefile", "pyproject.toml", "nohup.out", "venv/lib/x.h", "csrc/a.cu~", "csrc/.a.cu.swp", "csrc/stray.h",
+     "setup.py", ".clang-format",
+     "torch-ext/some_kernel/__init__.pyi", "torch-ext/some_kernel/notes.md", "torch-ext/some_kernel/__pycache__/a.pyc"],
+)  # fmt: skip
+def test_what_nothing_reads_decides_nothing(tmp_path: Path, path: str) -> None:
+    write(tmp_path, {"csrc/a.cu": "", "torch-ext/some_kernel/__init__.py": "", path: "x"})
+    found = KernelInputs(build(), tmp_path).effect(path)
+    assert (found.labels, found.noarch and "torch-ext" not in path) == (frozenset(), False)
     assert found.reason
 
 
-def test_even_such_a_file_counts_if_a_component_lists_it() -> None:
+def test_even_such_a_file_counts_if_a_component_lists_it(tmp_path: Path) -> None:
     made = build('[kernel.c]\nbackend = "cpu"\ndepends = []\nsrc = ["tests/../docs/table.md"]')
-    assert effect("docs/table.md", made, listed(made)) == Effect(frozenset({"c"}), "read by kernel.c")
+    write(tmp_path, {"docs/table.md": "", "tests/x": ""})
+    assert KernelInputs(made, tmp_path).effect("docs/table.md") == Effect(frozenset({"c"}), False, "source of kernel.c")
 
 
-@pytest.mark.parametrize("path", ["flake.nix", "csrc/stray.h", "setup.py", "cmake/x.cmake", "torch-ext/registration.h"])
-def test_a_file_that_nothing_is_known_of_decides_every_variant(path: str) -> None:
-    assert effect(path, build(), listed(build())).labels is None
+@pytest.mark.parametrize("folder", ["tests", "build", ".hidden", "docs"])
+@pytest.mark.parametrize("flag", ["-Ikernel/{}", "-iquotekernel/{}", "-isystem=kernel/{}", "-Xcompiler,-Ikernel/{}"])
+def test_directories_that_flags_name_are_searched(tmp_path: Path, folder: str, flag: str) -> None:
+    write(tmp_path, {"csrc/a.cu": '#include "odd.h"', f"{folder}/odd.h": '#include "more.h"', f"{folder}/more.h": ""})
+    made = build(
+        f'[kernel.c]\nbackend = "cuda"\ndepends = []\nsrc = ["csrc/a.cu"]\ncuda-flags = ["{flag.format(folder)}"]'
+    )
+    assert labels(tmp_path, f"{folder}/more.h", made) == {"c"}
 
 
-def test_files_of_the_package_decide_every_variant_hidden_ones_too(tmp_path: Path) -> None:
-    write(tmp_path, {"torch-ext/some_kernel/.hidden": "", "torch-ext/some_kernel/README.md": "", ".git/HEAD": ""})
-    write(tmp_path, {"build/old/__init__.py": "", "torch-ext/some_kernel/__pycache__/a.pyc": "", "csrc/build/x.h": ""})
-    files = kernel_files(tmp_path, build(), scan(tmp_path, build()))
-    assert {"torch-ext/some_kernel/.hidden", "torch-ext/some_kernel/README.md", "csrc/build/x.h"} <= set(files)
-    assert not [path for path in files if ".git/" in path or path.startswith("build/") or path.endswith(".pyc")]
-    assert effect("torch-ext/some_kernel/README.md", build(), {}).labels is None
+def test_a_macro_that_the_sources_define_is_followed_and_nothing_else_counts(tmp_path: Path) -> None:
+    text = '#define IMPL "impl.cu"\n#include IMPL'
+    write(tmp_path, {"csrc/a.cu": text, "csrc/impl.cu": '#include "deep.h"', "csrc/deep.h": "", "csrc/other.h": ""})
+    assert labels(tmp_path, "csrc/deep.h", build()) == {"a"}
+    assert labels(tmp_path, "csrc/other.h", build()) == set()
+
+
+def test_a_macro_of_the_command_line_may_be_any_file(tmp_path: Path) -> None:
+    write(tmp_path, {"csrc/a.cu": "#include IMPL", "tests/impl.cu": "", "README.md": "", "build/x.h": ""})
+    found = KernelInputs(build(), tmp_path).effect("tests/impl.cu")
+    assert (found.labels, "#include IMPL" in found.reason) == ({"a"}, True)
+    assert labels(tmp_path, "build/x.h", build()) == set(), "what was built is found out by the compiler only"
+
+
+def test_files_of_the_package_decide_what_carries_them(tmp_path: Path) -> None:
+    package = "torch-ext/some_kernel"
+    write(
+        tmp_path,
+        {f"{package}/.hidden": "", f"{package}/a.py": "", f"{package}/a.json": "", f"{package}/metadata.json": ""},
+    )
+    plain, data = build(), build(torch='pyext = ["py", "json"]')
+    compiled = {
+        path: labels(tmp_path, f"{package}/{path}", plain) for path in (".hidden", "a.py", "a.json", "metadata.json")
+    }
+    assert compiled == {".hidden": set(), "a.py": {BINDING}, "a.json": set(), "metadata.json": set()}
+    assert labels(tmp_path, f"{package}/a.json", data) == {BINDING}
+    general = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    inputs = KernelInputs(kernel(f"{general}[torch-noarch]\n").build, tmp_path)
+    carried = {path: inputs.effect(f"{package}/{path}").noarch for path in compiled}
+    assert carried == {".hidden": True, "a.py": True, "a.json": True, "metadata.json": False}
+
+
+# --- what leaves the kernel ---
+
+
+def outside(root: Path, text: str) -> Path:
+    write(root, {"common/scale.h": '#include "deep.h"', "common/deep.h": "", "k/csrc/a.cu": text, "k/csrc/b.cpp": ""})
+    return root / "k"
+
+
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.rule("KCI145", triggers=True)
+def test_an_include_that_leaves_the_kernel_is_refused(tmp_path: Path, link: bool) -> None:
+    root = outside(tmp_path, '#include "common/scale.h"' if link else '#include "../../common/scale.h"')
+    if link:
+        (root / "csrc/common").symlink_to("../../common")
+    for tree in (SourceTree(tmp_path), SourceTree(root)):
+        inputs = KernelInputs(build(), root, tree)
+        with pytest.raises(FindingsError, match=r"scale.h") as caught:
+            inputs.refuse_escapes()
+        assert [item.rule for item in caught.value.diagnostics] == ["KCI145"]
+        assert "[[inputs]]" in caught.value.hint
+
+
+@pytest.mark.parametrize("declared", ["common", "./common/", "common/../common"])
+@pytest.mark.rule("KCI145", triggers=False)
+@pytest.mark.rule("KCI333", triggers=False)
+def test_what_is_declared_may_be_included_and_counts(tmp_path: Path, declared: str) -> None:
+    root = outside(tmp_path, '#include "../../common/scale.h"')
+    inputs = KernelInputs(build(), root, SourceTree(tmp_path), [declared])
+    inputs.refuse_escapes()
+    assert inputs.effect("common/deep.h").labels == {"a"}
+    assert inputs.shown("common/deep.h") == "../common/deep.h"
+    assert inputs.in_tree("../common/deep.h") == "common/deep.h"
+
+
+@pytest.mark.rule("KCI145", triggers=False)
+@pytest.mark.parametrize(
+    "text", ['// #include "../../common/scale.h"', '/*\n#include "../../common/scale.h"\n*/', '#include "../b.h"']
+)
+def test_what_is_not_surely_included_is_not_refused(tmp_path: Path, text: str) -> None:
+    root = outside(tmp_path, text)
+    write(root, {"b.h": ""})
+    KernelInputs(build(), root, SourceTree(tmp_path)).refuse_escapes()
+
+
+@pytest.mark.rule("KCI333", triggers=True)
+@pytest.mark.parametrize("declared", ["nowhere", "../elsewhere", "/etc", ""])
+def test_a_declared_input_has_to_be_there(tmp_path: Path, declared: str) -> None:
+    root = outside(tmp_path, "")
+    with pytest.raises(FindingsError) as caught:
+        KernelInputs(build(), root, SourceTree(tmp_path), [declared])
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI333"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +262,7 @@ def test_files_of_the_package_decide_every_variant_hidden_ones_too(tmp_path: Pat
 def test_a_source_that_is_built_to_be_slow_to_search(tmp_path: Path, unit: str) -> None:
     def work(size: int) -> None:
         write(tmp_path, {"csrc/a.cu": unit * size})
-        scan(tmp_path, build())
+        KernelInputs(build(), tmp_path).escapes()
 
     assert_in_proportion(work, 200_000)
 

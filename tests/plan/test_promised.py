@@ -24,7 +24,7 @@ def plan(catalog: Catalog) -> Plan:
     return made
 
 
-@pytest.mark.rule("KCI314", triggers=True)
+@pytest.mark.rule("KCI315", triggers=True)
 @pytest.mark.parametrize(
     "runner", [("self-hosted", "gpu"), ("ubuntu-24.04", "gpu"), RunnerGroup("g", ("ubuntu-24.04",))]
 )
@@ -33,10 +33,10 @@ def test_legs_elsewhere_are_not_for_forks(plan: Plan, runner: tuple[str, ...] | 
     mixed = msgspec.structs.replace(plan, legs=(first, msgspec.structs.replace(second, runner=runner)))
     kept = only_hosted(mixed)
     assert kept.legs == (first,)
-    assert [(item.variant, item.rule) for item in kept.left_out[len(plan.left_out) :]] == [(second.name, "KCI314")]
+    assert [(item.variant, item.rule) for item in kept.left_out[len(plan.left_out) :]] == [(second.name, "KCI315")]
 
 
-@pytest.mark.rule("KCI314", triggers=False)
+@pytest.mark.rule("KCI315", triggers=False)
 def test_hosted_legs_are(plan: Plan) -> None:
     assert only_hosted(plan) == plan
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,36 +11,41 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.errors import FindingsError
-from kci.plan.published import already, published
+from kci.matrix.names import parse_variant_name
+from kci.plan.published import PublishedVariant, already
+from kci.plan.recorded import RecordedInputs
+from kci.tree.digest import variant_digest
+from kci.tree.manifest import Manifest, Origin, Present, encode
+from variants import make_variant
 
 REPO = Path(__file__).parent / "affected" / "repo"
 
 
+class Files:
+    """Stands for a kernel's files: what a build read is as it was, or not."""
+
+    def __init__(self, holds: bool) -> None:
+        self.holds = holds
+
+    def still_holds(self, *_: object) -> bool:
+        return self.holds
+
+
 def test_only_equal_fingerprints_are_skipped() -> None:
     now = {("k", "a"): "1" * 64, ("k", "b"): "2" * 64, ("other", "a"): "1" * 64}
-    known = {("k", "a"): "1" * 64, ("k", "b"): "3" * 64, ("k", "gone"): "4" * 64}
-    assert list(already(now, known)) == [("k", "a")]
+    known = {("k", name): PublishedVariant(value * 64) for name, value in (("a", "1"), ("b", "3"), ("c", "4"))}
+    found = already(now, known, lambda _: Files(True))
+    assert list(found.reasons) == [("k", "a")]
+    assert found.fingerprints == now
 
 
-@pytest.mark.rule("KCI313", triggers=False)
-def test_a_manifest_is_read_from_a_tree_or_a_file(tmp_path: Path) -> None:
-    present = [{"variant": "a", "fingerprint": "f", "more": 1}, {"variant": "b"}, {"variant": "c", "fingerprint": None}]
-    file = tmp_path / "kci-manifest.json"
-    file.write_text(json.dumps({"schema": 1, "kernel": "k", "present": present, "new": True}))
-    assert published([tmp_path]) == published([file]) == {("k", "a"): "f"}
-
-
-@pytest.mark.rule("KCI313", triggers=True)
-@pytest.mark.parametrize("text", ["", "{}", '{"schema": 2, "kernel": "k", "present": []}', "[" * 100_000])
-def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "kci-manifest.json"
-    file.write_text(text)
-    with pytest.raises(FindingsError) as caught:
-        published([tmp_path])
-    assert [item.rule for item in caught.value.diagnostics] == ["KCI313"]
-    with pytest.raises(FindingsError, match="cannot read"):
-        published([tmp_path / "nowhere"])
+@pytest.mark.parametrize("holds", [True, False])
+def test_what_its_build_read_goes_before_what_it_might_have_read(holds: bool) -> None:
+    now = {("k", "a"): "1" * 64}
+    known = {("k", "a"): PublishedVariant("2" * 64, RecordedInputs({"x.cu": "0" * 64}))}
+    found = already(now, known, lambda _: Files(holds))
+    assert list(found.reasons) == ([("k", "a")] if holds else [])
+    assert found.fingerprints == {("k", "a"): ("2" if holds else "1") * 64}, "merging must know the variant again"
 
 
 # --- from the command line ---
@@ -51,6 +57,18 @@ def norm(tmp_path: Path, no_git_environment: None) -> Path:
     return tmp_path / "norm"
 
 
+def write_published(tree: Path, prints: dict[str, str | None]) -> None:
+    """The tree that merging would make."""
+    present = []
+    for name, fingerprint in sorted(prints.items()):
+        if not (tree / name).exists():
+            make_variant(tree, name, name="norm")
+        backend = parse_variant_name(name).backend
+        present.append(Present(name, variant_digest(tree / name), backend, Origin(""), fingerprint))
+    manifest = Manifest("norm", 1, tuple(sorted(prints)), tuple(present), (), complete=True)
+    (tree / "kci-manifest.json").write_bytes(encode(manifest))
+
+
 def release(norm: Path, tree: Path | None) -> dict[str, list[str]]:
     """Plan a release, pretend that all of it was built, and write the manifest that merging it would make."""
     given = [f"--published={tree}"] if tree is not None and tree.exists() else []
@@ -58,11 +76,7 @@ def release(norm: Path, tree: Path | None) -> dict[str, list[str]]:
     assert done.code == 0, done.stderr
     plan = json.loads(done.stdout)
     if tree is not None:
-        prints = plan["kernels"][0]["fingerprints"]
-        tree.mkdir(exist_ok=True)
-        present = [{"variant": name, "fingerprint": value} for name, value in prints.items()]
-        text = json.dumps({"schema": 1, "kernel": "norm", "present": present})
-        (tree / "kci-manifest.json").write_text(text)
+        write_published(tree, plan["kernels"][0]["fingerprints"])
     assert sorted(plan["kernels"][0]["planned"]) == sorted(
         [name for leg in plan["legs"] for name in leg["variants"]] + [item["variant"] for item in plan["skipped"]]
     ), "what is skipped is planned all the same"
@@ -95,10 +109,39 @@ def test_one_cuda_file_rebuilds_no_cpu_or_rocm_variant(norm: Path, tmp_path: Pat
 
 
 def test_without_fingerprints_in_the_manifest_all_is_built(norm: Path, tmp_path: Path) -> None:
-    file = tmp_path / "m.json"
-    file.write_text('{"schema": 1, "kernel": "norm", "present": [{"variant": "torch213-cxx11-cpu-x86_64-linux"}]}')
-    plan = json.loads(kci("plan", norm, "--published", file, "--format", "json").stdout)
+    write_published(tmp_path / "tree", {"torch213-cxx11-cpu-x86_64-linux": None})
+    plan = json.loads(kci("plan", norm, "--published", tmp_path / "tree", "--format", "json").stdout)
     assert plan["skipped"] == []
+
+
+def test_a_published_variant_that_is_gone_or_damaged_is_built_again(norm: Path, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    first = release(norm, tree)["built"]
+    shutil.rmtree(tree / first[0])
+    (tree / first[1] / "metadata.json").write_text("{")
+    done = kci("plan", norm, "--published", tree, "--format", "json")
+    plan = json.loads(done.stdout)
+    assert sorted(name for leg in plan["legs"] for name in leg["variants"]) == sorted(first[:2])
+    assert done.stderr.count("KCI314") == 2
+
+
+def test_a_damaged_cache_of_digests_is_as_good_as_none(
+    norm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+
+    def prints() -> object:
+        done = kci("plan", norm, "--fingerprints", "--format", "json")
+        assert done.code == 0, done.stderr
+        return json.loads(done.stdout)["kernels"][0]["fingerprints"]
+
+    for path in norm.rglob("*"):
+        os.utime(path, (1, 1))
+    first = prints()
+    for content in (b"", b"\x93\x01", b"\x91" * 100_000):
+        for file in (tmp_path / "cache").rglob("*.msgpack"):
+            file.write_bytes(content)
+        assert prints() == first
 
 
 def test_fingerprints_hold_for_a_commit_only_if_nothing_else_changed(norm: Path) -> None:

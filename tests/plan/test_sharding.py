@@ -94,7 +94,17 @@ def test_machines_of_github_or_of_unknown_number_hold_nothing_back() -> None:
         assert [item.max_parallel for item in shards([leg(str(n), pool=pool) for n in range(50)], 1)] == [None]
     own = [leg(f"v{number}", pool=Pool("gpu", 2)) for number in range(10)]
     mixed = shards(own + [leg(f"w{number}") for number in range(10)], 1)
-    assert mixed[0].max_parallel == 12, "two at a time of one's own, and none of the others waits"
+    assert mixed[0].max_parallel == 12, "two at a time on self-hosted runners, and none of the others waits"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 4, 7])
+def test_all_shards_together_use_no_more_machines_than_a_pool_has(size: int, count: int) -> None:
+    legs = [leg(f"own{number}", pool=Pool("gpu", size)) for number in range(40)]
+    placed, found = assign(legs, count)
+    parts = [item.max_parallel if item.max_parallel is not None else item.legs for item in shards(placed, found)]
+    assert sum(parts) <= size
+    assert sum(part > 0 for part in parts) == len({item.shard for item in placed}) == min(size, count)
 
 
 def test_a_pool_that_is_large_enough_needs_no_limit() -> None:

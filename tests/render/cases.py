@@ -34,6 +34,7 @@ def leg(variant: str, runner: Any = ("ubuntu-24.04",), **more: Any) -> dict[str,
 CPU = leg("torch213-cxx11-cpu-x86_64-linux", image="docker.io/example/builder:cpu")
 GPU = leg("torch213-cxx11-cu130-x86_64-linux", ("self-hosted", "gpu"), timeout=350, max_jobs=4)
 NOARCH = leg("torch-cpu", timeout=15)
+PR_CPU, PR_GPU = {**CPU, "tier": "pr"}, {**GPU, "tier": "pr"}
 
 
 class Case(NamedTuple):
@@ -74,8 +75,8 @@ CASES = [
     Case("many", Inputs(names=("relu", "rms-norm"), callers=2), shipped_pins()),
     Case(
         "static",
-        Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU, GPU, NOARCH), pr_legs=(CPU, GPU)),
+        Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU, GPU, NOARCH), pr_legs=(PR_CPU, PR_GPU)),
         shipped_pins(),
     ),
-    Case("static-hosted", Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU,), pr_legs=(CPU,)), _pinned()),
+    Case("static-hosted", Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU,), pr_legs=(PR_CPU,)), _pinned()),
 ]

@@ -17,11 +17,15 @@ from kci.render import workflow
 from kci.render.github_limits import check_files
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, cron, render
-from render.cases import CASES, CPU, GOLDEN, GPU, VERSION, Case, leg
+from render.cases import CASES, CPU, GOLDEN, PR_CPU, PR_GPU, VERSION, Case, leg
 
 
 def case_of(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
+
+
+def inputs_of_plan(jobs: dict) -> dict:
+    return next(step["with"] for step in jobs["plan"]["steps"] if step.get("id") == "plan")
 
 
 def parsed(text: str) -> dict:
@@ -158,14 +162,14 @@ def test_the_scheduled_run_merges_what_is_there_and_is_red_if_something_is_not()
 def test_the_schedule_is_that_of_kci_toml() -> None:
     compat = parsed(case_of("several").files()[COMPAT_FILE])
     assert compat[True]["schedule"] == [{"cron": "17 4 * * 1", "timezone": "Europe/Paris"}]
-    plan = compat["jobs"]["plan"]["steps"][1]["with"]
+    plan = inputs_of_plan(compat["jobs"])
     assert plan["tier"] == "nightly"
     assert parsed(CASES[0].files()[COMPAT_FILE])[True]["schedule"][0].keys() == {"cron"}
 
 
 def test_pull_requests_build_the_tier_of_kci_toml_and_its_tiers_can_be_dispatched() -> None:
     release = parsed(case_of("several").files()[RELEASE_FILE])
-    assert "&& 'quick' || 'release'" in release["jobs"]["plan"]["steps"][1]["with"]["tier"]
+    assert "&& 'quick' || 'release'" in inputs_of_plan(release["jobs"])["tier"]
     assert release[True]["workflow_dispatch"]["inputs"]["tier"]["options"] == [
         "release", "pr", "all", "nightly", "quick",
     ]  # fmt: skip
@@ -179,7 +183,7 @@ def test_every_kernel_is_called_on_its_own() -> None:
         assert set(jobs) == {"plan", "kernels-1", "kernels-2", "kci"}
         assert jobs["kernels-2"]["uses"] == f"./{KERNEL_FILE}"
         assert jobs["kernels-2"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.callers)[1] }}"
-        assert jobs["plan"]["steps"][1]["with"]["callers"] == "2"
+        assert inputs_of_plan(jobs)["callers"] == "2"
         called, given = parsed(files[KERNEL_FILE]), jobs["kernels-1"]["with"]
         assert set(given) == set(called[True]["workflow_call"]["inputs"])
         granted = jobs["kernels-1"]["permissions"]
@@ -192,7 +196,7 @@ def test_every_kernel_is_called_on_its_own() -> None:
 def test_one_kernel_can_be_dispatched() -> None:
     release = parsed(case_of("several").files()[RELEASE_FILE])
     assert "kernel" in release[True]["workflow_dispatch"]["inputs"]
-    assert release["jobs"]["plan"]["steps"][1]["with"]["kernel"] == "${{ inputs.kernel }}"
+    assert inputs_of_plan(release["jobs"])["kernel"] == "${{ inputs.kernel }}"
 
 
 def test_schedule_is_off_peak_spread_and_depends_on_names_only() -> None:
@@ -211,8 +215,8 @@ def test_static_legs_of_pull_requests_are_split_by_who_may_run_them() -> None:
     static = next(case for case in CASES if case.name == "static")
     jobs = parsed(static.files()[RELEASE_FILE])["jobs"]
     includes = {name: job["strategy"]["matrix"]["include"] for name, job in jobs.items() if "strategy" in job}
-    assert includes["build-pr"] == [CPU]
-    assert includes["build-pr-own"] == [GPU]
+    assert includes["build-pr"] == [PR_CPU]
+    assert includes["build-pr-own"] == [PR_GPU]
     assert "head.repo.full_name == github.repository" in jobs["build-pr-own"]["if"]
     assert len(includes["build"]) == 3
 

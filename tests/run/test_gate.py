@@ -98,7 +98,7 @@ def test_a_kernel_with_an_error_is_red_and_the_others_are_built() -> None:
 
 
 def test_what_a_fork_does_not_get_is_not_green() -> None:
-    left = LeftOut("relu", CUDA, "cuda", "x86_64-linux", "KCI314", "a fork")
+    left = LeftOut("relu", CUDA, "cuda", "x86_64-linux", "KCI315", "a fork")
     assert [row.variant for row in judge(planned(left_out=(left,)), records(RELU, NORM))] == [CUDA]
     other = LeftOut("relu", "torch213-metal-aarch64-darwin", "metal", "aarch64-darwin", "KCI303", "nobody can")
     assert judge(planned(left_out=(other,)), records(RELU, NORM)) == [], "the plan says so for everybody"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import ROOT
+from conftest import AT_TOP, ROOT
 from kci.run.local import KEPT_BUILDS, Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
 from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import read_manifest
@@ -48,7 +48,10 @@ def test_build_merge_verify(kernel_dir: Path, tmp_path: Path) -> None:
     (tree,) = result.trees
     assert tree.findings == ()
     assert tree.manifest.complete
-    assert sorted(path.name for path in tree.tree.iterdir()) == ["kci-manifest.json", *NAMES]
+    assert sorted(path.name for path in tree.tree.iterdir()) == [
+        *AT_TOP,
+        *NAMES,
+    ]
     assert [entry.variant for entry in tree.manifest.present] == NAMES
     assert read_manifest(tree.tree) == tree.manifest
 

@@ -43,14 +43,27 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     files = [artifact(tmp_path, CPU), artifact(tmp_path, STABLE, suffix=".tar.zst")]
     (manifest,) = merge(files, tmp_path / "build", plan(CPU, STABLE))
     assert sorted(path.name for path in (tmp_path / "build").iterdir()) == [
+        "SHA256SUMS",
         "kci-manifest.json",
+        "kci-subjects.json",
         STABLE,
         CPU,
     ]
     assert manifest.complete
     assert manifest.missing == ()
     data = json.loads((tmp_path / "build" / "kci-manifest.json").read_text())
-    assert list(data) == ["schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing"]
+    assert list(data) == [
+        "schema",
+        "created_by",
+        "kernel",
+        "version",
+        "complete",
+        "planned",
+        "present",
+        "missing",
+        "replaced",
+        "inputs",
+    ]
     assert data["planned"] == [STABLE, CPU]
     first = data["present"][1]
     assert first["variant"] == CPU
@@ -162,6 +175,8 @@ def test_different_files_for_one_variant_name_both_origins(tmp_path: Path) -> No
     assert caught.value.diagnostics[0].rule == "KCI608"
     assert str(one) in caught.value.message
     assert str(two) in caught.value.message
+    assert "__init__.py (1 bytes, sha256 " in caught.value.message
+    assert "from byte 0 on)" in caught.value.message
     assert not (tmp_path / "build").exists()
 
 
@@ -250,7 +265,7 @@ def test_other_variants_of_the_tree_are_carried_and_replaced_ones_replaced_whole
 def test_a_carried_variant_of_another_source_does_not_count(tmp_path: Path) -> None:
     merge([artifact(tmp_path, STABLE, unique="0000000")], tmp_path / "build")
     new = artifact(tmp_path, CPU)
-    with pytest.raises(FindingsError, match="from another source only"):
+    with pytest.raises(FindingsError, match="only from another source"):
         merge([new], tmp_path / "build", plan(CPU, STABLE))
     (manifest,) = merge([new], tmp_path / "build", plan(CPU, STABLE), allow_partial=True)
     assert manifest.missing == (STABLE,)
@@ -323,7 +338,7 @@ def test_exec_bits_of_equal_artifacts_do_not_make_the_result_depend_on_order(tmp
         if name == "b":
             (variant / "__init__.py").chmod(0o755)
         (tmp_path / f"out{name}").mkdir()
-        made.append(pack(variant, tmp_path / f"out{name}" / "kci-x.tar", leg_of(variant)))
+        made.append(pack(variant, tmp_path / f"out{name}" / "kci-gated-norm-torch-cpu.tar", leg_of(variant)))
     for into, order in (("one", made), ("two", made[::-1])):
         merge(order, tmp_path / into)
     modes = [(tmp_path / into / "torch-cpu" / "__init__.py").stat().st_mode for into in ("one", "two")]

@@ -209,6 +209,6 @@ def test_the_reference_s_validators_accept_a_sealed_variant(tmp_path: Path) -> N
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    metadata = Metadata("ab", "_ab", 1, "x", backend=BackendRecord("cpu"), digest=Digest("sha256", {}))  # type: ignore[arg-type]
+    metadata = Metadata("ab", "_ab", 1, license="x", backend=BackendRecord("cpu"), digest=Digest("sha256", {}))  # type: ignore[arg-type]
     with pytest.raises(FindingsError, match="is not a directory"):
         seal(tmp_path / "none", metadata)

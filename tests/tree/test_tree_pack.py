@@ -110,8 +110,9 @@ def test_a_directory_whose_name_is_no_variant_is_refused(tmp_path: Path) -> None
     renamed = variant.rename(tmp_path / "something")
     with pytest.raises(FindingsError, match="is not a variant name"):
         leg_for(renamed, system="x86_64-linux", builder="native")
+    wrong = make_variant(tmp_path / "x", built_as="torch-cuda").rename(tmp_path / "torch-cuda")
     with pytest.raises(FindingsError, match="not one of backend 'cpu'"):
-        leg_for(renamed.rename(tmp_path / "torch-cuda"), system="x86_64-linux", builder="native")
+        leg_for(wrong, system="x86_64-linux", builder="native")
 
 
 def test_the_name_of_an_arch_variant_says_the_system(tmp_path: Path) -> None:
@@ -122,7 +123,7 @@ def test_the_name_of_an_arch_variant_says_the_system(tmp_path: Path) -> None:
 def test_wrong_file_names_and_legs_are_usage_errors(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     leg = leg_of(variant)
-    with pytest.raises(UsageError, match="no artifact name"):
+    with pytest.raises(UsageError, match="not an artifact name"):
         pack(variant, tmp_path / "x.zip", leg)
     with pytest.raises(UsageError, match="the leg is about torch-cpu"):
         pack(variant, tmp_path / "x.tar", msgspec.structs.replace(leg, variant="torch-cpu"))

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cli.runner import kci
 from kci.errors import FindingsError
-from kci.plan.published import already, published
+from kci.plan.recorded import RecordedInputs
 from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.planned import Planned, PlannedKernel, parse_plan
+from kci.tree.published_tree import read_published
 from kci.tree.record_durations import record
 from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
 
@@ -40,14 +43,104 @@ def fingerprints(tree: Path) -> dict[str, str | None]:
 def test_the_manifest_says_what_each_variant_is_made_from(tmp_path: Path) -> None:
     merge([artifact(tmp_path, CPU), artifact(tmp_path, CUDA)], tmp_path / "t", plan({CPU: A, CUDA: B}))
     assert fingerprints(tmp_path / "t") == {CPU: A, CUDA: B}
-    assert already({("gated-norm", CPU): A, ("gated-norm", CUDA): C}, published([tmp_path / "t"])).keys() == {
-        ("gated-norm", CPU)
-    }
+    found, problems = read_published([tmp_path / "t"])
+    assert {key: item.fingerprint for key, item in found.items()} == {("gated-norm", CPU): A, ("gated-norm", CUDA): B}
+    assert problems == []
+
+
+RECORD = RecordedInputs({"csrc/a.cpp": "1" * 64, "../common/b.h": "2" * 64}, "g++ 12")
+
+
+def test_the_manifest_keeps_what_builds_read_and_carries_it_over(tmp_path: Path) -> None:
+    tree = tmp_path / "t"
+    variants = [make_variant(tmp_path / name / "src", name) for name in (CPU, CUDA)]
+    made = [make_artifact(tmp_path / variant.name, variant, inputs=RECORD) for variant in variants]
+    merge(made, tree, plan({CPU: A, CUDA: B}))
+    manifest = read_manifest(tree)
+    assert manifest is not None
+    assert list(manifest.inputs.values()) == [RECORD], "variants that read the same share it"
+    later = artifact(tmp_path / "2", CUDA, unique="ffffff0", source=GitState(NEXT, dirty=False))
+    merge([later], tree, plan({CPU: A, CUDA: C}, NEXT))
+    found, _ = read_published([tree])
+    assert [found["gated-norm", name].inputs for name in (CPU, CUDA)] == [RECORD, None]
+
+
+def test_a_record_that_leg_json_has_no_room_for_is_left_out(tmp_path: Path) -> None:
+    many = RecordedInputs({f"csrc/{number:06}.h": "1" * 64 for number in range(20_000)})
+    merge([make_artifact(tmp_path, make_variant(tmp_path / "src", CPU), inputs=many)], tmp_path / "t", plan({CPU: A}))
+    assert read_published([tmp_path / "t"])[0]["gated-norm", CPU].inputs is None
+
+
+# --- reading what is published ---
+
+
+def remove(tree: Path) -> None:
+    shutil.rmtree(tree / CPU)
+
+
+def break_metadata(tree: Path) -> None:
+    (tree / CPU / "metadata.json").write_text("{")
+
+
+def change_a_file(tree: Path) -> None:
+    (tree / CPU / "__init__.py").write_text("changed")
+
+
+def seal_anew(tree: Path) -> None:
+    change_a_file(tree)
+    seal(tree / CPU, metadata_for(build_of(), "cpu", "1a2b3c4"))
+
+
+def another_version(tree: Path) -> None:
+    shutil.rmtree(tree / CPU)
+    make_variant(tree, CPU, version=2)
+
+
+def link_out(tree: Path) -> None:
+    (tree / CPU).rename(tree.parent / "elsewhere")
+    (tree / CPU).symlink_to(tree.parent / "elsewhere")
+
+
+@pytest.mark.rule("KCI314", triggers=True)
+@pytest.mark.parametrize("spoil", [remove, break_metadata, change_a_file, seal_anew, another_version, link_out])
+def test_a_variant_that_is_listed_and_not_whole_is_not_published(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    tree = tmp_path / "t"
+    merge([artifact(tmp_path, CPU), artifact(tmp_path, CUDA)], tree, plan({CPU: A, CUDA: B}))
+    spoil(tree)
+    for place in (tree, tree / "kci-manifest.json"):
+        found, problems = read_published([place])
+        assert [key[1] for key in found] == [CUDA]
+        assert [item.rule for item in problems] == ["KCI314"]
+        assert CPU in problems[0].message
+
+
+@pytest.mark.rule("KCI313", triggers=False)
+@pytest.mark.rule("KCI314", triggers=False)
+def test_a_manifest_alone_a_tree_and_a_folder_of_trees_are_read(tmp_path: Path) -> None:
+    tree = tmp_path / "trees" / "gated-norm"
+    merge([artifact(tmp_path, CPU)], tree, plan({CPU: A}))
+    alone = tmp_path / "alone.json"
+    shutil.copy(tree / "kci-manifest.json", alone)
+    for place in (tree, tree.parent, alone):
+        found, problems = read_published([place])
+        assert {key: item.fingerprint for key, item in found.items()} == {("gated-norm", CPU): A}
+        assert problems == []
+
+
+@pytest.mark.rule("KCI313", triggers=True)
+@pytest.mark.parametrize("text", ["", "{}", '{"schema": 2, "kernel": "k", "present": []}', "[" * 100_000])
+def test_a_broken_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "kci-manifest.json"
+    file.write_text(text)
+    for place, message in ((tmp_path, "is not a manifest"), (tmp_path / "nowhere", "cannot read")):
+        with pytest.raises(FindingsError, match=message) as caught:
+            read_published([place])
+        assert [item.rule for item in caught.value.diagnostics] == ["KCI313"]
 
 
 @pytest.mark.parametrize(
     ("source", "commit"),
-    [(GitState(NEXT, dirty=False), COMMIT), (GitState(COMMIT, dirty=True), COMMIT), (GitState(COMMIT, False), None)],
+    [(GitState(COMMIT, dirty=True), COMMIT), (GitState(COMMIT, False), None)],
 )
 def test_what_was_built_from_something_else_gets_no_fingerprint(
     tmp_path: Path, source: GitState, commit: str | None
@@ -72,7 +165,7 @@ def test_a_carried_variant_with_another_fingerprint_is_missing(tmp_path: Path) -
     tree = tmp_path / "t"
     merge([artifact(tmp_path / "1", CPU)], tree, plan({CPU: A}))
     later = artifact(tmp_path / "2", CUDA, unique="ffffff0", source=GitState(NEXT, dirty=False))
-    with pytest.raises(FindingsError, match="from another source only"):
+    with pytest.raises(FindingsError, match="only from another source"):
         merge([later], tree, plan({CPU: C, CUDA: B}, NEXT))
 
 

@@ -9,12 +9,19 @@ import pytest
 
 from kci.diagnostics import Diagnostic
 from kci.verify import verify
-from variants import make_variant
+from variants import CPU, make_variant
 
 
-def variant(root: Path, text: str, name: str = "torch-cpu", file: str = "__init__.py") -> list[Diagnostic]:
-    files: dict[str, str | bytes] = {"__init__.py": "", file: dedent(text)}
-    return verify(make_variant(root, name, files=files), select=["KCI77"])
+def variant(
+    root: Path, text: str, name: str = "torch-cpu", file: str = "__init__.py", **others: str
+) -> list[Diagnostic]:
+    """The findings about a variant whose `file` has this text; `a__b="..."` adds the file `a/b.py`."""
+    files: dict[str, str | bytes] = {"__init__.py": "", "_ops.py": OPS}
+    files |= {f"{key if '/' in key else key.replace('__', '/')}.py": dedent(other) for key, other in others.items()}
+    return verify(make_variant(root, name, files=files | {file: dedent(text)}), select=["KCI77", "KCI78", "KCI724"])
+
+
+OPS = "ops = None\ndef add_op_namespace_prefix(name): return name\n"
 
 
 GOOD = '''\
@@ -45,15 +52,16 @@ GOOD = '''\
     @torch.library.register_fake
     def no_call(x): ...
 
-    def f(x):
-        match x:
-            case 1: ...
 '''
+OTHERS = {"layers": "", "sub__thing": ""}
 
 
-@pytest.mark.rule("KCI770", "KCI771", "KCI772", "KCI773", triggers=False)
+@pytest.mark.rule(
+    "KCI724", "KCI770", "KCI771", "KCI772", "KCI773", "KCI775", "KCI776", "KCI777", "KCI778", "KCI779", "KCI780",
+    "KCI781", triggers=False,
+)  # fmt: skip
 def test_what_kernels_do_is_fine(tmp_path: Path) -> None:
-    assert variant(tmp_path, GOOD) == []
+    assert variant(tmp_path, GOOD, **OTHERS) == []
 
 
 @pytest.mark.rule("KCI770", triggers=True)
@@ -83,7 +91,8 @@ def test_other_text_that_is_no_python_of_3_10(tmp_path: Path, text: str) -> None
 )
 def test_a_foreign_import(tmp_path: Path, text: str, module: str) -> None:
     (found,) = variant(tmp_path, text)
-    assert found.rule == "KCI771"
+    assert (found.rule, found.severity) == ("KCI771", "error")
+    assert "`python-depends` can name" in found.hint
     assert f"imports {module}," in found.message
     assert found.line > 0
 
@@ -130,10 +139,196 @@ def test_only_a_call_of_the_prefix_function_counts(tmp_path: Path, argument: str
     assert [item.rule for item in variant(tmp_path, f"@register_fake({argument})\ndef f(x): ...\n")] == ["KCI772"]
 
 
-@pytest.mark.rule("KCI772", triggers=False)
-def test_like_the_reference_only_top_level_decorators_with_arguments_are_seen(tmp_path: Path) -> None:
-    text = 'if True:\n    @register_fake("a::b")\n    def f(x): ...\nregister_fake("a::b")(f)\n'
-    assert variant(tmp_path, text + "@register_fake(name='a::b')\ndef g(x): ...\n") == []
+HIDDEN = [
+    'if True:\n    @register_fake("a::b")\n    def f(x): ...\n',
+    'register_fake("a::b")(f)\n',
+    "@register_fake(op='a::b')\ndef g(x): ...\n",
+    'import torch\n@torch.library.custom_op(name="relu::x", mutates_args=())\ndef f(x): ...\n',
+    'from torch.library import custom_op as co\nco("relu::x", f, mutates_args=())\n',
+    'import torch.library as tl\ntl.define("relu::x", "() -> ()")\n',
+    'import torch as t\nlib = t.library\nlib.impl("relu::x", "CPU", f)\n',
+    'from torch.library import Library\nl = Library("relu", "DEF")\n',
+    'import torch\nl = torch.library.Library(ns="relu", kind="FRAGMENT")\n',
+    'def add_op_namespace_prefix(x): return "relu::" + x\n@register_fake(add_op_namespace_prefix("x"))\ndef f(): ...\n',
+    'import torch\ndef outer():\n    @torch.library.register_fake("relu::x")\n    def f(): ...\n',
+    'import torch\ntorch.library.register_autograd(f"relu::{name}", f)\n',
+]
+
+
+@pytest.mark.rule("KCI772", triggers=True)
+@pytest.mark.parametrize("text", HIDDEN)
+def test_a_fixed_name_is_seen_wherever_it_stands(tmp_path: Path, text: str) -> None:
+    assert [item.rule for item in variant(tmp_path, text)] == ["KCI772"]
+
+
+FINE = [
+    'import torch\nlib = torch.library.Library("aten", "IMPL")\nlib.impl("relu", f)\n',
+    "from torch.library import Library\nfrom ._ops import ops\nlib = Library(ops.__name__, 'FRAGMENT')\n",
+    "from ._ops import add_op_namespace_prefix as p\nfrom . import _ops\nimport torch\n"
+    "torch.library.define(_ops.add_op_namespace_prefix('x'), '() -> ()')\n",
+    "import torch\ndef f(op):\n    torch.library.register_fake(op)(g)\n",
+    'def custom_op(name): ...\ncustom_op("relu")\n',
+    'registry.register_fake("x::y")\n',
+    "import torch\ntorch.ops.aten.relu(x)\ntorch.ops.other.relu(x)\n",
+]
+
+
+@pytest.mark.rule("KCI772", "KCI780", triggers=False)
+@pytest.mark.parametrize("text", FINE)
+def test_what_only_looks_like_a_fixed_name(tmp_path: Path, text: str) -> None:
+    assert variant(tmp_path, text) == []
+
+
+@pytest.mark.rule("KCI780", triggers=True)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\ny = torch.ops.gated_norm.fwd(x)\n",
+        "from torch import ops as o\ny = o.gated_norm.fwd\n",
+        "import torch as t\nns = t.ops\ny = ns.gated_norm.fwd\n",
+    ],
+)
+def test_ops_looked_up_under_a_fixed_namespace(tmp_path: Path, text: str) -> None:
+    assert [item.rule for item in variant(tmp_path, text)] == ["KCI780"]
+
+
+@pytest.mark.rule("KCI776", triggers=True)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("from .nothing_here import y", "there is no module nothing_here"),
+        ("from . import nothing_here", "the package has no nothing_here"),
+        ("from .. import x", ".. is beyond the package"),
+        ("from .sub import y, x", "sub has no y"),
+        ("from .sub.deep import x", "there is no module sub.deep"),
+        ("if True:\n    from .gone import x", "there is no module gone"),
+        ("class A:\n    from .gone import x", "there is no module gone"),
+        ("from . import inner", "there is no module gone"),
+        ("from .lib import z", "lib has no z"),
+    ],
+)
+def test_a_relative_import_that_leads_nowhere(tmp_path: Path, text: str, reason: str) -> None:
+    files = {"sub": "x = 1\n", "inner": "from .gone import x\n", "lib/__init__": "x = 2\n"}
+    found = variant(tmp_path, text, **files)
+    assert [(item.rule, item.severity) for item in found if item.rule == "KCI776"] == [("KCI776", "error")]
+    assert reason in "".join(item.message for item in found)
+
+
+@pytest.mark.rule("KCI776", triggers=True)
+def test_a_variant_without_its_generated_module_cannot_load(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "from ._ops import ops\n"})
+    assert [item.rule for item in verify(directory)] == ["KCI776"]
+
+
+@pytest.mark.rule("KCI776", triggers=False)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "try:\n    from .gone import x\nexcept ImportError:\n    x = None",
+        "from contextlib import suppress\nwith suppress(ImportError):\n    from .gone import x",
+        "def f():\n    from .gone import x",
+        "from .dynamic import anything",
+        "from .star import anything",
+        "from . import native_id",
+        "from . import sub as other\nfrom . import again",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .gone import x",
+        "from .sub import __doc__, x",
+        "import sys\nif sys.version_info >= (3, 99):\n    from .gone import x",
+    ],
+)
+def test_a_relative_import_that_works_or_need_not(tmp_path: Path, text: str) -> None:
+    files: dict[str, str | bytes] = {
+        "__init__.py": text, "sub.py": "x = 1\n", "dynamic.py": "def __getattr__(name): ...\n",
+        "star.py": "from torch import *\n", "native_id.abi3.so": b"", "again.py": "from . import other\n",
+    }  # fmt: skip
+    assert "KCI776" not in [item.rule for item in verify(make_variant(tmp_path, CPU, files=files))]
+
+
+@pytest.mark.rule("KCI777", triggers=True)
+def test_a_relative_import_that_fails_later(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "def f():\n    from .gone import x\n")
+    assert (found.rule, found.severity) == ("KCI777", "warning")
+
+
+@pytest.mark.rule("KCI775", triggers=True)
+def test_a_file_that_nothing_imports_may_import_what_it_likes(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "import numpy\n", file="extra/plots.py")
+    assert (found.rule, found.severity) == ("KCI775", "info")
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+def test_what_a_module_imports_counts_when_the_package_loads_it(tmp_path: Path) -> None:
+    found = variant(tmp_path, "from .a import x\n", a="from .b.c import x\n", b__c="import numpy\nx = 1\n")
+    assert [(item.rule, item.path.rpartition("/")[2]) for item in found] == [("KCI771", "c.py")]
+
+
+@pytest.mark.rule("KCI771", "KCI773", "KCI775", triggers=False)
+def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: Path) -> None:
+    text = "import packaging.version, huggingface_hub, sympy, yaml, triton.language\nfrom cuda.bindings import driver\n"
+    assert variant(tmp_path, text + "from cuda import bindings\nfrom distutils import core\n") == []
+
+
+@pytest.mark.rule("KCI778", triggers=True)
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import tomllib", "tomllib, which Python only has from 3.11 on"),
+        ("from cgi import x", "cgi, which Python no longer has from 3.13 on"),
+        ("import compression.zstd", "compression, which Python only has from 3.14 on"),
+    ],
+)
+def test_a_standard_library_module_that_not_every_python_has(tmp_path: Path, text: str, reason: str) -> None:
+    (found,) = variant(tmp_path, text)
+    assert found.rule == "KCI778"
+    assert reason in found.message
+    later = variant(tmp_path / "later", f"def f():\n    {text}\n")
+    assert [item.rule for item in later] == ["KCI779"]
+    caught = variant(tmp_path / "caught", f"try:\n    {text}\nexcept ImportError:\n    pass\n")
+    assert caught == []
+
+
+@pytest.mark.rule("KCI779", triggers=True)
+def test_syntax_that_only_the_loader_s_python_takes_is_a_warning(tmp_path: Path) -> None:
+    (found,) = variant(tmp_path, "def f(x):\n    match x:\n        case 1: ...\n")
+    assert (found.rule, found.severity) == ("KCI779", "warning")
+    assert "3.9" in found.message
+    assert "3.10" in found.hint
+
+
+@pytest.mark.rule("KCI724", triggers=True)
+def test_a_generated_module_about_another_build(tmp_path: Path) -> None:
+    right = "ops = torch.ops._gated_norm_cpu_1a2b3c4\n"
+    assert variant(tmp_path / "a", "import torch\n" + right, file="_ops.py") == []
+    (found,) = variant(tmp_path / "b", "import torch\n" + right.replace("1a2b3c4", "9999999"), file="_ops.py")
+    assert found.rule == "KCI724"
+    assert "_gated_norm_cpu_9999999" in found.message
+
+
+CPP = {
+    "TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, ops) {}": False,
+    "TORCH_LIBRARY_IMPL(aten, CPU, m) {}": False,
+    "#define TORCH_LIBRARY_EXPAND(NAME, M) \\\n  TORCH_LIBRARY(NAME, M)": False,
+    "// TORCH_LIBRARY(relu, m)": False,
+    'const char* s = "TORCH_LIBRARY(relu, m)";': False,
+    "TORCH_LIBRARY(relu, m) {}": True,
+    "/* x */ TORCH_LIBRARY_FRAGMENT( relu, m) {}": True,
+    "STABLE_TORCH_LIBRARY_IMPL(relu, CPU, m) {}": True,
+    "TORCH_LIBRARY_IMPL_EXPAND(relu, CPU, m) {}": True,
+    "TORCH_LIBRARY(TORCH_EXTENSION_NAME, m) {}": True,
+}
+
+
+@pytest.mark.rule("KCI781", triggers=True)
+def test_a_literal_namespace_in_c_plus_plus(tmp_path: Path) -> None:
+    for number, (text, wrong) in enumerate(CPP.items()):
+        (tmp_path / str(number)).mkdir()
+        root = kernel(tmp_path / str(number), framework="torch")
+        (root / "build.toml").write_text((root / "build.toml").read_text() + 'src = ["torch-ext/b.cpp"]\n')
+        (root / "torch-ext" / "b.cpp").write_text(f"#include <x>\n{text}\n")
+        found = [item for item in verify(root) if item.rule.startswith("KCI7")]
+        assert [item.rule for item in found] == (["KCI781"] if wrong else []), text
+        if wrong:
+            assert (found[0].path, found[0].line) == (f"{root}/torch-ext/b.cpp", 2)
 
 
 def kernel(root: Path, text: str = "", *, general: str = "", framework: str = "torch-noarch") -> Path:
@@ -151,7 +346,11 @@ def kernel(root: Path, text: str = "", *, general: str = "", framework: str = "t
 @pytest.mark.rule("KCI771", "KCI772", triggers=True)
 def test_sources_are_checked_before_anything_is_built(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    assert verify(kernel(tmp_path / "a", GOOD)) == []
+    package = kernel(tmp_path / "a", GOOD) / "torch-ext" / "gated_norm"
+    (package / "sub").mkdir()
+    for name in ("layers.py", "sub/thing.py"):
+        (package / name).write_text("")
+    assert verify(tmp_path / "a") == []
     (tmp_path / "b").mkdir()
     found = verify(kernel(tmp_path / "b", 'import numpy\n@register_fake("a::b")\ndef f(): ...\n'))
     assert [item.rule for item in found] == ["KCI771", "KCI772"]
@@ -175,6 +374,8 @@ def test_tvm_ffi_kernels_may_import_it(tmp_path: Path) -> None:
 def test_a_package_that_is_missing_or_holds_its_own_name(tmp_path: Path) -> None:
     package = kernel(tmp_path) / "torch-ext" / "gated_norm"
     (package / "gated_norm.py").write_text("")
+    assert verify(tmp_path) == []
+    (package / "gated_norm").mkdir()
     assert [item.rule for item in verify(tmp_path)] == ["KCI703"]
     (package / "__init__.py").unlink()
     (found,) = verify(tmp_path)

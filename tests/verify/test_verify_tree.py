@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from kci.diagnostics import Diagnostic, rules
-from kci.errors import UsageError
+from kci.errors import UnsafeError, UsageError
+from kci.tree import pack as tree_pack
+from kci.tree.archive import ArchiveLimits
 from kci.tree.identity import GitState
 from kci.tree.merge import merge
 from kci.tree.metadata import decode, seal
+from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
@@ -29,7 +32,7 @@ def ids(found: list[Diagnostic]) -> list[str]:
 
 
 def check(path: Path) -> list[Diagnostic]:
-    return verify(path, ignore=BINARY)
+    return verify(path, ignore=[*BINARY, "KCI723"])
 
 
 def rewritten(directory: Path, change: Callable[[dict[str, Any]], None]) -> Path:
@@ -91,7 +94,7 @@ def test_select_and_ignore_take_rules_and_beginnings(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI701", triggers=True)
 def test_a_directory_that_is_not_called_like_a_variant(tmp_path: Path) -> None:
-    renamed = make_variant(tmp_path).rename(tmp_path / "torch213-cpu")
+    renamed = make_variant(tmp_path, built_as="torch213-cpu").rename(tmp_path / "torch213-cpu")
     found = check(renamed)
     assert ids(found) == ["KCI701"]
     assert check(tmp_path)[0].rule == "KCI701"
@@ -104,10 +107,16 @@ def test_a_missing_init(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("KCI703", triggers=True)
-@pytest.mark.parametrize("entry", ["gated_norm/__init__.py", "gated_norm/x.txt", "gated_norm.py"])
+@pytest.mark.parametrize("entry", ["gated_norm/__init__.py", "gated_norm/x.txt", "gated_norm"])
 def test_a_nested_package_of_the_same_name(tmp_path: Path, entry: str) -> None:
     directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", entry: ""})
     assert ids(check(directory)) == ["KCI703"]
+
+
+@pytest.mark.rule("KCI703", triggers=False)
+def test_a_module_of_the_same_name_is_no_nested_package(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"__init__.py": "from .gated_norm import x\n", "gated_norm.py": "x = 1\n"}
+    assert check(make_variant(tmp_path, "torch-cpu", files=files)) == []
 
 
 @pytest.mark.rule("KCI704", triggers=True)
@@ -173,7 +182,7 @@ def test_metadata_that_is_missing_or_broken(tmp_path: Path) -> None:
 
 @pytest.mark.rule("KCI711", triggers=True)
 def test_name_type_and_id_must_agree_on_the_backend(tmp_path: Path) -> None:
-    renamed = make_variant(tmp_path, "torch-cpu").rename(tmp_path / "torch-cuda")
+    renamed = make_variant(tmp_path, "torch-cpu", built_as="torch-cuda").rename(tmp_path / "torch-cuda")
     assert ids(check(renamed)) == ["KCI711"]
     for wrong in ("_gated_norm_cuda_1a2b3c4", "_other_cpu_1a2b3c4", "gated_norm_cpu_1a2b3c4"):
         directory = rewritten(
@@ -271,21 +280,125 @@ def test_a_tree_that_changed_after_the_merge(tmp_path: Path) -> None:
     found = check(tree)
     assert ids(found) == ["KCI718"] * 3
     assert [item.message for item in found] == [
-        f"the manifest lists {STABLE}, which is not there",
-        "torch-cpu is there and not in the manifest",
+        f"the manifest lists {STABLE}, which does not exist",
+        "torch-cpu exists and is not in the manifest",
         f"{CPU} changed after it was merged",
     ]
 
 
-@pytest.mark.rule("KCI718", "KCI721", triggers=True)
+@pytest.mark.rule("KCI718", triggers=True)
 def test_a_manifest_of_another_kernel_or_none_at_all(tmp_path: Path) -> None:
     tree = merged(tmp_path)
     path = tree / "kci-manifest.json"
     data = json.loads(path.read_text())
     path.write_text(json.dumps(data | {"version": 9, "missing": ["torch-cuda"]}))
-    assert ids(check(tree)) == ["KCI718", "KCI718", "KCI721"]
+    assert ids(check(tree)) == ["KCI718"] * 3
     path.write_text("{")
     assert ids(check(tree)) == ["KCI718"]
+
+
+LIES: list[Callable[[dict[str, Any]], object]] = [
+    lambda data: data.update(missing=[STABLE]),
+    lambda data: data.update(complete=False),
+    lambda data: data["planned"].append("torch-cuda"),
+    lambda data: data["planned"].append("not-a-variant"),
+    lambda data: data["present"].append(data["present"][0]),
+    lambda data: data["present"].reverse(),
+    lambda data: data["present"][0].update(backend="cuda"),
+    lambda data: data["present"][0].update(stale=True),
+    lambda data: data["present"][0]["origin"].update(commit="f" * 40),
+    lambda data: data.update(planned=None, missing=[CPU]),
+]
+
+
+@pytest.mark.rule("KCI718", triggers=True)
+@pytest.mark.parametrize("lie", range(len(LIES)))
+def test_a_manifest_that_contradicts_itself_or_the_tree(tmp_path: Path, lie: int) -> None:
+    tree = merged(tmp_path)
+    path = tree / "kci-manifest.json"
+    data = json.loads(path.read_text())
+    LIES[lie](data)
+    path.write_text(json.dumps(data))
+    assert "KCI718" in ids(check(tree))
+
+
+@pytest.mark.rule("KCI721", triggers=True)
+def test_a_planned_variant_that_is_missing(tmp_path: Path) -> None:
+    one = make_artifact(tmp_path / "a", make_variant(tmp_path / "a", CPU))
+    planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)})
+    merge([one], tmp_path / "build", planned, allow_partial=True)
+    assert ids(check(tmp_path / "build")) == ["KCI721"]
+
+
+@pytest.mark.rule("KCI723", triggers=True)
+def test_a_tree_without_a_manifest(tmp_path: Path) -> None:
+    tree = merged(tmp_path)
+    (tree / "kci-manifest.json").unlink()
+    (found,) = verify(tree, ignore=BINARY)
+    assert (found.rule, found.severity) == ("KCI723", "warning")
+    (tmp_path / "trees").mkdir()
+    tree.rename(tmp_path / "trees" / "one")
+    assert ids(verify(tmp_path / "trees", ignore=BINARY)) == ["KCI723"]
+
+
+@pytest.mark.rule("KCI722", "KCI723", triggers=False)
+def test_a_merged_tree_has_its_names_and_its_manifest(tmp_path: Path) -> None:
+    assert verify(merged(tmp_path), ignore=BINARY) == []
+
+
+WINDOWS = [
+    "NUL.py",
+    "aux/x.py",
+    "com1.txt",
+    "a/LPT9",
+    'a"b.py',
+    "a?.py",
+    "a*b",
+    "a<b",
+    "a|b",
+    "con",
+    "x/CON .txt",
+    "COM¹",
+]
+
+
+@pytest.mark.rule("KCI708", triggers=True)
+@pytest.mark.parametrize("name", WINDOWS)
+def test_names_that_only_windows_refuses(tmp_path: Path, name: str) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "_ops.py": "", name: ""})
+    assert "KCI708" in ids(check(directory))
+    with pytest.raises(UnsafeError, match="cannot be packed"):
+        packable(directory)
+
+
+@pytest.mark.rule("KCI708", "KCI709", triggers=False)
+def test_names_that_look_like_devices_and_are_none(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "__init__.py": "",
+        "_ops.py": "",
+        "null.py": "",
+        "com.py": "",
+        "com10.py": "",
+        "auxiliary/x": "",
+    }
+    assert check(make_variant(tmp_path, "torch-cpu", files=files)) == []
+
+
+@pytest.mark.rule("KCI708", triggers=True)
+def test_what_cannot_be_packed_does_not_verify(tmp_path: Path) -> None:
+    directory = make_variant(
+        tmp_path, "torch-cpu", files={"__init__.py": "", "_ops.py": "", "Layers/a": "", "layers/b": ""}
+    )
+    assert "KCI708" in ids(check(directory))
+    with pytest.raises(UnsafeError, match="in case only"):
+        packable(directory)
+
+
+@pytest.mark.rule("KCI709", triggers=True)
+def test_a_variant_that_no_artifact_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = make_variant(tmp_path, "torch-cpu", files={f"{number}.txt": "" for number in range(5)})
+    monkeypatch.setattr(tree_pack, "LIMITS", ArchiveLimits(members=4))
+    assert "KCI709" in ids(check(directory))
 
 
 @pytest.mark.rule("KCI718", "KCI731", triggers=True)
@@ -320,9 +433,9 @@ def test_digests(tmp_path: Path) -> None:
 def test_paths_are_shown_as_they_were_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_variant(tmp_path / "build", "torch-cpu", files={"a.py": ""})
     monkeypatch.chdir(tmp_path)
-    assert verify("build")[0].path == "build/torch-cpu"
+    assert check(Path("build"))[0].path == "build/torch-cpu"
     assert verify("build/torch-cpu/")[0].path.rstrip("/") == "build/torch-cpu"
-    assert verify(".")[0].path == "build/torch-cpu"
+    assert check(Path())[0].path == "build/torch-cpu"
     monkeypatch.chdir(tmp_path / "build" / "torch-cpu")
     assert ids(verify(".")) == ["KCI702"]
 

@@ -45,7 +45,8 @@ def test_the_command_prints_the_plan_and_fails(repository: Path) -> None:
     answer = json.loads(done.stdout)
     assert [leg["kernel"] for leg in answer["legs"]] == ["sound"]
     assert [item["diagnostics"][0]["rule"] for item in answer["faulty"]] == ["KCI102", "KCI130"]
-    assert "unknown key" in done.stderr
+    assert "error[KCI102]" in done.stderr
+    assert "error[KCI130]" in done.stderr
     assert "faulty" in kci("plan", repository).stdout
     assert json.loads(kci("plan", repository, "--format", "github").stdout)["include"][0]["kernel"] == "sound"
 

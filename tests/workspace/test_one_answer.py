@@ -172,4 +172,4 @@ def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_d
     gone = "torch212-cxx11-cpu-x86_64-linux"
     assert gone not in names
     refused = kci("build", kernel_dir, "--variant", gone, "--dry-run", "--cache", tmp_path)
-    assert (refused.code, "is no variant of some-kernel" in refused.stderr) == (2, True)
+    assert (refused.code, "is not a variant of some-kernel" in refused.stderr) == (2, True)

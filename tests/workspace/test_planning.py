@@ -43,7 +43,7 @@ def test_a_backend_without_a_component_is_not_planned(tmp_path: Path) -> None:
     assert refused(kernel(tmp_path, f'backends = ["cuda", "cpu"]\n{CUDA}')) == ["KCI130"]
 
 
-def test_a_silenced_one_is_left_out_and_the_others_are_planned(tmp_path: Path) -> None:
+def test_a_suppressed_one_is_left_out_and_the_others_are_planned(tmp_path: Path) -> None:
     text = f'# kci: ignore[KCI130] metal comes later\nbackends = ["cuda", "metal"]\n{CUDA}'
     plan = plan_run(open_workspace([kernel(tmp_path, text)]), PlanRequest()).plan
     assert plan.legs

@@ -14,6 +14,7 @@ from kci.config.model import Build
 from kci.errors import UsageError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
+from kci.plan.inputs import KernelInputs
 
 BUILDERS = ("auto", "noarch", "native", "nix")
 
@@ -30,6 +31,7 @@ def build_variant(
     jobs: int | None = None,
     cache: Path,
     log: Log,
+    inputs: KernelInputs | None = None,
 ) -> Built:
     """Build one variant into an empty directory, without its metadata.json.
 
@@ -46,15 +48,17 @@ def build_variant(
         jobs: how many compilers to run at once; by default as many as cores and memory allow.
         cache: where environments, toolkits and objects are kept; see `default_cache`.
         log: takes lines of progress.
+        inputs: the files that the variant's fingerprint covers; by default those of the repository on the disk.
 
     Raises:
         UsageError: no such builder, or one that cannot make this kind of variant.
         FindingsError: the kernel's files are not as build.toml says.
         UnsafeError: a path leads out of the kernel's directory.
         MissingToolError: this machine lacks a compiler, torch, a toolkit; the message names it.
-        BuildFailedError: a compiler failed, or the variant cannot be built at all.
+        BuildFailedError: a compiler failed, the variant cannot be built at all, or its compilers read a file of the
+            repository that its fingerprint does not cover (KCI510).
     """
-    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs)
+    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, inputs)
     name = choose_builder(builder, variant)
     started = time.monotonic()
     match name:

@@ -76,6 +76,8 @@ def refuse_backend(backend: str) -> NoReturn:
     if not tool:
         raise MissingToolError(f"the native builder has no compiler for {backend}", hint="try --builder nix")
     if shutil.which(tool) is None:
-        raise MissingToolError(f"building for {backend} needs {tool}, which is not on this machine", hint=remedy)
+        raise MissingToolError(
+            f"building for {backend} needs {tool}, which is not installed on this machine", hint=remedy
+        )
     hint = "build it with --builder nix, or with the reference builder"
     raise MissingToolError(f"{tool} is there, but the native builder cannot build for {backend} yet", hint=hint)

@@ -32,6 +32,8 @@ PACKAGE = Path(__file__).resolve().parent.parent
 # Passed on by name only, so that their values (an index with a password, say) are on no command line and in no log.
 PASSED_ON = (
     "GITHUB_RUN_ATTEMPT",
+    "GITHUB_RUN_ID",
+    "GITHUB_RUN_ID",
     "HTTPS_PROXY",
     "HTTP_PROXY",
     "MAX_JOBS",
@@ -216,7 +218,9 @@ def require_engine() -> None:
         MissingToolError: it is not, or does not.
     """
     if shutil.which(ENGINE) is None:
-        raise MissingToolError("docker is not on this machine", hint="install docker, or use --container none")
+        raise MissingToolError(
+            "docker is not installed on this machine", hint="install docker, or use --container none"
+        )
     try:
         done = subprocess.run(
             [ENGINE, "version", "--format", "{{.Server.Version}}"],

@@ -163,7 +163,7 @@ def _root(nvcc: Path) -> Path:
     top = _TOP.search(done.output)
     root = Path(top[1].strip()).resolve() if top else nvcc.resolve().parent.parent
     if not (root / "include" / "cuda_runtime.h").is_file():
-        hint = "install the toolkit's headers, or set NVCC to the nvcc of a whole toolkit"
+        hint = "install the toolkit's headers, or set NVCC to the nvcc of a complete toolkit"
         raise MissingToolError(f"the CUDA toolkit of {nvcc} has no headers (looked in {root}/include)", hint=hint)
     return root
 

@@ -183,7 +183,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     installed = "".join(f"{package}\n" for package in packages)
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
-            log(f"installing what it takes to load kernels into {root}")
+            log(f"installing the packages that load kernels into {root}")
             _must([*pip_install(environment.python), *packages], "the runtime packages")
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
@@ -203,7 +203,7 @@ def read_torch_version(environment: Environment) -> TorchVersion:
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, SyntaxError) as error:
-        raise MissingToolError(f"cannot read what torch this is: {path}", hint="install torch again") from error
+        raise MissingToolError(f"cannot read the torch version of: {path}", hint="install torch again") from error
     values: dict[str, str | None] = {}
     for node in tree.body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -212,7 +212,7 @@ def read_torch_version(environment: Environment) -> TorchVersion:
             values[target.id] = value.value if isinstance(value.value, str) else None
     release = values.get("__version__")
     if release is None:
-        raise MissingToolError(f"{path} does not say which torch this is", hint="install torch again")
+        raise MissingToolError(f"{path} does not state the torch version", hint="install torch again")
     return TorchVersion(release, values.get("cuda"), values.get("hip"))
 
 

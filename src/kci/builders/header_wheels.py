@@ -56,7 +56,7 @@ def find_headers(depends: Iterable[Depend], cache: Path) -> tuple[Headers, ...]:
         if package is None:
             have = ", ".join(sorted(toolchains().cutlass))
             hint = f"the native builder has torch, {have}; build with --builder nix for others"
-            raise MissingToolError(f"the native builder does not have the dependency {depend.value}", hint=hint)
+            raise MissingToolError(f"the native builder does not support the dependency {depend.value}", hint=hint)
         found.append(Headers(depend.value, package, cache / "headers" / package.replace("==", "-")))
     return tuple(found)
 

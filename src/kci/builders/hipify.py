@@ -23,7 +23,8 @@ from kci.builders.environment import Environment
 from kci.builders.paths import refused
 from kci.builders.process import run, shown
 from kci.builders.request import Log
-from kci.builders.units import CXX_ENDINGS, HEADER_ENDINGS, Language, Unit
+from kci.builders.units import Language, Unit
+from kci.config.source_kinds import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
 
 FOLDER = "hip"

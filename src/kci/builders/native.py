@@ -50,6 +50,7 @@ from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, shown, stream
+from kci.builders.read_files import Watch, read_by_compilers
 from kci.builders.request import Built, Log, Request
 from kci.builders.rocm import HOMES, find_rocm
 from kci.builders.toolchains import toolchains
@@ -58,10 +59,13 @@ from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
+from kci.plan.inputs import inputs_for
+from kci.plan.recorded import RecordedInputs
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 BUILDABLE = ("cpu", "cuda", "rocm")
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
+_TOOLS_FILE = "tools.txt"
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -171,6 +175,7 @@ def build(request: Request, log: Log) -> Built:
         KciError: as `plan`.
     """
     recipe = plan(request, log)
+    watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
     environment = ensure(recipe.chain.environment, log)
     _check_torch(request, environment)
     if recipe.chain.cuda is not None:
@@ -184,11 +189,22 @@ def build(request: Request, log: Log) -> Built:
         done = stream(recipe.ninja(), log, env=_compile_environment(recipe.chain))
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
+        inputs = _recorded(recipe, watch)
         write_package(request.output, recipe.package, {"_ops.py": generate.compiled_ops(request.kernel_id)})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(output=request.output, builder="native", archs=archs)
+    return Built(output=request.output, builder="native", archs=archs, inputs=inputs)
+
+
+def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
+    """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
+    chain, covered = recipe.chain, watch.covered
+    objects = [step.output for step in recipe.steps if step.depfile]
+    read = read_by_compilers(recipe.work, objects, chain, covered, watch.inputs)
+    if any(unit.language is Language.HIP for unit in recipe.sources.units):
+        read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
+    return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))
 
 
 def _check_kind(request: Request) -> None:
@@ -292,7 +308,7 @@ def _generated(chain: Toolchain) -> dict[str, str]:
     files = {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
-        "tools.txt": "\n".join(tools) + "\n",
+        _TOOLS_FILE: "\n".join(tools) + "\n",
     }
     if chain.glibc_compat:
         files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
@@ -341,7 +357,7 @@ def _hint(done: Finished) -> str:
     """What to do about a failure that a build on a bare machine is likely to meet."""
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
-            f"{missing[1]} belongs to a CUDA library that comes with a whole toolkit only: build in the leg's image "
+            f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
             "(--container auto), or move the kernel to the stable ABI"
         )
-    return "the command can be run again by hand in the work directory"
+    return "run the command again in the work directory to reproduce it"

@@ -35,8 +35,9 @@ def ninja_text(steps: Iterable[Step], default: str) -> str:
         "rule compile",
         "  command = $run",
         "  description = $what",
+        # Without `deps = gcc`, which takes the file away: it says afterwards what was read. Ninja's own list has paths
+        # that are shortened as if there were no links.
         "  depfile = $out.d",
-        "  deps = gcc",
         "rule make",
         "  command = $run",
         "  description = $what",

@@ -25,7 +25,7 @@ def build(request: Request, log: Log) -> Built:
     """
     if shutil.which("nix") is None:
         hint = "install nix, or use --builder native"
-        raise MissingToolError("nix is not on this machine", hint=hint)
+        raise MissingToolError("nix is not installed on this machine", hint=hint)
     if not (request.kernel_dir / "flake.nix").is_file():
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", hint="use --builder native")
     done = stream(command(request), log, cwd=request.kernel_dir)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from kci.builders.generate import noarch_ops
 from kci.builders.package import all_files, package_dir, write_package
 from kci.builders.paths import refused
+from kci.builders.read_files import Watch
 from kci.builders.request import Built, Log, Request
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.names import Kind
+from kci.plan.inputs import inputs_for
 
 
 def build(request: Request, log: Log) -> Built:
@@ -22,10 +24,11 @@ def build(request: Request, log: Log) -> Built:
     check(request)
     package = package_dir(request.kernel_dir, request.build)
     files = all_files(request.kernel_dir, package)
+    watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {len(files)} files of {package.name}")
-    return Built(output=request.output, builder="noarch", archs=request.variant.archs)
+    return Built(output=request.output, builder="noarch", archs=request.variant.archs, inputs=watch.copied())
 
 
 def check(request: Request) -> None:

@@ -11,11 +11,8 @@ from pathlib import Path
 from kci.builders.paths import escape, refused
 from kci.config.model import Build
 from kci.config.values import python_name
-
-BYTECODE = (".pyc", ".pyo")
-
-# These two are written by whoever seals the variant; a copy in the sources would be taken for the real one.
-_SEALED = ("metadata.json", "metadata.json.sigstore")
+from kci.files.walk import is_bytecode
+from kci.plan.inputs import SEALED, is_installed, package_path
 
 
 def package_dir(kernel_dir: Path, build: Build) -> Path:
@@ -25,8 +22,8 @@ def package_dir(kernel_dir: Path, build: Build) -> Path:
         FindingsError: it is missing, has no `__init__.py`, or holds an entry with its own name (docs/format.md#tree).
         UnsafeError: it is a link that leads out of the kernel's directory.
     """
+    relative = package_path(build)
     name = python_name(build.name)
-    relative = f"{'tvm-ffi-ext' if build.tvm_ffi is not None else 'torch-ext'}/{name}"
     package = kernel_dir / relative
     if not package.is_dir():
         raise refused("KCI504", f"the Python package {relative}/ does not exist", relative)
@@ -54,8 +51,9 @@ def all_files(kernel_dir: Path, package: Path) -> dict[str, Path]:
 
 def installed_files(kernel_dir: Path, package: Path, build: Build) -> dict[str, Path]:
     """What a compiled variant carries: `*.py`, and the data extensions of `pyext`; no `.pyi` (docs/format.md#tree)."""
-    endings = tuple(f".{ext}" for ext in ("py", *build.data_extensions))
-    return {name: real for name, real in all_files(kernel_dir, package).items() if name.endswith(endings)}
+    return {
+        name: real for name, real in all_files(kernel_dir, package).items() if is_installed(name, build, compiled=True)
+    }
 
 
 def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str, str]) -> None:
@@ -77,9 +75,7 @@ def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str,
 def _walk(directory: Path, package: Path, root: Path) -> Iterator[tuple[Path, Path]]:
     for path in sorted(directory.iterdir()):
         shown = path.relative_to(package.parent.parent).as_posix()
-        if path.name == "__pycache__" or path.name.endswith(BYTECODE):
-            continue
-        if directory == package and path.name in _SEALED:
+        if is_bytecode(path.name) or (directory == package and path.name in SEALED):
             continue
         if path.is_symlink():
             yield path, _linked_file(path, root, shown)

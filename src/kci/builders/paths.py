@@ -32,7 +32,7 @@ def inside(kernel_dir: Path, entry: str, what: str) -> Path:
     if pure.is_absolute() or windows.drive or windows.root:
         raise escape(f"{what} names the absolute path {entry!r}")
     if not entry or not is_plain(entry) or any(char in _UNQUOTABLE for char in entry):
-        raise refused("KCI506", f"{what} names the path {entry!r}, which a build file cannot carry")
+        raise refused("KCI506", f"{what} names the path {entry!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     real = (root / entry).resolve()
     if not real.is_relative_to(root):

@@ -9,6 +9,8 @@ import msgspec
 
 from kci.config.model import Build
 from kci.matrix.variants import Variant
+from kci.plan.inputs import KernelInputs
+from kci.plan.recorded import RecordedInputs
 
 Log = Callable[[str], None]
 """Takes one line of progress."""
@@ -32,6 +34,8 @@ class Request(msgspec.Struct, frozen=True):
     isolation: bool = True
     """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
     jobs: int | None = None
+    inputs: KernelInputs | None = None
+    """What the variant is made from, as the plan's fingerprint sees it; worked out anew if it is not given."""
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -44,3 +48,5 @@ class Built(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     sealed: bool = False
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
+    inputs: RecordedInputs | None = None
+    """What it was really made from; None where the builder cannot tell."""

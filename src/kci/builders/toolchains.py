@@ -20,6 +20,7 @@ class Toolchains(Dated, frozen=True):
     cutlass: dict[str, str]
     runtime: dict[str, tuple[str, ...]]
     tools: dict[str, str]
+    environment: dict[str, tuple[str, ...]]
 
     def torch_release(self, torch: str) -> str:
         """The exact torch release of a minor version: `2.13` is `2.13.0`."""

@@ -11,14 +11,11 @@ import msgspec
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
 from kci.config.model import Component, CudaComponent, RocmComponent
+from kci.config.source_kinds import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS
 from kci.config.values import Depend, Version
 from kci.errors import BuildFailedError
 from kci.matrix.archs import component_archs
-
-CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
-CUDA_ENDINGS = (".cu",)
-HIP_ENDINGS = (".cu", ".hip")
-HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+from kci.plan.inputs import active
 
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
@@ -87,7 +84,7 @@ def collect(request: Request, log: Log) -> Sources:
     """
     torch = request.build.torch
     assert torch is not None  # noqa: S101  - the native builder is asked for torch kernels only
-    components = dict(_active(request, log))
+    components = _active(request, log)
     if not components:
         hint = "lower the component's cuda-minver, or raise general.cuda.minver so that the variant is not planned"
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
@@ -103,14 +100,13 @@ def collect(request: Request, log: Log) -> Sources:
     )
 
 
-def _active(request: Request, log: Log) -> Iterator[tuple[str, Component]]:
-    compute = Version.parse(request.variant.compute) if request.variant.compute else None
+def _active(request: Request, log: Log) -> dict[str, Component]:
+    found = active(request.build, request.variant)
     for label, component in request.build.components(request.variant.backend).items():
-        minver = component.cuda_minver if isinstance(component, CudaComponent) else None
-        if minver is not None and compute is not None and compute < minver:
-            log(f"component {label} is left out: it needs CUDA {minver}, and this variant has {compute}")
-            continue
-        yield label, component
+        if label not in found and isinstance(component, CudaComponent):
+            needs, has = component.cuda_minver, request.variant.compute
+            log(f"component {label} is left out: it needs CUDA {needs}, and this variant has {has}")
+    return found
 
 
 def _origin(request: Request, label: str, component: Component) -> _Origin:
@@ -128,7 +124,7 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
     archs = component_archs(component, compute)
     if not archs:
         wanted = ", ".join(asked or ()) or "no archs"
-        raise refused("KCI508", f"kernel.{label} asks for {wanted}, and {toolkit} {compute} can build none of it")
+        raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
     return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
 
 
@@ -140,7 +136,7 @@ def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
 def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
-            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which a build file cannot carry")
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
     number = first
@@ -174,7 +170,7 @@ def _language(origin: _Origin, entry: str) -> Language | None:
         return Language.CXX
     if ending in _DEVICE_ENDINGS.get(origin.device, ()):
         return origin.device
-    where = "for a component of another backend" if ending in HIP_ENDINGS else "that kci has no compiler for"
+    where = "for a component of another backend" if ending in HIP_ENDINGS else "for which kci has no compiler"
     raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 
 

@@ -1,1 +1,1 @@
-"""What exists in the world, as dated data: toolchain rows, arch tables, runners, images."""
+"""Dated data about toolchains: rows, arch tables, runners, images, prices."""

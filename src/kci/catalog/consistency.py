@@ -50,7 +50,7 @@ def _twice(rows: Sequence[Row]) -> Iterator[Diagnostic]:
         earlier = first.setdefault(row.key, row)
         if earlier is not row and (earlier.place, row.place) not in said:
             said.add((earlier.place, row.place))
-            message = f"{_shown(row)} stands already in line {earlier.line()[1]}"
+            message = f"{_shown(row)} is already in line {earlier.line()[1]}"
             yield _at(row, "KCI121", message, "keep one of the two")
 
 
@@ -60,7 +60,7 @@ def toolkit_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
     for row in _once(catalog, lambda row: (row.backend, row.compute)):
         if row.backend is Backend.CUDA and row.compute and not known[0] <= row.compute <= _last_minor(known[-1]):
             hint = f"known are CUDA {known[0]} to {known[-1]}"
-            yield _at(row, "KCI122", f"kci has no facts about CUDA {row.compute}", hint)
+            yield _at(row, "KCI122", f"kci does not know CUDA {row.compute}", hint)
 
 
 def _last_minor(version: Version) -> Version:
@@ -76,7 +76,7 @@ def default_arch_not_buildable(catalog: Catalog) -> Iterator[Diagnostic]:
         bad = [arch for arch in arch_tables().cuda_default(row.compute) if not toolkits().builds(arch, row.compute)]
         if bad:
             message = f"CUDA {row.compute} cannot build {', '.join(bad)}, which is built by default"
-            yield _at(row, "KCI123", message, "take the row out, or correct the default archs")
+            yield _at(row, "KCI123", message, "remove the row, or correct the default archs")
 
 
 def row_without_runner(catalog: Catalog) -> Iterator[Diagnostic]:
@@ -112,12 +112,12 @@ def known_images() -> dict[str, tuple[str, ...]]:
     return {str(Backend.CUDA): table.cuda, str(Backend.ROCM): table.rocm}
 
 
-def beside_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
-    """KCI126: a neighbour that is no edition."""
-    for index, name in enumerate(catalog.beside):
+def neighbor_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
+    """KCI126: a neighbor that is not an edition."""
+    for index, name in enumerate(catalog.neighbors):
         if name not in editions():
             hint = f"the editions are {', '.join(editions())}"
-            yield _find(catalog.document, ("beside", index), "KCI126", f"there is no edition {name!r}", hint)
+            yield _find(catalog.document, ("neighbors", index), "KCI126", f"there is no edition {name!r}", hint)
 
 
 def rows_share_a_name(catalog: Catalog) -> Iterator[Diagnostic]:
@@ -130,7 +130,7 @@ def rows_share_a_name(catalog: Catalog) -> Iterator[Diagnostic]:
         earlier = first.setdefault((torch, row.backend, digits, row.system), row)
         if earlier.key != row.key and (earlier.place, row.place) not in said:
             said.add((earlier.place, row.place))
-            message = f"{_shown(row)} leads to the same variant name as {_shown(earlier)}, line {earlier.line()[1]}"
+            message = f"{_shown(row)} has the same variant name as {_shown(earlier)}, line {earlier.line()[1]}"
             yield _at(row, "KCI129", message, "keep the one that should be built")
 
 
@@ -140,7 +140,7 @@ RULES: tuple[Callable[[Catalog], Iterator[Diagnostic]], ...] = (
     default_arch_not_buildable,
     row_without_runner,
     row_without_image,
-    beside_unknown,
+    neighbor_unknown,
     rows_share_a_name,
 )
 
@@ -152,7 +152,7 @@ def overlay_without_effect(base: Catalog, overlay: Overlay) -> Iterator[Diagnost
     parts += [(change.where, (*change.place, "where")) for change in overlay.change]
     for where, place in parts:
         if not any(map(where.over(subjects), subjects)):
-            yield _find(overlay.document, place, "KCI127", f"no row matches `{where.text}`: this does nothing")
+            yield _find(overlay.document, place, "KCI127", f"no row matches `{where.text}`: it has no effect")
     for where, place in overlay.keep:
         if subjects and not any(map(where.over(subjects), subjects)):
             yield _find(overlay.document, place, "KCI127", f"no row matches `{where.text}`: nothing is left")

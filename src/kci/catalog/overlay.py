@@ -50,7 +50,7 @@ class Overlay(msgspec.Struct, frozen=True):
 
     document: Document
     place: KeyPath
-    """Where it stands in its file; empty for a file of its own."""
+    """Its place in the file; empty for a separate file."""
     edition: str | None
     replace: bool
     keep: tuple[tuple[Where, KeyPath], ...]
@@ -60,12 +60,12 @@ class Overlay(msgspec.Struct, frozen=True):
 
 
 def is_overlay(document: Document) -> bool:
-    """Whether a file of its own is an overlay rather than an edition."""
+    """Whether a catalog file is an overlay rather than an edition."""
     return bool({"edition", "replace", "keep", "drop", "change"} & document.data.keys())
 
 
 def read_overlay(document: Document) -> Overlay:
-    """Read an overlay that is a file of its own.
+    """Read an overlay that is a separate file.
 
     Raises:
         FindingsError: it is none (KCI120, KCI128); it carries what is wrong.
@@ -78,9 +78,9 @@ def interpret_overlay(document: Document, table: OverlayTable, place: KeyPath, e
     """Turn a table into an overlay.
 
     Args:
-        document: the file that the table stands in.
+        document: the file of the table.
         table: as read.
-        place: where it stands, for example `("overlay", 0)`; empty for a file of its own.
+        place: where it stands, for example `("overlay", 0)`; empty for a separate file.
         edition: the edition that it is about, where it names one.
 
     Raises:
@@ -173,7 +173,7 @@ def apply(catalog: Catalog, overlay: Overlay) -> Catalog:
 
 
 def changed(overlay: Overlay, rows: Sequence[Row]) -> list[Row]:
-    """The rows with each `[[change]]` applied, in order. A changed row stands where the change does."""
+    """The rows with each `[[change]]` applied, in order. A changed row gets the place of its change."""
     found = list(rows)
     for change in overlay.change:
         test = change.where.over([subject(row) for row in rows])

@@ -1,4 +1,4 @@
-"""Editions of the catalog: which torch, compute version and system combinations exist, and since when we know.
+"""Editions of the catalog: which torch, compute version and system combinations exist, with date and source.
 
 An edition is a TOML file in `data/editions/`, or one that a user names with `--catalog`. `kci.catalog.overlay` changes
 an edition for a repository or a kernel.
@@ -38,19 +38,19 @@ class Row(msgspec.Struct, frozen=True):
     bundled: bool
     tvm_ffi: Version | None
     edition: str
-    """The name of the edition or overlay that it stands in."""
+    """The name of the edition or overlay that it is in."""
     place: KeyPath
-    """Where it stands there."""
+    """Its place there."""
     document: Document
-    """The file that it stands in."""
+    """The file that it is in."""
 
     @property
     def key(self) -> tuple[Version, str, Version | None, str]:
-        """What makes it this toolchain, whatever edition it stands in."""
+        """What makes it this toolchain, whatever edition it is in."""
         return (self.torch, self.backend, self.compute, self.system)
 
     def line(self) -> tuple[str, int]:
-        """File and line where it stands."""
+        """File and line."""
         span = self.document.key_span(self.place)
         return self.document.path, span.line if span else 0
 
@@ -76,7 +76,8 @@ class Catalog(msgspec.Struct, frozen=True):
     as_of: str
     source: str
     rows: tuple[Row, ...]
-    beside: tuple[str, ...]
+    neighbors: tuple[str, ...]
+    """Editions from which the compat tier takes rows outside of the supported torch range."""
     document: Document
     """The edition's file."""
     overlays: tuple[Overlay, ...] = ()
@@ -95,7 +96,7 @@ def load_catalog(name: str | None = None) -> Catalog:
 
     Raises:
         UsageError: there is no such edition.
-        FindingsError: the file is no catalog.
+        FindingsError: the file is not a catalog.
     """
     if name is None or name in editions():
         return _shipped(name or DEFAULT_EDITION)
@@ -122,7 +123,7 @@ class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_f
     as_of: str
     source: str
     row: tuple[RowTable, ...]
-    beside: tuple[str, ...] = ()
+    neighbors: tuple[str, ...] = ()
 
 
 def interpret_edition(document: Document) -> Catalog:
@@ -142,7 +143,7 @@ def interpret_edition(document: Document) -> Catalog:
         message = f"`as-of` must be a date, not {table.as_of!r}"
         raise refuse(finding("KCI120", message, hint="such as 2026-08-20", path=document.path, span=span)) from None
     rows = expand(document, table.row, (), table.name)
-    return Catalog(table.name, table.as_of, table.source, rows, table.beside, document)
+    return Catalog(table.name, table.as_of, table.source, rows, table.neighbors, document)
 
 
 _Table = TypeVar("_Table", bound=msgspec.Struct)
@@ -156,7 +157,7 @@ def convert_table(document: Document, data: dict[str, Any], schema: type[_Table]
         document: the file, for places.
         data: the table.
         schema: the struct that it should be.
-        place: where in the file it stands.
+        place: where in the file it is.
 
     Raises:
         FindingsError: it is not (KCI120); it carries everything that is wrong.
@@ -176,9 +177,9 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
     """One row for each compute version and system of each `[[row]]`.
 
     Args:
-        document: the file that the tables stand in.
+        document: the file of the tables.
         tables: as read.
-        place: where the array `row` stands, without its own name.
+        place: the place of the array `row`, without its name.
         edition: the name to give to the rows.
 
     Raises:
@@ -195,7 +196,7 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
             if system not in SYSTEMS:
                 span = document.value_span((*at, "systems", position))
                 hint = f"one of: {', '.join(SYSTEMS)}"
-                raise refuse(finding("KCI120", f"{system!r} is no system", hint=hint, path=document.path, span=span))
+                raise refuse(finding("KCI120", f"{system!r} is not a system", hint=hint, path=document.path, span=span))
         for compute in entry.compute or (None,):
             for system in entry.systems:
                 rows.append(
@@ -210,14 +211,14 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
 _VERSIONED = (Backend.CUDA, Backend.ROCM, Backend.XPU, Backend.CANN)
 
 
-def beside(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
-    """The rows beside a catalog's supported window, which the compat tier builds; and those that its overlays remove.
+def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
+    """The rows outside a catalog's supported range, which the compat tier builds; and those that its overlays remove.
 
-    They are the catalog's own rows that are not bundled, and from each neighbouring edition the rows of the torch
-    release nearest to the window that the window does not have, and of any torch in the window with a compute version
-    that it does not have. What the overlays narrow the catalog by holds for the neighbours too.
+    They are the catalog's rows that are not bundled, and rows of its neighbor editions: those of the next older and the
+    next newer torch, and those of a supported torch with a compute version that the catalog does not have for it. The
+    overlays narrow these rows too.
     """
-    rows = list(_beside(catalog))
+    rows = list(_outside_range(catalog))
     if not catalog.overlays:
         return rows, []
     from kci.catalog.overlay import narrowed  # noqa: PLC0415  - most runs have none
@@ -232,19 +233,19 @@ def beside(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
     return rows, gone
 
 
-def _beside(catalog: Catalog) -> Iterator[Row]:
+def _outside_range(catalog: Catalog) -> Iterator[Row]:
     seen = {row.key for row in catalog.rows if row.bundled}
-    window = sorted({row.torch for row in catalog.rows if row.bundled})
+    supported = sorted({row.torch for row in catalog.rows if row.bundled})
     for row in catalog.rows:
         if row.key not in seen:
             seen.add(row.key)
             yield row
-    for name in catalog.beside:
-        neighbour = load_catalog(name)
-        torches = sorted({row.torch for row in neighbour.rows})
-        below = [torch for torch in torches if window and torch < window[0]][-1:]
-        above = [torch for torch in torches if window and torch > window[-1]][:1]
-        for row in neighbour.rows:
-            if row.key not in seen and row.torch in (*below, *above, *window):
+    for name in catalog.neighbors:
+        neighbor = load_catalog(name)
+        torches = sorted({row.torch for row in neighbor.rows})
+        below = [torch for torch in torches if supported and torch < supported[0]][-1:]
+        above = [torch for torch in torches if supported and torch > supported[-1]][:1]
+        for row in neighbor.rows:
+            if row.key not in seen and row.torch in (*below, *above, *supported):
                 seen.add(row.key)
                 yield row

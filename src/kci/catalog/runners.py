@@ -1,4 +1,4 @@
-"""Runners, images and limits: what kci knows of itself (hosted runners, public images), and room for what users add."""
+"""Runners, images and limits: kci's defaults (hosted runners, public images), and what users add."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Runners(msgspec.Struct, frozen=True):
     limits: tuple[LegLimit, ...] = ()
 
     def machine(self, backend: str, system: str) -> Runner | None:
-        """The runner on which a backend (or `noarch`) is built for a system; None where nobody offers one."""
+        """The runner on which a backend (or `noarch`) is built for a system; None where there is none."""
         return self.own.get((backend, system)) or self.runner.get(system)
 
     def limit(self, kernel: str, backend: str) -> LegLimit:

@@ -55,14 +55,14 @@ class Toolkits(Dated, frozen=True):
         return [entry.version for entry in self.toolkit if _builds(entry, capability)][-1]
 
     def new_name(self, capability: str, version: Version) -> str:
-        """What a capability is called at a toolkit that renamed it, else nothing; a suffix is carried over."""
+        """What a capability is called at a toolkit that renamed it, else nothing; a suffix is kept."""
         for entry in self.renamed:
             if capability.startswith(entry.old) and entry.since <= version:
                 return entry.new + capability[len(entry.old) :]
         return ""
 
     def old_name(self, capability: str) -> str:
-        """What a capability was called before it was renamed, else nothing; a suffix is carried over."""
+        """What a capability was called before it was renamed, else nothing; a suffix is kept."""
         for entry in self.renamed:
             if capability.startswith(entry.new):
                 return entry.old + capability[len(entry.new) :]

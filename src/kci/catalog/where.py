@@ -122,7 +122,7 @@ class _Parser:
         if self.kind != "op" or operator == "=":
             raise self.error(f"expected an operator after `{field}`, got {self.shown}", "one of: == != < <= > >= ~")
         if field not in VERSIONS and operator not in ("==", "!=", "~"):
-            raise self.error(f"`{field}` has no order, so `{operator}` means nothing", "use == != or ~")
+            raise self.error(f"`{field}` has no order, so `{operator}` cannot be used", "use == != or ~")
         self.advance()
         if self.kind != "word" or self.got in ("and", "or", "not"):
             raise self.error(f"expected a value after `{operator}`, got {self.shown}")
@@ -136,7 +136,7 @@ class _Parser:
             return comparisons.glob(field, value)
         if field not in VERSIONS:
             if self.fields[field] and value not in self.fields[field]:
-                raise self.error(f"{value!r} is no {field}", _near(value, self.fields[field]))
+                raise self.error(f"{value!r} is not a {field}", _near(value, self.fields[field]))
             return comparisons.equal(field, value, operator == "==")
         if value in ("newest", "oldest"):
             return comparisons.extreme(field, operator, value)

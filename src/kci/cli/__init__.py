@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -33,9 +35,13 @@ COMMANDS = {
     "verify": "a tree, variant or kernel against the requirements",
     "compat": "expected against published variants",
     "catalog": "the toolchain data",
-    "explain": "what a rule means and how to mend it",
+    "explain": "what a rule means and how to fix it",
 }
 """Every command, in the order of the help page, with its one line there."""
+
+
+class _ReaderGoneError(Exception):
+    """Whoever read the answer has closed the pipe."""
 
 
 class Options:
@@ -87,6 +93,13 @@ class _Commands(click.Group):
         command: click.Command = importlib.import_module(f"kci.cli.{cmd_name}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command; a reader that has gone (`kci explain | head`) is no failure, as click would have it."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _ReaderGoneError from None
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
             return super().resolve_command(ctx, args)
@@ -109,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that interface and error say."""
     from click.exceptions import Exit
 
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminated)
     try:
         result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
         sys.stdout.flush()
@@ -126,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         code = 130
-    except BrokenPipeError:  # `kci matrix | head`
+    except (BrokenPipeError, _ReaderGoneError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:  # a full disk, a directory that cannot be written
@@ -134,6 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         click.echo(f"error: {where}{error.strerror or error}", err=True)
         code = 1
     sys.exit(code)
+
+
+def _terminated(_number: int, _frame: object) -> NoReturn:
+    """End as an interrupted command does: what is half made is removed, what stood before stays."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the cleaning up
+    raise KeyboardInterrupt
 
 
 def run() -> NoReturn:

@@ -7,14 +7,21 @@ from collections.abc import Sequence
 import click
 
 from kci.cli._output import markdown_table, print_diagnostics, to_json
-from kci.diagnostics import Diagnostic, Severity, render_github
+from kci.config.suppression import SuppressedFinding
+from kci.diagnostics import Diagnostic, Severity, printable, render_github
 from kci.version import __version__
 
 FORMATS = ("text", "json", "github", "sarif", "markdown")
 
 
 def show_findings(
-    found: Sequence[Diagnostic], output: str, *, quiet: bool = False, verbose: bool = False, what: str = ""
+    found: Sequence[Diagnostic],
+    output: str,
+    *,
+    quiet: bool = False,
+    verbose: bool = False,
+    what: str = "",
+    suppressed: Sequence[SuppressedFinding] = (),
 ) -> int:
     """Print diagnostics and give the exit code: 1 if one of them is an error.
 
@@ -27,13 +34,15 @@ def show_findings(
         quiet: show errors only, in text form.
         verbose: show notes of severity info too, in text form; they are always counted.
         what: what was looked at, for the summary.
+        suppressed: is counted, and shown with its reasons with -v and in JSON and Markdown.
     """
     counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
     said = ", ".join(f"{count} {severity}{'' if count == 1 else 's'}" for severity, count in counts.items())
-    summary = f"{what}: {said}"
+    summary = f"{what}: {said}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
     match output:
         case "json":
-            click.echo(to_json({"schema": 1, "diagnostics": found}))
+            extra = {"suppressed": suppressed} if suppressed else {}
+            click.echo(to_json({"schema": 1, "diagnostics": found} | extra))
         case "sarif":
             from pathlib import Path
 
@@ -44,10 +53,13 @@ def show_findings(
         case "github":
             click.echo("".join(render_github(item) + "\n" for item in found), nl=False)
         case "markdown":
-            click.echo(markdown(found, summary))
+            click.echo(markdown(found, summary) + _suppressed_markdown(suppressed), nl=not suppressed)
         case _:
             shown = found if verbose else [item for item in found if item.severity is not Severity.INFO]
             print_diagnostics(shown, quiet=quiet)
+            for item in suppressed if verbose else ():
+                one = item.diagnostic
+                click.echo(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}", err=True)
             click.echo(summary + (" (-v shows them)" if len(shown) < len(found) else ""))
     if output in ("json", "sarif", "github") and not quiet:
         click.echo(summary, err=True)
@@ -63,6 +75,15 @@ def markdown(found: Sequence[Diagnostic], summary: str) -> str:
         for item in found
     ]
     return f"{summary}\n\n{markdown_table(('', 'rule', 'where', 'finding'), rows)}\n"
+
+
+def _suppressed_markdown(suppressed: Sequence[SuppressedFinding]) -> str:
+    if not suppressed:
+        return ""
+    rows = [
+        (item.diagnostic.rule, f"`{_printable(item.diagnostic.place)}`", _printable(item.reason)) for item in suppressed
+    ]
+    return f"\n{markdown_table(('suppressed', 'where', 'because'), rows)}\n"
 
 
 def _printable(text: str) -> str:

@@ -52,7 +52,7 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False,
     for diagnostic in diagnostics:
         if quiet and diagnostic.severity is not Severity.ERROR:
             continue
-        text = render_text(diagnostic, source_line(diagnostic, lines))
+        text = render_text(diagnostic, lambda path, line: source_line(path, line, lines))
         mark = f"{diagnostic.severity.value}[{diagnostic.rule}]"
         styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
         click.echo(text.replace(mark, styled, 1), err=True)
@@ -79,17 +79,15 @@ def print_grouped(diagnostics: Sequence[Diagnostic], *, quiet: bool = False) -> 
         print_diagnostics([replace(first, message=message, hint=hint)], quiet=quiet)
 
 
-def source_line(diagnostic: Diagnostic, cache: dict[str, list[str]]) -> str | None:
-    """The line of the file that a diagnostic is about, where the file can be read."""
-    if not diagnostic.path or not diagnostic.line:
-        return None
-    if diagnostic.path not in cache:
+def source_line(path: str, line: int, cache: dict[str, list[str]]) -> str | None:
+    """A line of a file, where the file can be read; files that were read are kept in the cache."""
+    if path not in cache:
         try:
-            cache[diagnostic.path] = Path(diagnostic.path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
+            cache[path] = Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
         except OSError:
-            cache[diagnostic.path] = []
-    lines = cache[diagnostic.path]
-    return lines[diagnostic.line - 1].rstrip("\r") if diagnostic.line <= len(lines) else None
+            cache[path] = []
+    lines = cache[path]
+    return lines[line - 1].rstrip("\r") if line <= len(lines) else None
 
 
 def to_json(answer: Any) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from kci.diagnostics import Diagnostic, Rule, Severity, rules
+from kci.diagnostics import Diagnostic, Related, Rule, Severity, rules
 
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -87,10 +87,18 @@ def _result(diagnostic: Diagnostic, index: int, base: Path, seen: Counter[str]) 
     if not uri.startswith("file:"):
         place["artifactLocation"]["uriBaseId"] = "%SRCROOT%"
     result["locations"] = [{"physicalLocation": place}]
+    if diagnostic.related:
+        result["relatedLocations"] = [
+            {
+                "message": {"text": item.message},
+                "physicalLocation": {"artifactLocation": {"uri": _uri(item.path, base)}, "region": _region(item)},
+            }
+            for item in diagnostic.related
+        ]
     return result
 
 
-def _region(diagnostic: Diagnostic) -> dict[str, int]:
+def _region(diagnostic: Diagnostic | Related) -> dict[str, int]:
     """Where in the file; code scanning wants a line, so what is about a whole file stands at its first."""
     region = {"startLine": diagnostic.line or 1}
     if diagnostic.column:

@@ -10,7 +10,7 @@ from kci.builders.cache import default_cache
 from kci.cli import Command, Options
 from kci.cli._output import progress_log
 from kci.cli._workspace import CATALOG, opened
-from kci.run.build_leg import LegRequest, artifact_place, attempt_of_run, build_leg, leg_commands
+from kci.run.build_leg import LegRequest, artifact_place, build_leg, ci_run, leg_commands
 from kci.run.one_variant import BuildOptions
 from kci.tree.leg_record import artifact_name
 
@@ -32,7 +32,7 @@ from kci.tree.leg_record import artifact_name
 @CATALOG
 @click.option("--unique-id", help="In place of the id derived from the sources.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
-@click.option("--jobs", type=click.IntRange(1), help="Compilers that may run side by side.")
+@click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj
@@ -56,13 +56,15 @@ def command(
     workspace = opened(options, [kernel], catalog)
     read = workspace.only_kernel()
     variants = [workspace.variant(name, tier=tier) for name in dict.fromkeys(names)]
+    run = ci_run()
     how = BuildOptions(
         cache=cache or default_cache(),
         builder=builder,
         isolation=not no_isolation,
         jobs=jobs,
         unique_id=unique_id,
-        attempt=attempt_of_run(),
+        attempt=run.attempt or 1,
+        run=run.id,
     )
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     for variant in variants:

@@ -24,7 +24,7 @@ from kci.workspace.check import check_kernels
 def command(options: Options, /, kernels: tuple[str, ...], output: str, catalog: str | None) -> int:
     """Check the build.toml of each KERNEL, the sources that it names, and kci.toml. Exit 1 if there is an error.
 
-    A finding is silenced by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
+    A finding is suppressed by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
     `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
     """
     checked = check_kernels(kernels, catalog)

@@ -1,4 +1,4 @@
-"""`kci explain`: what a rule means, why it is there, how to mend it."""
+"""`kci explain`: what a rule means, why it is there, how to fix it."""
 
 from __future__ import annotations
 

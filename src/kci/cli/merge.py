@@ -8,10 +8,14 @@ import click
 import msgspec
 
 from kci.cli import Command, Options
+from kci.cli._output import print_diagnostics
+from kci.diagnostics import Diagnostic
+from kci.tree.binding import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import read_plan
 from kci.tree.record_durations import record
+from kci.verify.elf import symbol_names
 
 
 @click.command("merge", cls=Command)
@@ -26,6 +30,20 @@ from kci.tree.record_durations import record
     help="Also record what the builds took, for later plans.",
 )
 @click.option("--kernel", help="Merge this kernel only.")
+@click.option(
+    "--run",
+    "run_id",
+    default="",
+    envvar="GITHUB_RUN_ID",
+    metavar="ID",
+    help="Refuse artifacts that were built in another CI run.  [env: GITHUB_RUN_ID]",
+)
+@click.option(
+    "--run-attempt",
+    type=click.IntRange(min=1),
+    envvar="GITHUB_RUN_ATTEMPT",
+    help="Refuse artifacts of a later attempt than this.  [env: GITHUB_RUN_ATTEMPT]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 @click.pass_obj
 def command(
@@ -38,6 +56,8 @@ def command(
     allow_partial: bool,
     durations: Path | None,
     kernel: str | None,
+    run_id: str,
+    run_attempt: int | None,
     as_json: bool,
 ) -> None:
     """Merge artifacts, folders of artifacts and variant directories to one tree per kernel.
@@ -45,7 +65,19 @@ def command(
     One kernel: DIR is its tree. Several: DIR/<kernel> is each one's. Exit 1 if a planned variant is missing.
     """
     planned = read_plan(plan_file) if plan_file else None
-    manifests = merge(artifacts, into, planned, allow_partial=allow_partial, kernel=kernel)
+    warnings: list[Diagnostic] = []
+    manifests = merge(
+        artifacts,
+        into,
+        planned,
+        allow_partial=allow_partial,
+        kernel=kernel,
+        run=CiRun(run_id, run_attempt),
+        log=lambda line: click.echo(line, err=True),
+        report=warnings.append,
+        symbols_of=symbol_names,
+    )
+    print_diagnostics(warnings, quiet=options.quiet)
     if durations is not None:
         record(durations, artifacts)
     if as_json:

@@ -9,7 +9,7 @@ import click
 from kci.cli import Command, Options
 from kci.matrix.names import this_system
 from kci.tree.archive import SUFFIXES
-from kci.tree.leg_record import artifact_name, leg_for
+from kci.tree.leg_record import MAX_ATTEMPT, artifact_name, leg_for
 from kci.tree.metadata import FILE_NAME, read_metadata, seal
 from kci.tree.pack import pack
 
@@ -23,11 +23,12 @@ from kci.tree.pack import pack
 @click.option("--system", help="Where it was built, for a noarch variant.  [default: this machine]")
 @click.option(
     "--attempt",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MAX_ATTEMPT),
     default=1,
     envvar="GITHUB_RUN_ATTEMPT",
     help="Of two artifacts for one variant, the higher attempt wins.  [env: GITHUB_RUN_ATTEMPT]",
 )
+@click.option("--run", default="", envvar="GITHUB_RUN_ID", help="The CI run that built it.  [env: GITHUB_RUN_ID]")
 @click.pass_obj
 def command(
     options: Options,
@@ -40,11 +41,12 @@ def command(
     builder: str,
     system: str | None,
     attempt: int,
+    run: str,
 ) -> None:
     """Make the artifact of VARIANT_DIR, a built variant directory. Prints the artifact's path."""
     if reseal:
         seal(variant_dir, read_metadata(variant_dir / FILE_NAME))
-    leg = leg_for(variant_dir, system=system or this_system(), builder=builder, attempt=attempt)
+    leg = leg_for(variant_dir, system=system or this_system(), builder=builder, attempt=attempt, run=run)
     target = output or Path()
     if not target.name.endswith(SUFFIXES):
         target /= artifact_name(leg.kernel, leg.variant, zstd=zstd)

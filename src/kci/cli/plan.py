@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from kci.builders.cache import default_cache
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
@@ -17,6 +18,7 @@ from kci.errors import UsageError
 from kci.plan.affected import Touch
 from kci.plan.budget import Estimate, money
 from kci.plan.plan import Leg, Plan
+from kci.tree.published_tree import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
 
@@ -72,11 +74,14 @@ def command(
     """
     if shard is not None and output != "github":
         raise UsageError("--shard is about --format github", hint="--format json has every leg with its shard")
+    known, problems = read_published(published)
+    print_diagnostics(problems, quiet=options.quiet)
     request = PlanRequest(
         choice=take_choice(selection),
         affected=affected,
-        published=published,
-        fingerprints=fingerprints,
+        published=known,
+        fingerprints=fingerprints or bool(published),
+        digests=default_cache() / "inputs",
         grouping=Grouping(group) if group else None,
         shards=shards,
         container=container == "auto",
@@ -138,6 +143,6 @@ def _summary(plan: Plan, made: Estimate) -> str:
     matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
     free = f", {made.unpriced} legs without a known price" if made.unpriced else ""
     return (
-        f"{made.legs} legs{matrices}, about {made.minutes} machine minutes; {money(made.costs)} at the prices of "
-        f"{made.prices_as_of}{free}; {made.wall_minutes} minutes on the clock in {made.waves} waves"
+        f"{made.legs} legs{matrices}, about {made.minutes} runner minutes; {money(made.costs)} at the prices of "
+        f"{made.prices_as_of}{free}; {made.wall_minutes} wall-clock minutes in {made.waves} waves"
     )

@@ -6,7 +6,7 @@ import click
 
 from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
-from kci.verify import verify
+from kci.verify import verify_with_suppressions
 
 
 @click.command("verify", cls=Command)
@@ -19,5 +19,12 @@ def command(
     options: Options, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
-    found = [item for path in paths for item in verify(path, select, ignore)]
-    return show_findings(found, output, quiet=options.quiet, verbose=options.verbose, what=f"{len(paths)} verified")
+    verified = [verify_with_suppressions(path, select, ignore) for path in paths]
+    return show_findings(
+        [item for one in verified for item in one.diagnostics],
+        output,
+        quiet=options.quiet,
+        verbose=options.verbose,
+        what=f"{len(paths)} verified",
+        suppressed=[item for one in verified for item in one.suppressed],
+    )

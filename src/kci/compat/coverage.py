@@ -6,9 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from kci.errors import UsageError
+from kci.errors import KciError, UsageError
 from kci.matrix.names import parse_variant_name
 from kci.matrix.variants import KernelMatrix
+from kci.tree.leg_record import read_sealed
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -19,7 +20,7 @@ class Coverage(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
     """In the matrix, and not in the tree: users with that toolchain find nothing to load."""
     other: tuple[str, ...]
-    """In the tree, and not in the matrix: left from an older window, and harmless to a loader."""
+    """In the tree, and not in the matrix: left from an older supported range, and harmless to a loader."""
 
 
 def coverage(kernel: KernelMatrix, tree: Path) -> Coverage:
@@ -34,7 +35,7 @@ def coverage(kernel: KernelMatrix, tree: Path) -> Coverage:
     """
     if not tree.is_dir():
         raise UsageError(f"{tree}: there is no such directory", hint="name a merged tree")
-    present = variants_in(tree) or variants_in(tree / "build")
+    present = variants_in(tree, kernel) or variants_in(tree / "build", kernel)
     expected = {variant.name for variant in kernel.variants}
     return Coverage(
         kernel.name,
@@ -44,16 +45,22 @@ def coverage(kernel: KernelMatrix, tree: Path) -> Coverage:
     )
 
 
-def variants_in(tree: Path) -> set[str]:
-    """The variant directories that a loader would consider: parseable names with a metadata.json."""
+def variants_in(tree: Path, kernel: KernelMatrix) -> set[str]:
+    """The variants of a kernel that a loader can use: whole, sealed, of this name and version, and no links."""
     if not tree.is_dir():
         return set()
-    return {entry.name for entry in tree.iterdir() if _is_variant(entry)}
+    return {entry.name for entry in tree.iterdir() if _is_whole(entry, kernel)}
 
 
-def _is_variant(directory: Path) -> bool:
+def _is_whole(directory: Path, kernel: KernelMatrix) -> bool:
     try:
         parse_variant_name(directory.name)
     except ValueError:
         return False
-    return (directory / "metadata.json").is_file()
+    if directory.is_symlink() or not directory.is_dir():
+        return False
+    try:
+        metadata = read_sealed(directory).metadata
+    except KciError:
+        return False
+    return (metadata.name, metadata.version) == (kernel.name, kernel.version)

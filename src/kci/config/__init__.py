@@ -1,1 +1,1 @@
-"""build.toml to `Build`: the schema, the editions, reading with places, discovery of kernels."""
+"""build.toml to `Build`: the schema, the editions, reading with source positions, discovery of kernels."""

@@ -31,7 +31,7 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
     git-ignored directories and whatever lies inside a kernel.
 
     Raises:
-        UsageError: an argument is no directory, or nothing was found.
+        UsageError: an argument is not a directory, or nothing was found.
     """
     found: dict[str, None] = {}
     for argument in arguments or (".",):
@@ -93,9 +93,7 @@ def _search(top: Path) -> Iterator[str]:
     listed = _git_listed(top)
     files = listed if listed is not None else _walked(top)
     for file in files:
-        directory = os.path.normpath(os.path.join(top, os.path.dirname(file)))  # noqa: PTH118, PTH120
-        if not any(part.startswith(".") for part in Path(file).parts[:-1]):
-            yield directory
+        yield os.path.normpath(os.path.join(top, os.path.dirname(file)))  # noqa: PTH118, PTH120
 
 
 def _git_listed(top: Path) -> list[str] | None:
@@ -109,7 +107,12 @@ def _git_listed(top: Path) -> list[str] | None:
         listed = None
     if listed is None:
         return None
-    return [name for name in os.fsdecode(listed).split("\0") if name and (top / name).is_file()]
+    names = filter(None, os.fsdecode(listed).split("\0"))
+    return [name for name in names if not _in_hidden(name) and (top / name).is_file()]
+
+
+def _in_hidden(file: str) -> bool:
+    return any(part.startswith(".") for part in Path(file).parts[:-1])
 
 
 def _walked(top: Path) -> Iterator[str]:

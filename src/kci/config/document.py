@@ -48,15 +48,15 @@ class Document:
         self._places: _Places | None = None
 
     def key_span(self, key_path: KeyPath) -> Span | None:
-        """Where the last key of a path stands, or of its nearest parent that stands anywhere."""
+        """The position of the last key of a path, or of its nearest parent that is in the file."""
         return self._nearest(key_path, 0)
 
     def value_span(self, key_path: KeyPath) -> Span | None:
-        """Where the value at a path stands, or its nearest parent's key."""
+        """The position of the value at a path, or of its nearest parent's key."""
         return self._nearest(key_path, 1)
 
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
-        """Where exactly the key and the value of a path stand, or None if the syntax tree does not have it."""
+        """The exact positions of the key and the value of a path, or None if the syntax tree does not have it."""
         if self._places is None:
             self._places = _index(self.text)
         return self._places.get(key_path)
@@ -112,7 +112,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     if len(raw) > MAX_BYTES:
         message = f"the file is larger than {MAX_BYTES // 1024} KiB"
         raise refuse(
-            finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not hold them")
+            finding("KCI002", message, path=shown_as, hint="a build.toml lists sources; it does not contain them")
         )
     try:
         text = raw.removeprefix(BOM).decode("utf-8")
@@ -126,7 +126,9 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     except RecursionError:
         raise refuse(finding("KCI004", "values are nested too deeply", path=shown_as)) from None
     except ValueError as error:  # TOMLDecodeError, and int() on a number of thousands of digits
-        raise refuse(_syntax_error(text, str(error), shown_as)) from None
+        from kci.config.syntax import syntax_error  # noqa: PLC0415  - only for files that failed
+
+        raise refuse(syntax_error(text, str(error), shown_as)) from None
 
 
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"]*+"|'[^']*+')"""
@@ -164,19 +166,6 @@ def refuse(*diagnostics: Diagnostic) -> FindingsError:
     return FindingsError(f"{first.path or 'input'}: {first.message}{more}", diagnostics=diagnostics)
 
 
-_AT = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
-
-
-def _syntax_error(text: str, message: str, shown_as: str) -> Diagnostic:
-    span = None
-    if found := _AT.search(message):
-        message = message[: found.start()]
-        span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1) if found[1] else _span_at(text)
-    elif "digits" in message:
-        message = "a number has too many digits"
-    return finding("KCI004", f"not valid TOML: {message[:200]}", path=shown_as, span=span)
-
-
 def _span_at(before: str) -> Span:
     """The place just after some text."""
     line = before.count("\n") + 1
@@ -188,7 +177,7 @@ def _span_at(before: str) -> Span:
 
 
 def _index(text: str) -> _Places:
-    """For every key path of a valid TOML text, where its key and where its value stand.
+    """For every key path of a valid TOML text, the positions of its key and its value.
 
     A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
     header have the place where they are first written.
@@ -204,7 +193,7 @@ def _index(text: str) -> _Places:
 
 
 class _Places:
-    """Walks a syntax tree once and notes where each key path stands; elements of an array when one is asked for."""
+    """Walks a syntax tree once and notes the position of each key path; elements of an array when one is asked for."""
 
     def __init__(self, raw: bytes) -> None:
         self.lines = raw.split(b"\n")
@@ -214,7 +203,7 @@ class _Places:
         self.arrays: dict[KeyPath, Node] = {}  # whose elements have no place yet; a list of sources has thousands
 
     def get(self, path: KeyPath) -> tuple[Span, Span] | None:
-        """Where the key and the value of a path stand."""
+        """The positions of the key and the value of a path."""
         for length in range(1, len(path)):
             if path[:length] in self.arrays:
                 self.expand(path[:length])

@@ -43,7 +43,7 @@ def newer_key_problems(document: Document) -> list[Diagnostic]:
 
 
 def version_3_as_5(data: dict[str, Any]) -> dict[str, Any] | None:
-    """The edition 5 form of a version 3 file, or None if the data is no valid version 3.
+    """The edition 5 form of a version 3 file, or None if the data is not a valid version 3.
 
     The reference takes a malformed `[torch]` here for no framework at all and would turn the kernel into one of Python
     only; kci does not follow it there and reports what is wrong with the table.
@@ -68,10 +68,10 @@ def convert_or_none(data: dict[str, Any]) -> Build | None:
 
 
 def older_version(data: dict[str, Any]) -> int | None:
-    """1, 2 or 3 for data that is no valid edition 4 and has the shape of that older format, or None.
+    """1, 2 or 3 for data that is not a valid edition 4 and has the shape of that older format, or None.
 
     Versions 1 and 2 had no `general.backends`. Version 1 is told by `language` in components or `torch.universal`,
-    version 2 by `general.universal` or the CUDA bounds beside the name.
+    version 2 by `general.universal` or the CUDA bounds next to the name.
     """
     if version_3_as_5(data) is not None:
         return 3

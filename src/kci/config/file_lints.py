@@ -1,7 +1,7 @@
 """Lints that need nothing but the text of a build.toml: what is valid and still wrong, or not what the author thinks.
 
 One function per rule, each a generator of diagnostics; `FILE_LINTS` is the registry. Lints of the files that a
-build.toml names are in `sources`, those that need the catalog in `kci.matrix.kernel_lints`.
+build.toml names are in `source_lints`, those that need the catalog in `kci.matrix.kernel_lints`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
             continue
         hint = f'add a component with `backend = "{backend}"`, or remove it from `backends`'
         if backend in WITHOUT_COMPONENTS:
-            hint = f"no component can be for {backend}; only a [torch-noarch] kernel can declare it"
-        message = f"{backend} is declared, but no component is for it: the reference builder fails on such a backend"
+            hint = f"{backend} cannot have components; only a [torch-noarch] kernel can declare it"
+        message = f"{backend} is declared and has no component: the reference builder fails on such a backend"
         yield at_value(kernel, ("general", "backends", index), "KCI130", message, hint)
 
 
@@ -137,7 +137,7 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
             ids.append(((*prefix, "kernel-depends", index, "repo-id"), dependency.repo_id))
     for path, repo_id in ids:
         if problem := repo_id_problem(repo_id):
-            yield at_value(kernel, path, "KCI140", f"{repo_id[:100]!r} is no repository id: {problem}", "owner/name")
+            yield at_value(kernel, path, "KCI140", f"{repo_id[:100]!r} is not a repository id: {problem}", "owner/name")
 
 
 def repo_id_problem(repo_id: str) -> str:
@@ -157,13 +157,13 @@ def repo_id_problem(repo_id: str) -> str:
 
 
 def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI141: a licence that neither SPDX nor the Hub knows. Upper and lower case do not count."""
+    """KCI141: a license that neither SPDX nor the Hub knows. Case is ignored."""
     text = kernel.build.general.license
     if text.lower() in _hub_licenses() or _is_spdx(text):
         return
     known = ["apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "mit", "mpl-2.0", *sorted(_hub_licenses())]
     hint = suggestion(text.lower().replace(" ", "-"), known) or "use an SPDX identifier such as `apache-2.0` or `mit`"
-    message = f"{text[:60]!r} is neither an SPDX licence expression nor a licence of the Hub"
+    message = f"{text[:60]!r} is neither an SPDX license expression nor a license of the Hub"
     yield at_value(kernel, ("general", "license"), "KCI141", message, hint)
 
 
@@ -180,7 +180,7 @@ def _is_spdx(text: str) -> bool:
 
 
 def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI142: a Python dependency outside of the reference's curated tables; there is no looking across them.
+    """KCI142: a Python dependency outside of the reference's curated tables; a name is looked up in one table only.
 
     Names for neuron are not judged: the reference never resolves them (docs/format.md#dependencies).
     """
@@ -207,7 +207,7 @@ def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], al
     homes = ["general.python-depends"] if name in general else []
     homes += [f"general.{backend}.python-depends" for backend, names in tables.items() if name in names]
     if homes:
-        return f"it belongs into `{homes[0]}`"
+        return f"it belongs in `{homes[0]}`"
     if not allowed:
         return "this list has to be empty"
     return suggestion(name, allowed) or one_of(allowed)
@@ -218,7 +218,7 @@ def components_under_noarch(kernel: Kernel) -> Iterator[Diagnostic]:
     if kernel.build.torch_noarch is None:
         return
     for label in kernel.build.kernel:
-        message = f"component `{label}` stands in a [torch-noarch] kernel, in which nothing is compiled"
+        message = f"component `{label}` is in a [torch-noarch] kernel, in which nothing is compiled"
         hint = "make it a [torch] kernel, or remove the component"
         yield at_key(kernel, ("kernel", label), "KCI143", message, hint)
 
@@ -235,7 +235,7 @@ def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
         if len(version) < 2:
             message = f"the stable ABI version {version.text!r} has no minor version"
             yield at_value(
-                kernel, ("torch", "stable-abi", *path), "KCI144", message, 'write it in full, such as "2.11"'
+                kernel, ("torch", "stable-abi", *path), "KCI144", message, 'write it completely, such as "2.11"'
             )
 
 

@@ -32,7 +32,7 @@ def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPa
         document: the file, for places.
         data: its content (perhaps with keys respelled).
         schema: the struct that the data should be.
-        place: where in the file the data stands; by default it is the whole file.
+        place: where in the file the data is; by default it is the whole file.
     """
     problems = list(islice(_Walk(document).check(schema, data, place), MAX_PROBLEMS + 1))
     if len(problems) > MAX_PROBLEMS:

@@ -79,7 +79,7 @@ class General(Table, frozen=True):
     version: Unsigned
     """The major version of the kernel's interface; it is published on the branch `v<version>`."""
     license: str
-    """The licence, as an SPDX identifier such as `Apache-2.0`."""
+    """The license, as an SPDX identifier such as `Apache-2.0`."""
     backends: tuple[Backend, ...]
     """What the kernel is built for."""
     edition: int = 5
@@ -208,7 +208,7 @@ Component = CpuComponent | CudaComponent | MetalComponent | RocmComponent | XpuC
 
 
 class Build(Table, frozen=True):
-    """A whole build.toml, always in its edition-5 form. Exactly one framework table is there."""
+    """A complete build.toml, always in its edition-5 form. It has exactly one framework table."""
 
     general: General
     torch: Torch | None = None
@@ -248,7 +248,7 @@ class Build(Table, frozen=True):
 
     @property
     def data_extensions(self) -> tuple[str, ...]:
-        """Extensions of data files that are installed beside the Python files (docs/format.md#frameworks)."""
+        """Extensions of data files that are installed next to the Python files (docs/format.md#frameworks)."""
         return tuple(ext for ext in self.framework.pyext or DEFAULT_PYEXT if ext not in DEFAULT_PYEXT)
 
 

@@ -50,7 +50,7 @@ class KernelOverlay(OverlayTable, frozen=True):
 
 
 class OverlayFile(OverlayTable, frozen=True):
-    """An overlay in a file of its own."""
+    """An overlay in a separate file."""
 
     edition: str | None = None
     """The edition that it changes; the default edition without it."""

@@ -33,7 +33,7 @@ class Kernel(msgspec.Struct, frozen=True):
     """The edition that the file is written in: 5, or 4 for a file without one."""
 
     def place(self, path: KeyPath) -> tuple[str, int]:
-        """File and line of a key path; line 0 where nothing stands."""
+        """File and line of a key path; line 0 if it is not in the file."""
         span = self.document.value_span(path) if path else None
         return self.document.path, span.line if span else 0
 
@@ -62,7 +62,7 @@ def interpret(document: Document, directory: str) -> Kernel:
     """Turn a parsed TOML file into a kernel.
 
     Raises:
-        FindingsError: it is no valid build.toml of a supported edition.
+        FindingsError: it is not a valid build.toml of a supported edition.
     """
     edition = detect_edition(document)
     data, notes = _respell_noarch(document)
@@ -76,7 +76,9 @@ def interpret(document: Document, directory: str) -> Kernel:
 
         problems += explain(document, data, Build)
         if not problems:  # the two readers disagree, which a property test rules out; say so rather than pass
-            problems.append(finding("KCI103", "the file does not have the shape of a build.toml", path=document.path))
+            problems.append(
+                finding("KCI103", "the file does not have the structure of a build.toml", path=document.path)
+            )
     if edition == 4 and (build is None or problems or _has_newer_keys(build)):
         from kci.config.editions import newer_key_problems, older_version_error  # noqa: PLC0415  - only for these files
 
@@ -146,13 +148,13 @@ def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic
 def _framework_problems(document: Document) -> list[Diagnostic]:
     present = [name for name in document.data if name in FRAMEWORKS]
     if not present:
-        message = "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` must be there"
+        message = "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` is required"
         hint = "an empty `[torch-noarch]` is enough for a kernel of Python only"
         return [finding("KCI106", message, hint=hint, path=document.path)]
     return [
         finding(
             "KCI106",
-            f"`[{name}]` stands beside `[{present[0]}]`; a kernel has one framework",
+            f"`[{name}]` cannot be combined with `[{present[0]}]`; a kernel has one framework",
             path=document.path,
             span=document.key_span((name,)),
         )

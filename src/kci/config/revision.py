@@ -10,7 +10,7 @@ from kci.config.document import MAX_BYTES
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
-from kci.files.git import run_git
+from kci.files.git import read_blob, run_git
 
 
 def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
@@ -25,9 +25,9 @@ def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
         The kernels, sorted by directory; a kernel's directory is given as `REV:PATH`.
 
     Raises:
-        UsageError: there is no such revision or path, or this is no repository.
+        UsageError: there is no such revision or path, or this is not a repository.
         FindingsError: a build.toml there is not valid.
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
     """
     revision, _, path = spec.partition(":")
     directory = directory or Path()
@@ -42,7 +42,7 @@ def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
     for file in files:
         place = posixpath.dirname(file)
         try:
-            raw = read_blob(commit, file, directory)
+            raw = _content(commit, file, directory)
             kernels.append(parse_kernel(raw, f"{revision}:{place}", f"{revision}:{file}"))
         except FindingsError as error:
             problems += error.diagnostics
@@ -56,10 +56,10 @@ def resolve_commit(revision: str, directory: Path) -> str:
 
     Raises:
         UsageError: the text names no commit of the repository.
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
     """
     if not revision or revision.startswith("-") or any(not char.isprintable() for char in revision):
-        raise UsageError(f"{revision!r} is no revision", hint="name a branch, a tag or a commit, as in main:kernels")
+        raise UsageError(f"{revision!r} is not a revision", hint="name a branch, a tag or a commit, as in main:kernels")
     found = run_git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if found is None:
         hint = "fetch it first; a shallow clone has only the newest commits"
@@ -67,18 +67,17 @@ def resolve_commit(revision: str, directory: Path) -> str:
     return found.decode("ascii", "replace").strip()
 
 
-def read_blob(commit: str, path: str, directory: Path) -> bytes:
-    """What a file says in a commit, at most a byte more than a build.toml may have.
+def _content(commit: str, path: str, directory: Path) -> bytes:
+    """What a build.toml says in a commit.
 
     Raises:
-        FindingsError: there is no such file, or it is too large (KCI002).
+        FindingsError: it is too large (KCI002).
     """
-    name = f"{commit}:{path}"
-    size = run_git(directory, "cat-file", "-s", name)
-    if size is None or int(size) > MAX_BYTES:
-        message = "there is no such file" if size is None else f"the file is larger than {MAX_BYTES // 2**20} MiB"
-        raise FindingsError(f"{path}: {message}", diagnostics=[finding("KCI002", message, path=path)])
-    return run_git(directory, "cat-file", "blob", name) or b""
+    raw = read_blob(directory, commit, path, MAX_BYTES)
+    if raw is None:
+        message = f"{path}: the file is larger than {MAX_BYTES // 2**20} MiB, or no file"
+        raise FindingsError(message, diagnostics=[finding("KCI002", message, path=path)])
+    return raw
 
 
 def _from_top(path: str, directory: Path) -> str:
@@ -88,7 +87,7 @@ def _from_top(path: str, directory: Path) -> str:
         path = posixpath.join(os.fsdecode(prefix or b"").strip("\n"), path)
     path = posixpath.normpath(path) if path else "."
     if path == ".." or path.startswith(("../", "/")):
-        raise UsageError(f"{path!r} lies outside of the repository", hint="name a path below its top")
+        raise UsageError(f"{path!r} is outside of the repository", hint="name a path below its top")
     if path == BUILD_TOML or path.endswith(f"/{BUILD_TOML}"):
         path = posixpath.dirname(path)
     return "" if path == "." else path

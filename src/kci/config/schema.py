@@ -137,7 +137,7 @@ def _tidy(value: Any) -> Any:
 
 
 def _describe(properties: dict[str, Any], struct: type[msgspec.Struct]) -> None:
-    """Put the docstrings of a struct's fields beside their schemas."""
+    """Add the docstrings of a struct's fields to their schemas."""
     names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
     for key, schema in properties.items():
         for base in struct.__mro__:

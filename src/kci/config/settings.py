@@ -1,4 +1,4 @@
-"""kci.toml: how and where one repository wants its kernels built. Optional, and so is every key in it.
+"""kci.toml: how and where a repository builds its kernels. Optional, and so is every key in it.
 
 The file lies at the root of the repository: the nearest directory at or above a kernel that has a `.git`. Outside of a
 repository the nearest kci.toml at or above the kernel counts, up to the border of the file system, and only if it
@@ -27,7 +27,7 @@ KCI_TOML = "kci.toml"
 
 
 class Machine(Table, frozen=True):
-    """A kind of machine that takes jobs. Keys that are left out keep their default."""
+    """A kind of runner. Keys that are left out keep their default."""
 
     labels: tuple[str, ...] | None = None
     """The labels of `runs-on`; all have to match."""
@@ -40,7 +40,7 @@ class Machine(Table, frozen=True):
     currency: str | None = None
     """Three letters, such as USD."""
     pool_size: Unsigned | None = None
-    """How many such machines there are; no more jobs than that run side by side."""
+    """How many such runners there are; no more jobs than that run in parallel."""
 
 
 class Machines(Table, frozen=True):
@@ -98,7 +98,7 @@ class Limit(Table, frozen=True):
     backend: Backend | None = None
     """Without it, every backend."""
     max_jobs: Unsigned | None = None
-    """How many compilers run side by side in one leg."""
+    """How many compilers run in parallel in one leg."""
     cores: Unsigned | None = None
     """How many threads each of them may use."""
     timeout_minutes: Unsigned | None = None
@@ -106,7 +106,7 @@ class Limit(Table, frozen=True):
 
 
 class UserTier(Table, frozen=True):
-    """A tier of one's own: what a base tier builds, narrowed. Different keys narrow, entries of one list widen."""
+    """A custom tier: what its base tier builds, narrowed. Different keys narrow, entries of one list widen."""
 
     base: Tier = Tier.RELEASE
     backends: tuple[Backend, ...] = ()
@@ -116,7 +116,7 @@ class UserTier(Table, frozen=True):
     where: str | None = None
     """An expression, such as `cuda >= 13.0 and torch == newest`; see docs/filters.md."""
     pairwise: bool = False
-    """Thin it to a part in which every pair of torch, compute version and system of the whole occurs."""
+    """Select a subset in which every pair of torch, compute version and system still occurs."""
 
 
 class PlanTable(Table, frozen=True):
@@ -150,7 +150,7 @@ class Publish(Table, frozen=True):
 
 
 class ActionPin(Table, frozen=True):
-    """The commit that an action is pinned to, and the version that a comment names beside it."""
+    """The commit that an action is pinned to, and the version that its comment names."""
 
     sha: str
     version: str = ""
@@ -171,8 +171,17 @@ class LintSettings(Table, frozen=True):
     ignore: tuple[Ignore, ...] = ()
 
 
+class DeclaredInputs(Table, frozen=True):
+    """Files outside of a kernel's directory that its sources may include."""
+
+    paths: tuple[str, ...]
+    """Files and directories, relative to kci.toml."""
+    kernel: str | None = None
+    """The name of a kernel; without it, every kernel."""
+
+
 class Settings(Table, frozen=True):
-    """A whole kci.toml."""
+    """A complete kci.toml."""
 
     runners: MachinesByBackend = MachinesByBackend()
     images: Images = Images()
@@ -188,7 +197,14 @@ class Settings(Table, frozen=True):
     """The name of an edition of the catalog, or a catalog file relative to kci.toml."""
     overlay: tuple[KernelOverlay, ...] = ()
     """What is different about the catalog here, or for one kernel; applied in order."""
+    inputs: tuple[DeclaredInputs, ...] = ()
+    """What kernels may include from outside of their directories; it counts as an input of theirs."""
     lint: LintSettings = LintSettings()
+
+    def inputs_of(self, kernel: str) -> tuple[str, ...]:
+        """What the sources of a kernel may include outside of its directory, relative to kci.toml."""
+        found = (path for entry in self.inputs if entry.kernel in (None, kernel) for path in entry.paths)
+        return tuple(dict.fromkeys(found))
 
 
 class FoundSettings(msgspec.Struct, frozen=True):
@@ -202,7 +218,7 @@ class FoundSettings(msgspec.Struct, frozen=True):
 
     @property
     def catalog(self) -> str | None:
-        """What to load the catalog from: an edition's name, or the path of a file beside kci.toml."""
+        """What to load the catalog from: an edition's name, or the path of a file relative to kci.toml."""
         chosen = self.settings.catalog
         if chosen is None or not ("/" in chosen or chosen.endswith(".toml")):
             return chosen
@@ -265,12 +281,12 @@ def locate(directory: Path) -> tuple[Path, Path | None]:
 
 
 def _is_ours(file: Path) -> bool:
-    """Whether a file belongs to this user or to root. On Windows nobody can tell, so that no such file counts."""
+    """Whether a file belongs to this user or to root. Unknown on Windows, where no such file is used."""
     return sys.platform != "win32" and file.stat().st_uid in (0, os.getuid())
 
 
 def _shown(path: Path) -> str:
-    """A path as a person would write it from here."""
+    """A path relative to the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
 
@@ -288,7 +304,7 @@ def interpret_settings(document: Document) -> Settings:
     """Turn a parsed TOML file into settings.
 
     Raises:
-        FindingsError: it is no valid kci.toml; it carries every diagnostic.
+        FindingsError: it is not a valid kci.toml; it carries every diagnostic.
     """
     try:
         return msgspec.convert(document.data, Settings, dec_hook=decode_value)
@@ -300,7 +316,7 @@ def interpret_settings(document: Document) -> Settings:
         problems = [item for item in explain(document, document.data, Settings) if (item.line, item.column) not in told]
         problems = sorted(misplaced + problems, key=lambda item: (item.line, item.column, item.rule))
         if not problems:
-            problems = [finding("KCI103", "the file does not have the shape of a kci.toml", path=document.path)]
+            problems = [finding("KCI103", "the file does not have the structure of a kci.toml", path=document.path)]
         raise refuse(*problems) from None
 
 
@@ -316,7 +332,7 @@ def _misplaced_machines(document: Document) -> list[Diagnostic]:
         for backend, by_system in by_backend.items() if isinstance(by_backend, dict) else ():
             span = document.key_span((table, backend)) if backend not in _PLACES else None
             if backend in SYSTEMS or backend in _MACHINE_KEYS:
-                message = f"`{table}.{backend}` names no backend"
+                message = f"`{table}.{backend}` does not name a backend"
                 example = backend if backend in SYSTEMS else "x86_64-linux"
                 hint = f"write `[{table}.any.{example}]`, or a backend in place of `any`"
                 found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
@@ -334,8 +350,8 @@ def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) 
     for system in by_system if isinstance(by_system, dict) else ():
         span = document.key_span((table, backend, system)) if system not in SYSTEMS else None
         if system in _MACHINE_KEYS:
-            message = f"`{system}` stands in `[{table}.{backend}]`, which names no system"
-            hint = f"write it in `[{table}.{backend}.x86_64-linux]`, or the system that it is for"
+            message = f"`{system}` is in `[{table}.{backend}]`, which does not name a system"
+            hint = f"write it in `[{table}.{backend}.x86_64-linux]`, or in the table of its system"
             found.append(finding("KCI321", message, hint=hint, path=document.path, span=span))
         elif system not in SYSTEMS:
             message = f"`{system[:60]}` is not a system"

@@ -1,14 +1,13 @@
 """Lints of the files that a build.toml names: are they there, inside the kernel, and all that a build needs.
 
-The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header that happens
-to lie beside a source is not enough (docs/format.md#visible-files).
+The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header in the
+directory of a source is not enough (docs/format.md#visible-files).
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -19,9 +18,9 @@ from kci.config.file_lints import at_value
 from kci.config.model import DEFAULT_PYEXT
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, finding
-
-_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0)
-"""How to open a source: as bytes, which only Windows has to be told."""
+from kci.errors import KciError
+from kci.files.include_scan import quoted_includes
+from kci.files.source_tree import SourceTree
 
 GENERATED = frozenset({"torch-ext/registration.h"})
 """Headers that the generated project brings along (docs/format.md#visible-files)."""
@@ -29,13 +28,11 @@ GENERATED = frozenset({"torch-ext/registration.h"})
 MAX_MISSING = 50
 """How many missing sources of a file are named one by one."""
 
-_READ_AT_MOST = 2 * 1024 * 1024
-_BLOCK = 16 * 1024
 _SCANNED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hip", ".hpp", ".hxx", ".inl", ".metal", ".mm")
 
 
 class _Source(NamedTuple):
-    """One entry of a `src` list: where it stands, its text, and where its quoted includes are looked for."""
+    """One entry of a `src` list: its place, its text, and where its quoted includes are looked for."""
 
     place: KeyPath
     text: str
@@ -72,12 +69,12 @@ def escapes(path: str) -> bool:
 
 def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     """KCI136: a file of a `src` list does not exist. One that `escapes` is not looked at."""
-    listing = _Listing(os.fspath(directory))
+    tree = SourceTree(directory)
     missing = 0
     for source in _sources(kernel):
         if escapes(source.text):
             continue
-        if not source.text.strip() or "\0" in source.text or not listing.has(source.text):
+        if not source.text.strip() or "\0" in source.text or not _is_there(tree, source.text):
             missing += 1
             if missing > MAX_MISSING:
                 continue
@@ -87,7 +84,19 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
             yield at_value(kernel, source.place, "KCI136", f"{source.text[:100]!r} does not exist", hint)
     if missing > MAX_MISSING:
         message = f"{missing - MAX_MISSING} more sources do not exist"
-        yield finding("KCI136", message, path=kernel.document.path, hint="are they generated, or is this a part only?")
+        yield finding(
+            "KCI136", message, path=kernel.document.path, hint="are they generated, or is the checkout incomplete?"
+        )
+
+
+def _is_there(tree: SourceTree, path: str) -> bool:
+    """Whether anything is at a path, a link to nowhere included; a folder of many files is read once."""
+    folder, _, name = path.rpartition("/")
+    try:
+        here = tree.real(folder)
+        return (here is not None and name in tree.entries(here)) or os.path.lexists(f"{tree.root}/{path}")
+    except KciError:
+        return False
 
 
 def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
@@ -134,94 +143,39 @@ def _sources(kernel: Kernel) -> Iterator[_Source]:
             yield _Source(("kernel", label, "src", index), text, (*(component.include or ()), "csrc"))
 
 
-_COMMENT_OR_STRING = re.compile(r'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]{1,400})"', re.MULTILINE)
-
-
-class _Listing:
-    """Which files are in a directory; each folder is read once, for a kernel may name thousands of one."""
-
-    def __init__(self, top: str) -> None:
-        self.top = top
-        self.folders: dict[str, dict[str, bool]] = {}  # names by folder; whether it is a regular file, and no link
-
-    def folder(self, path: str) -> dict[str, bool]:
-        if path not in self.folders:
-            try:
-                with os.scandir(f"{self.top}/{path}") as entries:
-                    self.folders[path] = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
-            except (OSError, ValueError):
-                self.folders[path] = {}
-        return self.folders[path]
-
-    def has(self, path: str) -> bool:
-        """Whether anything is there under a path."""
-        folder, _, name = path.rpartition("/")
-        return name in self.folder(folder) or os.path.lexists(f"{self.top}/{path}")
-
-    def is_plain(self, path: str) -> bool:
-        """Whether a regular file is there under a path, and not a link."""
-        folder, _, name = path.rpartition("/")
-        return self.folder(folder).get(name, False)
-
-
 class _Includes:
-    """What the files of a kernel include in quotes; each file is read once."""
+    """What the files of a kernel include in quotes; each file is searched once."""
 
     def __init__(self, directory: Path) -> None:
-        self.top = os.path.realpath(directory)
+        self.tree = SourceTree(directory)
         self.known: dict[str, list[str]] = {}
-        self.inside: dict[str, bool] = {}
-        self.listing = _Listing(self.top)
 
     def names(self, file: str) -> list[str]:
-        """What a file includes, as it is written there."""
+        """What a file includes, as it is written there; nothing for one that is no source inside the kernel."""
         names = self.known.get(file)
         if names is None:
             names = self.known[file] = self.read(file)
         return names
 
     def of(self, file: str, include: tuple[str, ...]) -> list[str]:
-        """The files of the kernel that a file includes, sorted."""
+        """The files of the kernel that a file includes, sorted. What leads out of it is KCI145's."""
         headers = set()
         for name in self.names(file):
             for base in (posixpath.dirname(file), *include):
-                header = _normal(posixpath.join(base, name))
-                if not escapes(header) and os.path.isfile(f"{self.top}/{header}"):  # noqa: PTH113
+                path = posixpath.join(base, name)
+                header = _normal(path)
+                if not escapes(header) and self.tree.file(path) is not None:
                     headers.add(header)
                     break
         return sorted(headers)
 
     def read(self, file: str) -> list[str]:
-        """The names that a source inside the kernel includes in quotes; none for any other file."""
-        path = f"{self.top}/{file}"
+        """The names that a source inside the kernel includes in quotes."""
         try:
-            if not file.endswith(_SCANNED) or not self.is_inside(file, path):
-                return []
-            # The plainest calls that there are: a kernel may have tens of thousands of sources.
-            descriptor = os.open(path, _READ)
-            try:
-                raw = os.read(descriptor, _BLOCK)
-                if len(raw) == _BLOCK:
-                    raw += os.read(descriptor, _READ_AT_MOST)
-            finally:
-                os.close(descriptor)
-        except (OSError, ValueError):
+            real = self.tree.file(file) if file.endswith(_SCANNED) else None
+            return quoted_includes(self.tree.content(real)) if real is not None else []
+        except KciError:
             return []
-        if b"include" not in raw or b'"' not in raw:
-            return []
-        text = raw.decode("utf-8", "replace").replace("\r\n", "\n").replace("\\\n", "")
-        text = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][0] == '"' else " ", text)
-        return _INCLUDE.findall(text)
-
-    def is_inside(self, file: str, path: str) -> bool:
-        """Whether a path is a regular file that no link leads out of the kernel."""
-        parent = path.rpartition("/")[0]
-        if parent not in self.inside:
-            self.inside[parent] = f"{os.path.realpath(parent)}/".startswith(f"{self.top}/")
-        if self.listing.is_plain(file):
-            return self.inside[parent]
-        return os.path.isfile(path) and os.path.realpath(path).startswith(f"{self.top}/")  # noqa: PTH113
 
 
 @lru_cache(maxsize=65536)

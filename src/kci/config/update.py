@@ -37,7 +37,7 @@ class Update(msgspec.Struct, frozen=True):
 
     def diff(self) -> str:
         """The change as a unified diff; empty for a file that is up to date."""
-        import difflib  # noqa: PLC0415  - slow to import, and only `--diff` wants it
+        import difflib  # noqa: PLC0415  - slow to import, and only `--diff` needs it
 
         if not self.changes:
             return ""
@@ -86,7 +86,7 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) ->
 def _upgrade_3(edits: _Edits, data: dict[str, Any]) -> Build:
     document = edits.document
     if "license" not in document.data["general"]:
-        message = "a version 3 file without `license`, which edition 5 requires; nobody but you can know it"
+        message = "a version 3 file without `license`, which edition 5 requires and kci cannot choose"
         hint = 'add `license = "..."` to `[general]`, for example "Apache-2.0", and run `kci update` again'
         raise refuse(finding("KCI113", message, hint=hint, path=document.path, span=document.key_span(("general",))))
     build = convert_or_none(data)
@@ -157,7 +157,7 @@ class _Edits:
         self.edits: list[tuple[int, int, str]] = []
 
     def spans(self, path: KeyPath) -> tuple[Span, Span]:
-        """Where key and value at a path stand.
+        """The positions of key and value at a path.
 
         Raises:
             FindingsError: the syntax tree does not know (KCI114).
@@ -266,4 +266,4 @@ def write_update(path: Path, update: Update) -> None:
                 os.unlink(temporary)  # noqa: PTH108
 
 
-_AGAIN = "the file is as it was; mend the cause and run `kci update` again"
+_AGAIN = "the file is unchanged; fix the cause and run `kci update` again"

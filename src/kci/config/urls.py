@@ -44,7 +44,7 @@ def check_git_url(url: str) -> str:
 
 
 def url_scheme(url: str) -> str | None:
-    """The scheme of an absolute URL in lower case; None for what is no absolute URL, or one with a bad host or port."""
+    """The scheme of an absolute URL in lower case; None if it is not absolute, or has a bad host or port."""
     url = url.strip(_AROUND).translate(_SKIPPED)
     found = _SCHEME.match(url)
     if not found:

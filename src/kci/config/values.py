@@ -56,7 +56,7 @@ class Grouping(enum.StrEnum):
     """What one leg builds."""
 
     VARIANT = "variant"
-    """One variant: the most that can run side by side, and one failure costs one variant."""
+    """One variant: the most that can run in parallel, and one failure costs one variant."""
     IMAGE = "image"
     """The variants of a kernel that share an image, so that it is pulled once."""
     BACKEND = "backend"
@@ -92,7 +92,7 @@ class Version(tuple[int, ...]):
         """Read a version.
 
         Raises:
-            ValueError: the text is empty or a part of it is no unsigned integer.
+            ValueError: the text is empty or a part of it is not an unsigned integer.
         """
         stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")

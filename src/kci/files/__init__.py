@@ -1,1 +1,1 @@
-"""The ground: replacing directories and files whole, locks, bounded reading, dated data, git, portable names."""
+"""Shared helpers: atomic replacement of files and directories, locks, bounded reading, dated data, git, file names."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from kci.errors import FindingsError, MissingToolError
 
@@ -42,12 +44,12 @@ def run_git(directory: Path, *arguments: str) -> bytes | None:
         arguments: a command that only reads. What a user typed must come after `--end-of-options` or `--`.
 
     Raises:
-        MissingToolError: there is no git.
+        MissingToolError: git is not installed.
         GitRefusedError: see there. Going on would silently take the repository for none.
     """
     git = shutil.which("git")
     if git is None:
-        raise MissingToolError("git is not on this machine", hint="install git")
+        raise MissingToolError("git is not installed on this machine", hint="install git")
     environment = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY} | _QUIET
     options = [part for setting in _HARMLESS for part in ("-c", setting)]
     command = [git, *options, "-C", str(directory), *arguments]
@@ -63,3 +65,57 @@ def run_git(directory: Path, *arguments: str) -> bytes | None:
             hint=f"git config --global --add safe.directory '{directory.resolve()}' (or its repository's root)",
         )
     return done.stdout if done.returncode == 0 else None
+
+
+class Blob(NamedTuple):
+    """An entry of a commit that is not a directory."""
+
+    mode: str
+    """As git writes it: `100644`, `100755`, `120000` for a link, `160000` for a submodule."""
+    id: str
+
+
+def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, Blob]:
+    """The entries of a commit at some paths, relative to the repository's top; of a directory all that is below it.
+
+    Args:
+        directory: any directory of the repository.
+        commit: the full id of a commit.
+        paths: where to look. What is not there is left out.
+    """
+    found: dict[str, Blob] = {}
+    for start in range(0, len(paths), _AT_ONCE):
+        some = paths[start : start + _AT_ONCE]
+        listed = run_git(directory, "--literal-pathspecs", "ls-tree", "-r", "-z", "--full-tree", commit, "--", *some)
+        for entry in (listed or b"").split(b"\0"):
+            facts, _, name = entry.partition(b"\t")
+            if name:
+                mode, _, identity = facts.decode("ascii", "replace").split(" ", 2)
+                found[os.fsdecode(name)] = Blob(mode, identity)
+    return found
+
+
+_AT_ONCE = 200
+"""Paths on one command line."""
+
+
+def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | None:
+    """What a file said in a commit, at most so many bytes; None if it was not there, no file, or larger.
+
+    Args:
+        directory: any directory of the repository.
+        commit: the full id of a commit.
+        path: relative to the repository's top.
+        limit: the most bytes that are read.
+    """
+    entry = list_blobs(directory, commit, [path]).get(path)
+    return read_object(directory, entry.id, limit) if entry is not None and entry.mode.startswith("100") else None
+
+
+def read_object(directory: Path, identity: str, limit: int | None = None) -> bytes | None:
+    """The content of a blob by its id; None if it is not here (a partial clone has not all), or larger than a limit."""
+    if limit is not None:
+        size = run_git(directory, "cat-file", "-s", identity)
+        if size is None or int(size) > limit:
+            return None
+    return run_git(directory, "cat-file", "blob", identity)

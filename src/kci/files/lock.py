@@ -1,7 +1,7 @@
 """One lock for everything that two processes must not do at the same time.
 
 The lock file is removed by whoever releases it, so that nothing is left in a user's repository. That is safe because a
-process believes in its lock only if the file that it locked is still the one that stands at the path.
+process believes in its lock only if the file that it locked is still the one at the path.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ else:
 
 
 def beside(path: Path, purpose: str) -> Path:
-    """A name beside a path that belongs to it: hidden, and recognised as kci's own."""
+    """A sibling of a path that belongs to it: hidden, and recognized as kci's."""
     return path.with_name(f".kci-{path.name}.{purpose}")
 
 
@@ -49,7 +49,7 @@ def beside(path: Path, purpose: str) -> Path:
 def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Iterator[None]:
     """Hold the lock of a path; another process waits.
 
-    The lock lies beside the path, whose parent is made if it is missing, and ends with the process that holds it,
+    The lock file is next to the path, whose parent is made if it is missing, and ends with the process that holds it,
     however that ends.
 
     Args:
@@ -61,7 +61,7 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = beside(path, "lock")
-    handle = _acquire(file, lambda: log(f"waiting for another kci that is busy with {path}"))
+    handle = _acquire(file, lambda: log(f"waiting for another kci process that uses {path}"))
     try:
         yield
     finally:

@@ -11,6 +11,14 @@ MAX_COMPONENT = 255
 """Longest file name, in bytes; the limit of common file systems."""
 
 
+_RESERVED_CHARACTERS = frozenset('<>"|?*')
+_DEVICES = frozenset(
+    ["aux", "con", "conin$", "conout$", "nul", "prn"]
+    + [f"{port}{number}" for port in ("com", "lpt") for number in "0123456789¹²³"]
+)
+"""Names that are devices on Windows, in every directory and with every ending."""
+
+
 def unsafe_name(name: str) -> str | None:
     """Say why a relative path may not travel in an artifact, or None if it may.
 
@@ -32,7 +40,11 @@ def unsafe_name(name: str) -> str | None:
             return f"it holds the part {part!r}"
         if part.endswith((".", " ")):
             return f"the part {part!r} ends with a dot or a space"
-        if len(part.encode()) > MAX_COMPONENT:
+        if reserved := sorted(_RESERVED_CHARACTERS & set(part)):
+            return f"it holds {reserved[0]!r}, which Windows does not allow"
+        if part.partition(".")[0].rstrip(" ").lower() in _DEVICES:
+            return f"the part {part!r} is a device on Windows"
+        if len(part.encode(errors="replace")) > MAX_COMPONENT:
             return f"a part is longer than {MAX_COMPONENT} bytes"
     return None
 

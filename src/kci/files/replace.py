@@ -1,6 +1,6 @@
-"""The one way in which kci replaces a directory or a file: whole, in one step, and whatever happens to the process.
+"""Atomic replacement of a directory or a file: complete or not at all, even if the process is killed.
 
-Beside the target, and only while its lock is held, stand `.kci-<name>.new` (what is being made) and, where the system
+Next to the target, and only while its lock is held, are `.kci-<name>.new` (what is being made) and, where the system
 cannot exchange two directories in one step, `.kci-<name>.old`. The lock ends with its process, so whoever gets it next
 knows that these names are leftovers: an old directory whose target is gone is put back, everything else is removed.
 """
@@ -49,7 +49,7 @@ class Replacement:
             raise FindingsError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
 
     def _swap(self) -> None:
-        """Two renames; `recover` mends what a death between them leaves."""
+        """Two renames; `recover` cleans up if the process is killed between them."""
         old = beside(self.target, "old")
         self.target.rename(old)
         try:
@@ -71,7 +71,7 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
         log: takes lines about waiting and about leftovers of a process that died.
 
     Raises:
-        FindingsError: nothing can be written beside the target.
+        FindingsError: nothing can be written next to the target.
     """
     target = target.absolute()
     try:
@@ -81,8 +81,7 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
             try:
                 yield replacement
             finally:
-                _remove(replacement.staging)
-                _remove(beside(target, "old"))
+                _clean(target, log)
     except OSError as error:
         where = error.filename or target
         raise FindingsError(f"cannot write {where}: {error.strerror or error}") from error
@@ -99,18 +98,35 @@ def write_atomic(path: Path, data: bytes) -> None:
         replacement.commit()
 
 
+def _clean(target: Path, log: Log) -> None:
+    """Remove what is beside a target once the work is done; what will not go is left to the next process, and said.
+
+    An old directory is only removed if something stands in its place: it may be all that there is.
+    """
+    old = beside(target, "old")
+    try:
+        if os.path.lexists(old):
+            if os.path.lexists(target):
+                _remove(old)
+            else:
+                old.rename(target)
+        _remove(beside(target, "new"))
+    except OSError as error:
+        log(f"cannot clean up beside {target} ({error.strerror}); the next kci that works on it will")
+
+
 def recover(target: Path, log: Log) -> None:
-    """Mend what a dead process left beside a target; the caller holds its lock."""
+    """Clean up what a killed process left next to a target; the caller holds its lock."""
     old, new = beside(target, "old"), beside(target, "new")
     if os.path.lexists(old):
         if os.path.lexists(target):
             _remove(old)
         else:
             old.rename(target)
-            log(f"{target} was put back: a kci that died had moved it aside")
+            log(f"{target} was restored: a kci process that was killed had moved it")
     if os.path.lexists(new):
         _remove(new)
-        log(f"removed what a kci that died left beside {target}")
+        log(f"removed what a kci process that was killed left next to {target}")
 
 
 def _remove(path: Path) -> None:
@@ -125,7 +141,10 @@ def _make_writable(remove: Callable[..., object], path: str, _error: object) -> 
     with suppress(OSError):
         os.chmod(os.path.dirname(path), 0o700)  # noqa: PTH101, PTH120
         os.chmod(path, 0o700)  # noqa: PTH101
+    if remove in (os.unlink, os.rmdir):
         remove(path)
+    else:  # it could not be opened or listed
+        shutil.rmtree(path)
 
 
 def flush(path: Path) -> None:
@@ -141,6 +160,23 @@ def flush(path: Path) -> None:
             _flush_directory(Path(directory))
     else:
         _flush_file(path)
+
+
+_SYNC_FILE_RANGE_WRITE = 2  # Linux: include/uapi/linux/fs.h
+
+
+def start_writing(handle: int) -> None:
+    """Have the system begin to write a file to its disk, without waiting: `flush` then finds most of it done."""
+    if sys.platform.startswith("linux"):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if hasattr(libc, "sync_file_range"):
+            arguments = (
+                ctypes.c_int(handle),
+                ctypes.c_int64(0),
+                ctypes.c_int64(0),
+                ctypes.c_uint(_SYNC_FILE_RANGE_WRITE),
+            )
+            libc.sync_file_range(*arguments)  # what it cannot do is left to the flush
 
 
 def _flush_file(path: Path) -> None:

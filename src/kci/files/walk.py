@@ -13,7 +13,7 @@ from kci.errors import FindingsError
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry below a directory that is no directory itself."""
+    """One entry below a directory that is not itself a directory."""
 
     name: str
     """Path relative to the directory, with `/`."""
@@ -54,6 +54,25 @@ def _require_text(name: str, root: Path) -> None:
         raise FindingsError(
             f"the name of {shown!r} in {root} is not UTF-8", hint="rename the file; metadata.json cannot name it"
         ) from None
+
+
+OUTPUT_DIRECTORIES = ("build", "dist", "result")
+"""Folders at the top of a kernel that hold what was built from it."""
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a relative path, or a directory in it, begins with a dot."""
+    return name.startswith(".") or "/." in name
+
+
+def is_output(name: str) -> bool:
+    """Whether a path relative to a kernel lies in one of its `OUTPUT_DIRECTORIES`."""
+    return name.startswith(tuple(f"{folder}/" for folder in OUTPUT_DIRECTORIES))
+
+
+def is_own(name: str) -> bool:
+    """Whether a path relative to a kernel is one of its own files: not hidden, no bytecode, not what was built."""
+    return not (is_hidden(name) or is_bytecode(name) or is_output(name))
 
 
 def is_bytecode(name: str) -> bool:

@@ -14,6 +14,18 @@ from kci.matrix.names import Kind
 PTX = "+PTX"
 
 
+def compiled_components(build: Build, backend: str, compute: Version | None) -> dict[str, Component]:
+    """The components compiled for a backend at a toolkit version, in file order (docs/format.md#components)."""
+    parts = build.components(backend)
+    return {label: part for label, part in parts.items() if not too_old(part, compute)}
+
+
+def too_old(component: Component, compute: Version | None) -> bool:
+    """Whether a toolkit is older than a component's `cuda-minver`, so that the component is left out."""
+    minver = component.cuda_minver if isinstance(component, CudaComponent) else None
+    return minver is not None and compute is not None and compute < minver
+
+
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
     """The archs that one CUDA or ROCm component is compiled for, in natural order.
 
@@ -23,7 +35,7 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
     tables = tables or arch_tables()
     match component:
         case CudaComponent():
-            if component.cuda_minver is not None and compute < component.cuda_minver:
+            if too_old(component, compute):
                 return ()
             default = tables.cuda_default(compute)
             if component.cuda_capabilities is None:
@@ -60,7 +72,7 @@ def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tup
 
     An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the others.
     Each base that is left picks the largest plain entry not above it, of the same major version unless that entry
-    asked for PTX. Entries therefore need not be in the list literally, and a plain entry beside its suffixed twin
+    asked for PTX. Entries therefore need not be in the list literally, and a plain entry next to its suffixed form
     disappears.
 
     Args:

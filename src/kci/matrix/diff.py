@@ -52,7 +52,7 @@ class KernelDiff(msgspec.Struct, frozen=True):
 
 
 def diff_matrices(old: Sequence[KernelMatrix], new: Sequence[KernelMatrix]) -> list[KernelDiff]:
-    """Compare kernels by name; two kernels that stand alone are compared whatever their names."""
+    """Compare kernels by name; two single kernels are compared whatever their names."""
     if len(old) == len(new) == 1:
         return [diff_kernels(old[0], new[0])]
     before, after = _by_name(old), _by_name(new)
@@ -63,7 +63,7 @@ def _by_name(kernels: Sequence[KernelMatrix]) -> dict[str, KernelMatrix]:
     """Kernels by name.
 
     Raises:
-        FindingsError: two have the same name, so that nobody can say which of them is meant.
+        FindingsError: two have the same name, so that it is ambiguous which of them is meant.
     """
     found: dict[str, KernelMatrix] = {}
     for kernel in kernels:
@@ -155,5 +155,5 @@ def _texts(kernels: Iterable[KernelMatrix]) -> Iterable[str]:
 
 
 def _refused(rule: str, message: str, shown: str) -> FindingsError:
-    hint = "it is what `kci matrix --format json` prints" if rule == "KCI216" else ""
+    hint = "create it with `kci matrix --format json`" if rule == "KCI216" else ""
     return FindingsError(f"{shown}: {message}", diagnostics=[finding(rule, message, hint=hint, path=shown)])

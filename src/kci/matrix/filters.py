@@ -1,4 +1,4 @@
-"""Filters: what the command line, or a tier of one's own, leaves of a kernel's variants."""
+"""Filters: what the command line, or a custom tier, keeps of a kernel's variants."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ def by_choice(
         only: patterns of names to keep.
         rule: what a variant that is left out is reported as.
         asked: how the reason names the setting that left it out, with a place for its name.
-        place: file and line of the setting, where it stands in a file.
+        place: file and line of the setting, if it is in a file.
     """
 
     def reason(variant: Variant) -> str | None:
         if systems and variant.system not in systems:
-            return f"{asked.format('system')} {' '.join(systems)} leaves it out"
+            return f"{asked.format('system')} {' '.join(systems)} excludes it"
         if backends and variant.backend not in backends:
-            return f"{asked.format('backend')} {' '.join(backends)} leaves it out"
+            return f"{asked.format('backend')} {' '.join(backends)} excludes it"
         if only and not any(fnmatch.fnmatchcase(variant.name, glob) for glob in only):
-            return f"{asked.format('only')} {' '.join(only)} leaves it out"
+            return f"{asked.format('only')} {' '.join(only)} excludes it"
         return None
 
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
@@ -89,7 +89,7 @@ def by_expression(
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
         subjects = [subject(variant) for variant in variants]
         test = where.over(subjects)
-        left_out = Filtered(rule, f"{asked} {where.text!r} leaves it out", *place)
+        left_out = Filtered(rule, f"{asked} {where.text!r} excludes it", *place)
         return [None if test(seen) else left_out for seen in subjects]
 
     return narrow
@@ -102,7 +102,7 @@ def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
         backends = scopes.get(kernel.directory)
         if backends is None:
             return [None] * len(variants)
-        left_out = Filtered("KCI211", f"{kernel.directory}[{','.join(backends)}] leaves it out")
+        left_out = Filtered("KCI211", f"{kernel.directory}[{','.join(backends)}] excludes it")
         return [None if variant.backend in backends else left_out for variant in variants]
 
     return narrow

@@ -28,7 +28,7 @@ from kci.suggest import one_of
 
 
 class Subject:
-    """A kernel with its release variants, and what several lints want to know of them, found out once."""
+    """A kernel with its release variants, and facts that several lints need, computed once."""
 
     def __init__(self, kernel: Kernel, catalog: Catalog) -> None:
         self.kernel = kernel
@@ -105,20 +105,20 @@ def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
     for place, entries in lists:
         for index, entry in enumerate(entries):
             if not toolkits().ever_built(entry):
-                message = f"{entry[:40]!r} is no capability that a CUDA toolkit can build for"
+                message = f"{entry[:40]!r} is not a capability that any CUDA toolkit supports"
                 hint = "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
                 yield at_value(subject.kernel, (*place, index), "KCI150", message, hint)
 
 
 def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
-    """KCI151: a newer toolkit of the matrix does not have a capability any more, and leaves it out."""
+    """KCI151: a newer toolkit of the matrix does not have a capability any more, and excludes it."""
     for entry in subject.entries:
         if entry.too_new:
             new = toolkits().new_name(entry.text, entry.too_new[0])
             what = f"is called {new} at" if new else "is gone at"
             message = f"capability {entry.text} {what} CUDA {_list(entry.too_new)}: not built there"
             hint = (
-                f"list {new} as well" if new else "leave it out, or bound `general.cuda.maxver`, if that is not wanted"
+                f"list {new} as well" if new else "remove it, or bound `general.cuda.maxver`, if that is not intended"
             )
             if not new or new not in _siblings(subject, entry):
                 yield at_value(subject.kernel, entry.place, "KCI151", message, hint)
@@ -144,7 +144,7 @@ def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
                 lists.setdefault(entry.place[:-1], {}).setdefault(version, []).append(entry.text)
     for place, by_version in lists.items():
         parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
-        hint = "nothing to do, unless they must be there"
+        hint = "nothing to do, unless they are required"
         yield at_key(subject.kernel, place, "KCI153", f"{'; '.join(parts)}: not built there", hint)
 
 
@@ -152,8 +152,8 @@ def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
     """KCI154: the intersection keeps a capability that the toolkit cannot generate: the compiler stops."""
     for entry in subject.entries:
         if entry.refused:
-            message = f"capability {entry.text} is asked for at CUDA {_list(entry.refused)}, which cannot build it"
-            hint = "leave it out, or narrow the CUDA versions with `general.cuda` or `cuda-minver`"
+            message = f"capability {entry.text} is required for CUDA {_list(entry.refused)}, which cannot build it"
+            hint = "remove it, or narrow the CUDA versions with `general.cuda` or `cuda-minver`"
             yield at_value(subject.kernel, entry.place, "KCI154", message, hint)
 
 
@@ -170,19 +170,19 @@ def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
         empty = [version for version in versions if not component_archs(component, version)]
         if empty:
             name = "CUDA" if component.backend is Backend.CUDA else "ROCm"
-            message = f"nothing of `{key}` is left at {name} {_list(empty)}: the build stops there"
-            hint = "list an arch that it has, or narrow the versions"
+            message = f"no entry of `{key}` is left for {name} {_list(empty)}: the build fails there"
+            hint = "list an arch that it supports, or narrow the versions"
             yield at_key(subject.kernel, ("kernel", label, key), "KCI155", message, hint)
 
 
 def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
-    """KCI156: a ROCm target outside of the reference's list vanishes without a word."""
+    """KCI156: a ROCm target outside of the reference's list is dropped silently."""
     allowed = arch_tables().rocm
     for label, component in subject.kernel.build.kernel.items():
         if isinstance(component, RocmComponent):
             for index, entry in enumerate(component.rocm_archs or ()):
                 if entry not in allowed:
-                    message = f"{entry[:40]!r} is not among the targets that ROCm variants are built for: left out"
+                    message = f"{entry[:40]!r} is not a target that ROCm variants are built for, and is left out"
                     yield at_value(
                         subject.kernel, ("kernel", label, "rocm-archs", index), "KCI156", message, one_of(allowed)
                     )
@@ -223,10 +223,10 @@ def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
     plain = entry.text.removesuffix(PTX)
     for suffix in "af":
         if any(sibling.removesuffix(PTX) == plain + suffix for sibling in siblings):
-            return f"{plain}{suffix} in the same list takes its place", f"keep one of {plain} and {plain}{suffix}"
+            return f"{plain}{suffix} in the same list replaces it", f"keep one of {plain} and {plain}{suffix}"
     if plain[-1] in "af":
         return f"{plain[:-1]} is not in the toolkit's default list", f"list another capability than {plain}"
-    return "no arch of the toolkit's default list is served by it", "list a capability of the default list instead"
+    return "no arch of the toolkit's default list selects it", "list a capability of the default list instead"
 
 
 # --- the matrix as a whole --------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
 
 def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
     """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
-    bare = _bare(subject)  # nothing_left speaks about those
+    bare = _bare(subject)  # nothing_left reports those
     for label, component in subject.cuda_components():
         missing = _without(subject, component)
         without = [version for version in missing if version not in bare]
@@ -255,9 +255,7 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
             message = f"component `{label}` is in no variant: CUDA {versions[-1]} is the newest that is built"
             yield at_value(subject.kernel, place, "KCI158", message, "lower `cuda-minver`")
         elif bare:
-            message = (
-                f"the variants for CUDA {_list(bare)} have no component at all: `cuda-minver` leaves every one out"
-            )
+            message = f"the variants for CUDA {_list(bare)} have no component: `cuda-minver` excludes all of them"
             hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
             yield at_value(subject.kernel, place, "KCI158", message, hint)
             bare = []
@@ -291,7 +289,7 @@ def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
         place: KeyPath = ("torch", "stable-abi")
         if table is not None and table.every is None:
             place = (*place, backend)
-        yield at_value(subject.kernel, place, "KCI160", message, f"ask for at most {versions[0].minor_text}")
+        yield at_value(subject.kernel, place, "KCI160", message, f"use at most {versions[0].minor_text}")
         if table is not None and table.every is not None:
             return  # one value, one finding
 

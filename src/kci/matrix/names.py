@@ -123,7 +123,7 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
             that one is meant, whatever a loader would read. See the module's text.
 
     Raises:
-        ValueError: the text is no variant name.
+        ValueError: the text is not a variant name.
     """
     if noarch := _NOARCH_NAME.fullmatch(name):
         return VariantName(Kind.NOARCH, "cann" if noarch[1] == "npu" else noarch[1])

@@ -34,7 +34,7 @@ def pairs(variant: Variant) -> list[Pair]:
 
 
 def choose(variants: Sequence[Variant]) -> list[Variant]:
-    """A small part of the variants in which every pair of the whole occurs, in their order.
+    """A small subset of the variants in which every pair of them occurs, in their order.
 
     Each step takes the variant with the most pairs that are still missing; of several, the one with the newest torch,
     then the first in order. In the end those go whose pairs the others have too, the oldest torch first.

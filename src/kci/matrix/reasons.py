@@ -1,4 +1,4 @@
-"""Why a kernel has the variants that it has, put together so that a person can read it: by backend, then by reason."""
+"""Why a kernel has the variants that it has, summarized by backend, then by reason."""
 
 from __future__ import annotations
 

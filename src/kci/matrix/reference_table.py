@@ -1,6 +1,6 @@
 """The reference builder's published table of variants, `build-variants.json`, made into an edition of the catalog.
 
-That file lists, by system and backend, the names of the full-ABI variants that users are promised. A name does not
+That file lists, by system and backend, the names of the full-ABI variants that belong to a release. A name does not
 carry everything that a row does, so an edition that is made from it lacks rows that are not bundled, and which rows
 carry a tvm-ffi. Where a compute version is shortened in names (`xpu20253`), the editions that kci ships say what it is.
 """
@@ -79,9 +79,9 @@ def _published(system: str, backend: str, name: str, known: list[Row]) -> Publis
     versions = {(str(row.backend), row.compute) for row in known if row.compute is not None}
     parsed = parse_variant_name(name, versions)
     if parsed.kind is not Kind.FULL or parsed.framework_version is None:
-        raise ValueError(f"{name!r} is no full-ABI variant, which is all that such a table has")
+        raise ValueError(f"{name!r} is not a full-ABI variant, and such a table has no others")
     if system not in SYSTEMS or parsed.system != system or parsed.backend != backend:
-        raise ValueError(f"{name!r} stands under {system[:40]!r} and {backend[:40]!r}, which it is not for")
+        raise ValueError(f"{name!r} is listed for {system[:40]!r} and {backend[:40]!r}, and is for another")
     torch = Version.parse(parsed.framework_version)
     if parsed.compute_version is None:
         return Published(torch, Backend(backend), None, system)

@@ -5,7 +5,7 @@ collapse the rows of a backend with the stable ABI to the newest torch per compu
 are not bundled; let the first of several rows with one name win. The pr tier then keeps one row per backend.
 
 A candidate is a kernel at a row. What an overlay takes out of the table is dropped before, and what a filter or a tier
-of one's own leaves out, after.
+of kci.toml leaves out, after.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from kci.catalog.rows import Catalog, Removed, Row, beside
+from kci.catalog.rows import Catalog, Removed, Row, outside_range
 from kci.config.document import KeyPath
 from kci.config.model import Build, CudaGeneral, Torch
 from kci.config.reader import Kernel
@@ -96,11 +96,11 @@ def select(
         case Tier.RELEASE:
             variants = choice.released(rows)
         case Tier.COMPAT:
-            variants = choice.every(choice.rows_beside(catalog))
+            variants = choice.every(choice.rows_outside_range(catalog))
         case Tier.ALL:
             variants = choice.released(rows)
             names = {(variant.system, variant.name) for _, variant in variants}
-            others = choice.every(choice.rows_beside(catalog))
+            others = choice.every(choice.rows_outside_range(catalog))
             variants += [pair for pair in others if (pair[1].system, pair[1].name) not in names]
     choice.backends_without_rows(rows)
     ordered = sorted(variants, key=lambda pair: (pair[1].system, pair[1].name))
@@ -159,8 +159,8 @@ class _Choice:
 
     # --- the steps ---
 
-    def rows_beside(self, catalog: Catalog) -> list[Row]:
-        rows, removed = beside(catalog)
+    def rows_outside_range(self, catalog: Catalog) -> list[Row]:
+        rows, removed = outside_range(catalog)
         self.removed(removed)
         return rows
 
@@ -188,7 +188,7 @@ class _Choice:
         chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows
         for item in candidates:
             if id(item) not in chosen:
-                reason = "one stable ABI build serves every torch: it is built with the newest one for this compute"
+                reason = "one stable ABI build covers every torch: it uses the newest one for this compute version"
                 self.drop(item, Decision("KCI207", reason, ("torch", "stable-abi", str(item.backend))))
         return kept
 
@@ -203,7 +203,7 @@ class _Choice:
         for row, variant in pairs:
             key = (variant.system, variant.name)
             if key in first:
-                reason = f"{variant.name} is built from an earlier row: its name does not tell the two apart"
+                reason = f"{variant.name} is built from an earlier row: both have this name"
                 self.drop(row, Decision("KCI209", reason))
             else:
                 first[key] = (row, variant)
@@ -261,7 +261,7 @@ class _Choice:
             case Kind.NOARCH:
                 reason = f"no compiled code for {variant.backend}"
             case _:
-                reason = f"torch {variant.torch} is in the supported window" if variant.bundled else "asked for"
+                reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
         return Kept(variant.name, variant.system, reason, path, line)
 
 

@@ -1,4 +1,4 @@
-"""Tiers of one's own: a tier that kci knows, narrowed, and perhaps thinned to pairwise coverage.
+"""Custom tiers: a built-in tier, narrowed, and optionally reduced to pairwise coverage.
 
 kci.toml defines them; `narrowing` turns a definition into filters of `compute_matrix`.
 """
@@ -25,7 +25,7 @@ from kci.suggest import one_of, suggestion
 
 
 class TierDefinition(msgspec.Struct, frozen=True):
-    """A tier of one's own. Different settings narrow, entries of one list widen; empty means all."""
+    """A custom tier. Different settings narrow, entries of one list widen; empty means all."""
 
     name: str
     base: Tier = Tier.RELEASE
@@ -39,7 +39,7 @@ class TierDefinition(msgspec.Struct, frozen=True):
 
 
 def tier_of(name: str, found: FoundSettings) -> Tier | TierDefinition:
-    """What a tier's name stands for: a tier that kci knows, or one that kci.toml defines.
+    """What a tier's name stands for: a built-in tier, or one that kci.toml defines.
 
     Raises:
         UsageError: there is no such tier.
@@ -75,7 +75,7 @@ def narrowing(tier: TierDefinition, *, thinned: bool = True) -> list[Narrow]:
 
     Args:
         tier: the definition.
-        thinned: whether to thin a pairwise tier; without, the result is the full set that it has to cover.
+        thinned: whether to reduce a pairwise tier; without, the result is the full set that it has to cover.
     """
     asked = f"tier {tier.name}: {{}}"
     filters = [
@@ -91,7 +91,7 @@ def narrowing(tier: TierDefinition, *, thinned: bool = True) -> list[Narrow]:
 
 
 def _pairwise(tier: TierDefinition) -> Narrow:
-    left_out = Filtered("KCI215", f"tier {tier.name}: other variants have each of its pairs", *tier.place)
+    left_out = Filtered("KCI215", f"tier {tier.name}: other variants cover each of its pairs", *tier.place)
 
     def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
         chosen = {id(variant) for variant in choose(variants)}

@@ -1,41 +1,87 @@
-"""Which variants a change touches: a pure function of the changed files and of what is known about the kernels."""
+"""Which variants a change touches: those whose fingerprint at its end is not the one at its base.
+
+For each changed file it is said which of them it touches, and why.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 import msgspec
 
-from kci.config.model import Build
-from kci.config.reader import BUILD_TOML
+from kci.config.reader import BUILD_TOML, Kernel
+from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.fingerprint import same_configuration
-from kci.plan.inputs import Effect, Uses, active, effect, listed, removed
+from kci.plan.fingerprint import Fingerprints, made_with
+from kci.plan.inputs import BINDING, Effect, active
 
-SETTINGS = "kci.toml"
-_WORKFLOWS = re.compile(r"\.github/workflows/kci[^/]*\.ya?ml")
+_SHOWN_KEYS = 4
 
 
-class Before(msgspec.Struct, frozen=True):
-    """A kernel as it was at the base."""
+class KernelEnd:
+    """A kernel at one end of a change."""
 
-    build: Build
-    variants: tuple[Variant, ...]
-    """Its matrix then, by the same catalog, tier and filters as now."""
+    def __init__(self, kernel: Kernel, prints: Fingerprints, variants: Mapping[Variant, str]) -> None:
+        """One end.
+
+        Args:
+            kernel: its build.toml there.
+            prints: its files there.
+            variants: its matrix there, and what compiles each variant.
+        """
+        self.kernel = kernel
+        self.prints = prints
+        self.variants = {variant.name: variant for variant in variants}
+        self._toolchains = {variant.name: toolchain for variant, toolchain in variants.items()}
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """The fingerprint of each variant by name.
+
+        Raises:
+            FindingsError: as `Fingerprints.fingerprint`.
+        """
+        return {
+            name: self.prints.fingerprint(variant, self._toolchains[name]) for name, variant in self.variants.items()
+        }
+
+    def readers(self, effect: Effect) -> set[str]:
+        """The variants that an effect is about."""
+        return {
+            name
+            for name, variant in self.variants.items()
+            if (effect.noarch if variant.kind is Kind.NOARCH else self._compiles(variant, effect))
+        }
+
+    def _compiles(self, variant: Variant, effect: Effect) -> bool:
+        return BINDING in effect.labels or bool(effect.labels & active(self.kernel.build, variant).keys())
 
 
 class View(msgspec.Struct, frozen=True):
-    """What is known about one kernel."""
+    """One kernel at both ends of a change."""
 
     name: str
     directory: str
     """Relative to the repository's root, with `/`; empty for the root itself."""
-    build: Build
-    variants: tuple[Variant, ...]
-    uses: Mapping[str, Uses]
-    before: Before | None = None
-    """None if there was no valid build.toml at the base."""
+    now: KernelEnd
+    then: KernelEnd | None = None
+    """None if it was not there at the base, or could not be planned."""
+
+    def moved(self) -> set[str]:
+        """The variants that are made from something else now, new ones among them."""
+        before = self.then.fingerprints if self.then is not None else {}
+        return {name for name, value in self.now.fingerprints.items() if before.get(name) != value}
+
+    def made_otherwise(self) -> set[str]:
+        """Those of them that are made with something else: not only the files differ."""
+        before = self.then.fingerprints if self.then is not None else {}
+        return {
+            name
+            for name in self.moved()
+            if name not in before or made_with(before[name]) != made_with(self.now.fingerprints[name])
+        }
 
 
 class Touch(msgspec.Struct, frozen=True):
@@ -49,39 +95,39 @@ class Touch(msgspec.Struct, frozen=True):
     reason: str
 
 
-def affected(changed: Iterable[str], views: Sequence[View], everywhere: Mapping[str, str] | None = None) -> list[Touch]:
+def affected(
+    changed: Iterable[str], views: Sequence[View], settings: Mapping[str, tuple[str, ...]] | None = None
+) -> list[Touch]:
     """Decide what a change touches.
 
     Args:
         changed: paths relative to the repository's root, with `/`; of a renamed file both names.
         views: the kernels that are planned.
-        everywhere: further files that decide every kernel (a catalog file, say), and why.
+        settings: the changed files that every kernel is planned by (kci.toml, a catalog), and what changed in each.
 
     Returns:
         the decisions, sorted by path and kernel; at least one for each changed file.
     """
-    everywhere = {SETTINGS: "kci.toml decides runners, images and limits of all kernels", **(everywhere or {})}
+    settings = settings or {}
     decisions: list[Touch] = []
     for path in sorted(set(changed)):
-        reason = everywhere.get(path, "")
-        if _WORKFLOWS.fullmatch(path):
-            reason = "the workflow decides which kci builds, and how"
-        if reason:
-            decisions += [Touch(path, view.name, _names(view.variants), reason) for view in views]
-            continue
-        owners = [view for view in views if _inside(path, view.directory) is not None]
-        # A kernel inside another one's directory owns its files alone.
-        deepest = max((len(view.directory) for view in owners), default=0)
-        found = [_decide(path, view) for view in owners if len(view.directory) == deepest]
-        decisions += found or [Touch(path, "", (), "outside of every kernel that is planned")]
+        if path in settings:
+            found = [_by_settings(path, settings[path], view) for view in views]
+        else:
+            owners = [view for view in views if _is_inside(path, view.directory)]
+            # A kernel inside another one's directory owns its files alone; who reads it besides says so.
+            deepest = max((len(view.directory) for view in owners), default=0)
+            owning = [view for view in owners if len(view.directory) == deepest]
+            found = [_decide(path, view) for view in owning]
+            others = (_decide(path, view) for view in views if view not in owning)
+            found += [decision for decision in others if decision.touches]
+        decisions += found or [Touch(path, "", (), _no_kernel(path))]
     return sorted(decisions, key=lambda decision: (decision.path, decision.kernel))
 
 
-def narrow(matrix: Matrix, decisions: Iterable[Touch]) -> Matrix:
+def narrow(matrix: Matrix, views: Iterable[View]) -> Matrix:
     """The matrix with the touched variants only, and without the kernels of which none is left."""
-    touched: dict[str, set[str]] = {}
-    for decision in decisions:
-        touched.setdefault(decision.kernel, set()).update(decision.touches)
+    touched = {view.name: view.moved() for view in views}
     kernels = []
     for kernel in matrix.kernels:
         kept = tuple(item for item in kernel.variants if item.name in touched.get(kernel.name, ()))
@@ -90,41 +136,70 @@ def narrow(matrix: Matrix, decisions: Iterable[Touch]) -> Matrix:
     return msgspec.structs.replace(matrix, kernels=tuple(kernels))
 
 
-def _inside(path: str, directory: str) -> str | None:
-    """The path relative to a directory, or None if it is not in it."""
-    if not directory:
-        return path
-    return path[len(directory) + 1 :] if path.startswith(directory + "/") else None
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
+    """The keys of a TOML document that differ, dotted; of a table that came or went only its own."""
+    return tuple(_differing(old, new, ""))
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _differing(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}"
+
+
+def _no_kernel(path: str) -> str:
+    if path.startswith(".github/workflows/"):
+        return "a workflow decides no variant; `kci render --check` says whether it is up to date"
+    return "outside of every kernel that is planned"
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return not directory or path.startswith(directory + "/")
 
 
 def _decide(path: str, view: View) -> Touch:
-    relative = _inside(path, view.directory) or ""
-    if relative == BUILD_TOML:
-        return _configuration(path, view)
-    found = effect(relative, view.build, view.uses)
-    known = any(relative in item.listed or relative in item.included for item in view.uses.values())
-    if not known and found.labels is None and view.before is not None:
-        found = removed(relative, view.uses, listed(view.before.build)) or found
-    return Touch(path, view.name, _touched(view, found), found.reason)
-
-
-def _touched(view: View, found: Effect) -> tuple[str, ...]:
-    if found.labels is None:
-        return _names(view.variants)
-    return _names(item for item in view.variants if found.labels & active(view.build, item).keys())
-
-
-def _configuration(path: str, view: View) -> Touch:
-    before = view.before
-    if before is None:
-        return Touch(path, view.name, _names(view.variants), "there was no valid build.toml at the base")
-    earlier = {variant.name: variant for variant in before.variants}
-    touched = _names(item for item in view.variants if not same_configuration(before.build, view.build, earlier, item))
+    build_toml = f"{view.directory}/{BUILD_TOML}" if view.directory else BUILD_TOML
+    if path == build_toml:
+        return _by_build_toml(path, view)
+    touched: set[str] = set()
+    reasons: list[str] = []
+    for end in (view.now, view.then):
+        if end is not None:
+            effect = end.prints.inputs.effect(path)
+            touched |= end.readers(effect)
+            reasons += [effect.reason] if effect.labels or effect.noarch else []
+    touched &= view.moved()
+    if not reasons:
+        return Touch(path, view.name, (), view.now.prints.inputs.effect(path).reason)
     if not touched:
-        return Touch(path, view.name, (), "nothing changed in it that decides what is in a variant")
-    count = "all" if len(touched) == len(_names(view.variants)) else str(len(touched))
-    return Touch(path, view.name, touched, f"it changes what {count} of the variants are made from")
+        return Touch(path, view.name, (), f"{reasons[0]}; but none that is planned is made from anything else by it")
+    return Touch(path, view.name, tuple(sorted(touched)), reasons[0])
 
 
-def _names(variants: Iterable[Variant]) -> tuple[str, ...]:
-    return tuple(sorted({variant.name for variant in variants}))
+def _by_build_toml(path: str, view: View) -> Touch:
+    if view.then is None:
+        return Touch(path, view.name, tuple(sorted(view.moved())), "the kernel could not be planned at the base")
+    keys = changed_keys(view.then.kernel.document.data, view.now.kernel.document.data)
+    if not keys:
+        return Touch(path, view.name, (), "only comments and layout changed in it")
+    touched = view.made_otherwise()
+    if not touched:
+        return Touch(path, view.name, (), f"{_shown(keys)} changed, which decides nothing that is in a variant")
+    return Touch(path, view.name, tuple(sorted(touched)), f"{_shown(keys)} changed")
+
+
+def _by_settings(path: str, keys: tuple[str, ...], view: View) -> Touch:
+    if not keys:
+        return Touch(path, view.name, (), "only comments and layout changed in it")
+    touched = tuple(sorted(view.made_otherwise()))
+    return Touch(
+        path, view.name, touched, f"{_shown(keys)} changed" + ("" if touched else ", which decides no variant")
+    )
+
+
+def _shown(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - _SHOWN_KEYS} more keys" if len(keys) > _SHOWN_KEYS else ""
+    return ", ".join(keys[:_SHOWN_KEYS]) + more

@@ -1,4 +1,4 @@
-"""What a run will take, before it runs: minutes, money, waves, time on the clock. And whether that is too much."""
+"""What a run will take, before it runs: minutes, cost, waves, wall-clock time. And whether that exceeds a limit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Estimate(msgspec.Struct, frozen=True):
     """By currency, of the legs that have a price."""
     prices_as_of: str
     unpriced: int
-    """Legs on runners whose price nobody knows."""
+    """Legs on runners without a known price."""
     waves: int
     """How often the fullest pool is filled; legs of pools without a known size all start at once."""
     wall_minutes: int
@@ -81,12 +81,12 @@ def _costs(legs: Iterable[Leg]) -> dict[str, float]:
 
 
 def money(costs: dict[str, float]) -> str:
-    """Costs as a person reads them: `12.40 USD`."""
+    """Costs for a person to read: `12.40 USD`."""
     return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
 
 
 def simulate(legs: Iterable[Leg]) -> tuple[int, int]:
-    """Waves and minutes on the clock if each pool takes its legs, longest first, as machines get free."""
+    """Waves and wall-clock minutes if each pool takes its legs, longest first, as machines get free."""
     waves = wall = 0
     by_pool: dict[Pool, list[int]] = {}
     for leg in legs:
@@ -142,7 +142,7 @@ def check_budget(
         hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
         raise FindingsError(message, hint=hint, diagnostics=[finding("KCI309", message, hint=hint)])
     if max_cost is not None and made.unpriced:
-        message = f"{made.unpriced} of {made.legs} legs run on machines without a known price and count as free"
+        message = f"{made.unpriced} of {made.legs} legs run on runners without a known price and are counted as free"
         return [finding("KCI310", message, hint="give their runners a price in kci.toml")]
     return []
 

@@ -7,6 +7,7 @@ kernel's legs. A kernel stays with its caller as long as the number of callers i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -35,23 +36,25 @@ def run_jobs(kernels: int, legs: int) -> int:
     return legs + kernels + OWN_JOBS
 
 
-def work_of(plan: Plan, count: int) -> str:
+def work_of(plan: Plan, count: int, trees: Mapping[str, str] | None = None) -> str:
     """One line for `fromJSON`: a list with the matrix of each caller job.
 
     An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
-    how many of its legs may run at once (`parallel`), and the part of the plan that merging is held against (`plan`).
+    how many of its legs may run at once (`parallel`), the part of the plan that merging is held against (`plan`), and
+    the run that has the tree from which variants are carried over (`tree_run`).
 
     Args:
         plan: the plan.
         count: the number of caller jobs in the workflow file.
+        trees: the runs that have published trees, by kernel.
     """
-    return msgspec.json.encode(_work(plan, count)).decode()
+    return msgspec.json.encode(_work(plan, count, trees or {})).decode()
 
 
 def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
     """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
     found = artifact_problems(plan)
-    work = _work(plan, count)
+    work = _work(plan, count, {})
     for caller in work:
         sizes = {entry["kernel"]: len(entry["work"]["matrix"]["include"]) for entry in caller["include"]}
         found += [
@@ -77,11 +80,11 @@ def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
 _SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a smaller tier'
 
 
-def _work(plan: Plan, count: int) -> list[dict[str, Any]]:
+def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, Any]]:
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
-    names = sorted(by_kernel)
+    names, carried = sorted(by_kernel), {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
     promise = promised(plan)
@@ -92,6 +95,7 @@ def _work(plan: Plan, count: int) -> list[dict[str, Any]]:
             "matrix": {"include": [leg_entry(plan.tier, leg) for leg in by_kernel[name]]},
             "parallel": most[index[name]] or MAX_MATRIX,
             "plan": parts[name],
+            "tree_run": trees.get(name, "") if name in carried else "",
         }
         found[shard_of(name, count)]["include"].append({"kernel": name, "work": work})
     return found

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from kci.config.document import MAX_BYTES
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.git import GitRefusedError, run_git
@@ -37,10 +36,10 @@ def changes_since(directory: Path, base: str) -> Changes:
         FindingsError: it is no repository, there is no such base, or its history is not here (KCI312).
     """
     if base.startswith("-"):
-        raise _no_base(f"{base!r} is no revision", "name a branch, a tag or a commit")
+        raise _no_base(f"{base!r} is not a revision", "name a branch, a tag or a commit")
     top = _git(directory, "rev-parse", "--show-toplevel")
     if top is None:
-        raise _no_base(f"{directory} is in no git repository", "--affected needs one; plan without it")
+        raise _no_base(f"{directory} is not in a git repository", "--affected needs one; plan without it")
     root = Path(os.fsdecode(top.rstrip(b"\n")))
     commit = _text(_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}"))
     if commit is None:
@@ -68,17 +67,6 @@ def clean_commit(directory: Path) -> str | None:
     commit = _text(_git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"))
     changed = _git(directory, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
     return commit if changed == b"" else None
-
-
-def read_blob(root: Path, commit: str, path: str) -> bytes | None:
-    """What a file said in a commit; None if it was not there, or was no file or one too large for a build.toml."""
-    found = _text(_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:{path}"))
-    if found is None or _text(_git(root, "cat-file", "-t", found)) != "blob":
-        return None
-    size = _text(_git(root, "cat-file", "-s", found))
-    if size is None or int(size) > MAX_BYTES:
-        return None
-    return _git(root, "cat-file", "blob", found)
 
 
 def _git(directory: Path, *arguments: str) -> bytes | None:

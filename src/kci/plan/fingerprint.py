@@ -9,9 +9,7 @@ ships old code.
 from __future__ import annotations
 
 import hashlib
-import os
-import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,21 +18,26 @@ import msgspec
 
 from kci.catalog.arch_tables import arch_tables
 from kci.catalog.runners import Runners, default_runners
-from kci.config.model import Build, CudaComponent, RocmComponent
+from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version
-from kci.errors import FindingsError
+from kci.files.source_tree import EntryKind, SourceTree
+from kci.files.walk import is_bytecode
 from kci.matrix.archs import component_archs
+from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.inputs import active, effect, kernel_files, scan
+from kci.plan.inputs import KernelInputs, active
 from kci.plan.legs import Unplaced, each_once, place
 from kci.version import __version__
 
-SCHEMA = 1
+SCHEMA = 2
 """Part of every fingerprint: a change of what is hashed, or how, makes all of them new."""
 
 PACKAGE = Path(__file__).parent.parent
 """Where kci itself lies."""
+
+_HALF = 32
+"""Digits of each half of a fingerprint; 128 bits are enough to tell what nobody has a reason to forge."""
 
 _BUILDING = (
     "builders",
@@ -50,8 +53,95 @@ _SELECTION_ONLY = ("cuda_minver",)
 """Keys of a component that say whether it is compiled, and nothing about how."""
 
 
+class Fingerprints:
+    """The fingerprints of one kernel's variants."""
+
+    def __init__(self, kernel: Kernel, tree: SourceTree | None = None, extra: Sequence[str] = ()) -> None:
+        """Nothing is read yet.
+
+        Args:
+            kernel: whose variants.
+            tree: the files of its repository; see `KernelInputs`.
+            extra: what its sources may include outside of its directory, as kci.toml declares.
+
+        Raises:
+            FindingsError: a declared input is not in the tree (KCI333).
+        """
+        self.inputs = KernelInputs(kernel.build, Path(kernel.directory), tree, extra)
+        self._of_files: dict[frozenset[tuple[str, str]], tuple[str, str]] = {}
+
+    def fingerprint(self, variant: Variant, toolchain: str, *, everything: bool = False) -> str:
+        """The fingerprint of one variant, 64 hexadecimal digits.
+
+        The first half is over what it is made with and the names of its files, the second over their content; see
+        `still_holds`.
+
+        Args:
+            variant: which one.
+            toolchain: what compiles it: for a leg its image, by digest where that is known; on this machine what
+                `kci.builders.identity.toolchain_identity` says. Empty for a variant that nothing compiles.
+            everything: count every file of the kernel, for a builder that may look at any (nix).
+
+        Raises:
+            FindingsError: a file cannot be read, or an include leads out of the kernel (KCI145).
+        """
+        files = self.inputs.everything() if everything else self.inputs.of(variant)
+        names, contents = self._hashed(files)
+        made_with = [SCHEMA, builder(), toolchain, configuration(self.inputs.build, variant), names]
+        return hashlib.sha256(_encoded(made_with)).hexdigest()[:_HALF] + contents[:_HALF]
+
+    def still_holds(self, now: str, then: str, read: Mapping[str, str]) -> bool:
+        """Whether a variant that was built earlier is what a build would give now, by what its build really read.
+
+        It is if it is made with the same, no file came or went that a compiler might look for, and what was read has
+        not changed. What a build may read and did not (the header of another backend, say) may differ.
+
+        Args:
+            now: the variant's fingerprint now.
+            then: its fingerprint when it was built.
+            read: the files that its build read, as `KernelInputs.shown` names them, and their digests.
+        """
+        if now[:_HALF] != then[:_HALF] or not read:
+            return False
+        for path, digest in read.items():
+            real = self.inputs.tree.file(self.inputs.in_tree(path))
+            if real is None or self.inputs.tree.digest(real) != digest:
+                return False
+        return True
+
+    def _hashed(self, files: frozenset[tuple[str, str]]) -> tuple[str, str]:
+        """A hash over the names of some files, and one over names and content."""
+        if files not in self._of_files:
+            shown, tree = self.inputs.shown, self.inputs.tree
+            named, held = hashlib.sha256(), hashlib.sha256()
+            for path, real in sorted(files):
+                behind = shown(real) if real else self._instead(path)
+                named.update(f"{shown(path)}\0{behind}\n".encode(errors="surrogateescape"))
+                held.update(
+                    f"{shown(path)}\0{tree.digest(real) if real else behind}\n".encode(errors="surrogateescape")
+                )
+            self._of_files[files] = (named.hexdigest(), held.hexdigest())
+        return self._of_files[files]
+
+    def _instead(self, path: str) -> str:
+        """What stands where no file of the tree does; building it will fail and say so."""
+        tree = self.inputs.tree
+        kind = tree.kind(path)
+        return f"-> {tree.target(path)}" if kind is EntryKind.LINK else str(kind)
+
+
+def made_with(fingerprint: str) -> str:
+    """The half of a fingerprint that is about everything but the content of files."""
+    return fingerprint[:_HALF]
+
+
 def fingerprints(
-    kernels: Iterable[Kernel], matrix: Matrix, runners: Runners | None = None, *, container: bool = True
+    kernels: Iterable[Kernel],
+    matrix: Matrix,
+    runners: Runners | None = None,
+    *,
+    container: bool = True,
+    source: Callable[[Kernel], Fingerprints] = Fingerprints,
 ) -> dict[tuple[str, str], str]:
     """The fingerprints of every variant of a matrix, by kernel and variant name.
 
@@ -60,56 +150,25 @@ def fingerprints(
         matrix: their variants.
         runners: where the images of the legs come from.
         container: whether legs build in images.
+        source: makes the object that is asked; it knows the repository's files and the declared inputs.
 
     Raises:
-        FindingsError: a file cannot be read.
+        FindingsError: a file cannot be read, or an include leads out of its kernel (KCI145).
     """
     runners = runners or default_runners()
     by_path = {kernel.directory: kernel for kernel in kernels}
     found = {}
     for selected in matrix.kernels:
-        files = Files(by_path[selected.path])
+        prints = source(by_path[selected.path])
         for name, variant in each_once(selected):
-            placed = place(variant, runners, container=container, kernel=selected.name)
-            image = "" if isinstance(placed, Unplaced) else placed.image
-            found[selected.name, name] = files.fingerprint(variant, image)
+            found[selected.name, name] = prints.fingerprint(variant, image_of(variant, runners, container=container))
     return found
 
 
-class Files:
-    """The files of one kernel, each hashed once, and which component reads which."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.build = kernel.build
-        self.root = Path(kernel.directory)
-        uses = scan(self.root, self.build)
-        self._effects = {path: effect(path, self.build, uses) for path in kernel_files(self.root, self.build, uses)}
-        self._hashes: dict[str, str] = {}
-
-    def of(self, variant: Variant) -> list[str]:
-        """The files that decide a variant, sorted."""
-        labels = active(self.build, variant).keys()
-        return [path for path, found in self._effects.items() if found.labels is None or found.labels & labels]
-
-    def fingerprint(self, variant: Variant, image: str) -> str:
-        """The fingerprint of one variant, 64 hexadecimal digits.
-
-        Args:
-            variant: which one.
-            image: the image that it is built in; empty for none.
-
-        Raises:
-            FindingsError: a file cannot be read.
-        """
-        total = hashlib.sha256(_encoded([SCHEMA, builder(), image, configuration(self.build, variant)]))
-        for path in self.of(variant):
-            total.update(f"{path}\0{self._hash(path)}\n".encode(errors="surrogateescape"))
-        return total.hexdigest()
-
-    def _hash(self, path: str) -> str:
-        if path not in self._hashes:
-            self._hashes[path] = content(self.root, path)
-        return self._hashes[path]
+def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:
+    """The image that a variant's leg builds in; empty for none."""
+    placed = place(variant, runners, container=container)
+    return "" if isinstance(placed, Unplaced) else placed.image
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:
@@ -133,14 +192,13 @@ def configuration(build: Build, variant: Variant) -> dict[str, Any]:
         "src": getattr(framework, "src", None),
         "include": getattr(framework, "include", None),
         "cxx-flags": getattr(framework, "cxx_flags", None),
-        "pyext": framework.pyext,
+        "pyext": framework.pyext if variant.kind is not Kind.NOARCH else None,
         "variant": {key: value for key, value in msgspec.structs.asdict(variant).items() if key != "bundled"},
-        "components": [_component(build, label, variant) for label in active(build, variant)],
+        "components": [_component(part, variant) for part in active(build, variant).values()],
     }
 
 
-def _component(build: Build, label: str, variant: Variant) -> dict[str, Any]:
-    part = build.kernel[label]
+def _component(part: Component, variant: Variant) -> dict[str, Any]:
     keys = {key: value for key, value in msgspec.structs.asdict(part).items() if key not in _SELECTION_ONLY}
     if isinstance(part, CudaComponent | RocmComponent) and variant.compute is not None:
         keys["built for"] = component_archs(part, Version.parse(variant.compute), arch_tables())
@@ -159,37 +217,10 @@ def builder() -> str:
         where = package / part
         files = sorted(where.rglob("*")) if where.is_dir() else [where]
         for file in files:
-            if file.is_file() and "__pycache__" not in file.parts:
-                name = file.relative_to(package).as_posix()
+            name = file.relative_to(package).as_posix()
+            if file.is_file() and not is_bytecode(name):
                 total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return f"{__version__}+{total.hexdigest()[:16]}"
-
-
-def content(root: Path, path: str) -> str:
-    """The hash of a file's content; of a link that leads out of the kernel's directory, where it leads.
-
-    Raises:
-        FindingsError: the file is there and cannot be read.
-    """
-    file = root / path
-    real = Path(os.path.realpath(file))
-    if not real.is_relative_to(os.path.realpath(root)) or real.is_dir():
-        return f"-> {file.readlink()}" if file.is_symlink() else "directory"
-    try:
-        if not stat.S_ISREG(real.stat().st_mode):
-            return "no file"
-        with real.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except FileNotFoundError:
-        return "missing"  # building it will fail and say so
-    except OSError as error:
-        raise FindingsError(f"cannot read {file}: {error.strerror}") from error
-
-
-def same_configuration(old: Build, new: Build, before: Mapping[str, Variant], after: Variant) -> bool:
-    """Whether a variant was in the matrix before, made from the same configuration."""
-    earlier = before.get(after.name)
-    return earlier is not None and _encoded(configuration(old, earlier)) == _encoded(configuration(new, after))
 
 
 def _encoded(value: Any) -> bytes:

@@ -7,7 +7,7 @@ import msgspec
 from kci.catalog.runners import is_hosted
 from kci.plan.plan import LeftOut, Leg, Plan
 
-FORK_RULE = "KCI314"
+FORK_RULE = "KCI315"
 
 _REASON = "a pull request from a fork runs on GitHub's own machines only"
 
@@ -15,7 +15,7 @@ _REASON = "a pull request from a fork runs on GitHub's own machines only"
 def only_hosted(plan: Plan) -> Plan:
     """The plan without the legs that need a self-hosted machine: code that nobody has reviewed must not reach one.
 
-    The other variants are left out (KCI314).
+    The other variants are left out (KCI315).
     """
     refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
     left = [_left_out(leg, name) for leg in refused for name in leg.variants]

@@ -62,7 +62,7 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
     refuse_over_limit(plan)
     if shard is None and len(plan.shards) > 1:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in one matrix"
-        hint = f"ask for each of the {len(plan.shards)} matrices with --shard 0 to {len(plan.shards) - 1}"
+        hint = f"print each of the {len(plan.shards)} matrices with --shard 0 to {len(plan.shards) - 1}"
         raise FindingsError(message, hint=hint, diagnostics=[finding("KCI305", message, hint=hint)])
     if shard is not None and not 0 <= shard < max(1, len(plan.shards)):
         raise UsageError(f"there is no shard {shard}", hint=f"the plan has {max(1, len(plan.shards))}, counted from 0")
@@ -79,7 +79,7 @@ def check_limits(plan: Plan) -> list[Diagnostic]:
     ]
     if len(plan.legs) > MANY_JOBS:
         hint = "group them with `--group image`, or build a smaller tier on every push"
-        found.append(finding("KCI308", f"{len(plan.legs)} jobs; GitHub's page of a run gets unusable", hint=hint))
+        found.append(finding("KCI308", f"{len(plan.legs)} jobs; GitHub's page of the run becomes unusable", hint=hint))
     return found
 
 

@@ -1,145 +1,64 @@
-"""Which variants a file of a kernel decides.
+"""What the variants of a kernel are made from: which file decides which variant, and why.
 
-One answer for two questions: what does a change touch (`affected`), and what is a variant made from (`fingerprint`).
-A file belongs to the components that list it in `src` and to those whose sources include it. What no component is known
-to use counts for every variant, unless it is of a kind that no build reads: tests, benchmarks, documentation.
+One answer for every question about it: what does a change touch (`affected`), what is a variant made from
+(`fingerprint`), what may a compiler have read (the builders).
+
+A compiled variant is made from the sources that its components and the binding list, from what those include, and from
+the files of the Python package that are installed with it; a variant of Python only is made from the package. No other
+file counts. The includes are found by reading the sources (`IncludeGraph`); the build compares them with what the
+compiler says that it read, and fails if that is more.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
 
 import msgspec
 
-from kci.config.model import Build, CudaComponent
+from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
+from kci.config.settings import FoundSettings, find_settings, locate
 from kci.config.values import Version, python_name
+from kci.diagnostics import finding
+from kci.errors import FindingsError
+from kci.files.source_tree import EntryKind, SourceTree
+from kci.files.walk import is_bytecode, is_own
+from kci.matrix.archs import compiled_components
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
+from kci.plan.include_graph import Escape, IncludeGraph, Reached
 
 BINDING = ""
 """In place of a component's label: the binding of `[torch]` or `[tvm-ffi]`, which every compiled variant has."""
 
-_INCLUDED_FROM = (".", "csrc", "torch-ext")
+SEALED = ("metadata.json", "metadata.json.sigstore")
+"""Written by whoever seals a variant; a copy of them in the package would be taken for the real one."""
+
+_INCLUDED_FROM = ("csrc", ".", "torch-ext")
 """Directories that builders add to the include path on their own."""
 
-_READ_AT_MOST = 8 * 1024 * 1024
-"""Bytes of a source that are searched for includes; beyond that it counts as including anything."""
-
-_NO_INPUT_DIRECTORIES = ("benchmark", "benchmarks", "doc", "docs", "test", "tests")
-_NO_INPUT_NAMES = re.compile(r"(?i)(card|changelog|contributing|licen[cs]e|notice|readme)(\..*)?|.*\.md")
-_OUTPUT_DIRECTORIES = ("build", "dist", "result")
-_BYTECODE = (".pyc", ".pyo")
+_NOTHING = Reached(frozenset())
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """What a file decides: the variants of some components, all variants (None), or nothing (an empty set)."""
+    """What a file decides: the variants of some components, or of every kind of them, and why."""
 
-    labels: frozenset[str] | None
+    labels: frozenset[str]
+    """The components; `BINDING` stands for every compiled variant."""
+    noarch: bool
     reason: str
 
 
-class Uses(msgspec.Struct, frozen=True):
-    """What a component's sources are known to read."""
-
-    listed: frozenset[str]
-    """Files in `src`, relative to the kernel's directory."""
-    included: frozenset[str] = frozenset()
-    """Files of the kernel that the sources include, directly or not."""
-    names: frozenset[str] = frozenset()
-    """The last part of every name in an `#include`, found or not."""
-    anything: bool = False
-    """An include that cannot be followed, such as `#include MACRO`: it may stand for any header."""
-
-
-def active(build: Build, variant: Variant) -> dict[str, tuple[str, ...]]:
-    """The labels of the components that are compiled into a variant (a `cuda-minver` can leave some out).
-
-    Returns:
-        the label to the files in its `src`.
-    """
+def active(build: Build, variant: Variant) -> dict[str, Component]:
+    """The components compiled into a variant, by label; `cuda-minver` can exclude some (docs/format.md#components)."""
     if variant.kind is Kind.NOARCH:
         return {}
     compute = Version.parse(variant.compute) if variant.compute else None
-    found = {}
-    for label, part in build.components(variant.backend).items():
-        minver = part.cuda_minver if isinstance(part, CudaComponent) else None
-        if minver is None or compute is None or compute >= minver:
-            found[label] = part.src
-    return found
-
-
-def listed(build: Build) -> dict[str, Uses]:
-    """What build.toml itself says that each component reads; the binding is under `BINDING`."""
-    framework = build.torch or build.tvm_ffi
-    sources = {label: part.src for label, part in build.kernel.items()}
-    if framework is not None:
-        sources[BINDING] = framework.src
-    return {label: Uses(frozenset(_plain(entry) for entry in src)) for label, src in sources.items()}
-
-
-def scan(kernel_dir: Path, build: Build) -> dict[str, Uses]:
-    """`listed`, and what the listed files include.
-
-    All directories in which a compiler might look are searched, not only the first that has the file, so that too much
-    is found rather than too little. Links are followed as long as they stay in the kernel's directory.
-    """
-    root = Path(os.path.realpath(kernel_dir))
-    reader = _Reader(root)
-    framework = build.torch or build.tvm_ffi
-    shared = tuple(framework.include or ()) if framework is not None else ()
-    found = {}
-    for label, uses in listed(build).items():
-        own = () if label == BINDING else tuple(build.kernel[label].include or ())
-        found[label] = reader.follow(uses, (*own, *shared, *_INCLUDED_FROM), _flags(build, label))
-    return found
-
-
-def effect(path: str, build: Build, uses: Mapping[str, Uses]) -> Effect:
-    """What a file of a kernel decides.
-
-    Args:
-        path: relative to the kernel's directory, with `/`.
-        build: the kernel's build.toml.
-        uses: from `listed` or `scan`.
-    """
-    for labels, verb in (
-        (_labels(uses, lambda item: path in item.listed), "source of"),
-        (_labels(uses, lambda item: path in item.included), "included by"),
-    ):
-        if BINDING in labels:
-            return Effect(None, f"{verb} the binding, which every variant has")
-    if path.startswith(package_path(build) + "/"):
-        return Effect(None, "part of the Python package, which every variant has")
-    reads = _labels(uses, lambda item: path in item.listed or path in item.included)
-    reads |= _labels(uses, lambda item: item.anything and _may_be_included(path, uses))
-    if BINDING in reads:
-        return Effect(None, "perhaps included by the binding, which every variant has")
-    if reads:
-        return Effect(frozenset(reads), f"read by {', '.join(f'kernel.{label}' for label in sorted(reads))}")
-    if reason := _no_input(path):
-        return Effect(frozenset(), reason)
-    return Effect(None, "no component is known to read it, so any may")
-
-
-def removed(path: str, uses: Mapping[str, Uses], before: Mapping[str, Uses]) -> Effect | None:
-    """What the removal of a file decides: who listed it before, and whoever still includes something of its name.
-
-    Returns:
-        None if it was not listed before, so that only its path says anything about it.
-    """
-    owners = _labels(before, lambda item: path in item.listed)
-    if not owners:
-        return None
-    name = PurePosixPath(path).name
-    readers = owners | _labels(uses, lambda item: item.anything or name in item.names)
-    if BINDING in readers:
-        return Effect(None, "was part of the binding, which every variant has")
-    return Effect(frozenset(readers), f"was read by {', '.join(f'kernel.{label}' for label in sorted(readers))}")
+    return compiled_components(build, variant.backend, compute)
 
 
 def package_path(build: Build) -> str:
@@ -147,152 +66,247 @@ def package_path(build: Build) -> str:
     return f"{'tvm-ffi-ext' if build.tvm_ffi is not None else 'torch-ext'}/{python_name(build.name)}"
 
 
-def kernel_files(kernel_dir: Path, build: Build, uses: Mapping[str, Uses]) -> list[str]:
-    """Every file that may decide a variant, relative to the kernel's directory, sorted; build.toml is not among them.
+def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
+    """Whether a variant carries a file of the package: a compiled one only what `pyext` says (docs/format.md#tree).
 
-    Hidden files, bytecode and build outputs are none, except where a component lists them or the package holds them.
+    Args:
+        name: relative to the package.
+        build: the kernel's build.toml.
+        compiled: whether the variant is one of compiled code.
     """
-    root = Path(os.path.realpath(kernel_dir))
-    found = {path for item in uses.values() for path in (*item.listed, *item.included) if not _leads_out(path)}
-    found |= set(_walk(root, "", hidden=False))
-    found |= set(_walk(root, package_path(build), hidden=True))
-    return sorted(found - {BUILD_TOML})
+    if name in SEALED or is_bytecode(name):
+        return False
+    return not compiled or name.endswith(tuple(f".{ext}" for ext in ("py", *build.data_extensions)))
 
 
-def _walk(root: Path, below: str, *, hidden: bool) -> Iterator[str]:
-    for directory, folders, files in os.walk(root / below):
-        inside = Path(directory).relative_to(root).as_posix()
-        prefix = "" if inside == "." else f"{inside}/"
-        links = [name for name in folders if Path(directory, name).is_symlink()]
-        folders[:] = [
-            name
-            for name in folders
-            if name not in links
-            and name != "__pycache__"
-            and (hidden or not name.startswith("."))
-            and not (not prefix and name in _OUTPUT_DIRECTORIES)
-        ]
-        for name in (*files, *links):
-            if (hidden or not name.startswith(".")) and not name.endswith(_BYTECODE):
-                yield prefix + name
+class KernelInputs:
+    """The files of one kernel, and which of its variants each decides."""
+
+    def __init__(
+        self, build: Build, directory: Path, tree: SourceTree | None = None, extra: Sequence[str] = ()
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            build: what build.toml says.
+            directory: the kernel's directory.
+            tree: the files of the repository that it lies in; without one, those of its directory alone.
+            extra: files and directories outside of the kernel that its sources may include, relative to the tree's
+                root: those that kci.toml declares.
+
+        Raises:
+            FindingsError: a declared input is not in the tree (KCI333).
+        """
+        self.build = build
+        self.tree = tree or SourceTree(directory)
+        real = os.path.realpath(directory)
+        if real != self.tree.root and not real.startswith(f"{self.tree.root}/"):
+            raise FindingsError(f"{directory} is not in {self.tree.root}", hint="plan it from its own repository")
+        self.kernel = real[len(self.tree.root) + 1 :]
+        self.graph = IncludeGraph(self.tree, self.kernel, tuple(self._declared(entry) for entry in extra))
+
+    def of(self, variant: Variant) -> frozenset[tuple[str, str]]:
+        """The files that decide a variant: paths in the tree, and the real path behind each (empty if there is none).
+
+        Raises:
+            FindingsError: a file cannot be read, or an include leads out of the kernel's directory (KCI145).
+        """
+        if variant.kind is Kind.NOARCH:
+            return self._package[0]
+        return self._compiled(tuple(sorted({BINDING, *active(self.build, variant)})))
+
+    def everything(self) -> frozenset[tuple[str, str]]:
+        """Every file of the kernel and of what is declared: for builders that look at more than the native one."""
+        places = (self.kernel, *self.graph.allowed)
+        return frozenset((path, self.tree.file(path) or "") for place in places for path in self._below(place))
+
+    def effect(self, path: str) -> Effect:
+        """What a file decides.
+
+        Args:
+            path: where it lies in the tree.
+        """
+        reads = {label for label, reached in self._reached.items() if _reads(reached.files, path)}
+        compiled, noarch = (_reads(part, path) for part in reversed(self._package))
+        in_package, noarch = noarch, noarch and self.build.torch_noarch is not None
+        if compiled:
+            return Effect(frozenset({BINDING}), noarch, "part of the Python package, which every variant has")
+        if BINDING in reads:
+            return Effect(frozenset({BINDING}), noarch, self._why(BINDING, path))
+        guessing = {label for label, part in self._reached.items() if part.unknown and self._may_be_any(path)} - reads
+        reasons = dict.fromkeys(self._why(label, path) for label in sorted(reads))
+        if guessing:
+            what = self._reached[min(guessing)].unknown
+            reasons[f"perhaps included, for nothing says what this is: {what}"] = None
+        if reads | guessing:
+            labels = {BINDING} if BINDING in guessing else reads | guessing
+            return Effect(frozenset(labels), noarch, "; ".join(reasons))
+        if noarch:
+            return Effect(frozenset(), True, "part of the Python package of variants without compiled code")
+        if in_package:
+            return Effect(frozenset(), False, "in the Python package, but `pyext` does not have it installed")
+        return Effect(frozenset(), False, "no component reads it")
+
+    def shown(self, path: str) -> str:
+        """A path of the tree as seen from the kernel's directory; this is how records and fingerprints name files."""
+        if not self.kernel:
+            return path
+        prefix = f"{self.kernel}/"
+        return path[len(prefix) :] if path.startswith(prefix) else posixpath.relpath(path, self.kernel)
+
+    def in_tree(self, shown: str) -> str:
+        """The path in the tree of what `shown` named."""
+        return posixpath.normpath(f"{self.kernel}/{shown}") if self.kernel else posixpath.normpath(shown)
+
+    def escapes(self, labels: Iterable[str] | None = None) -> list[tuple[str, Escape]]:
+        """Includes that lead out of the kernel's directory and are not declared, with the component that has them."""
+        wanted = self._reached if labels is None else labels
+        return [(label, item) for label in wanted for item in self._reached[label].escapes]
+
+    def unlisted(self, variant: Variant) -> frozenset[str]:
+        """The real paths of files that a compiler reads and does not list: those that flags and assembler name."""
+        labels = {BINDING, *active(self.build, variant)} if variant.kind is not Kind.NOARCH else set()
+        return frozenset().union(*(self._reached.get(label, _NOTHING).unlisted for label in labels))
+
+    def installed(self, variant: Variant) -> frozenset[str]:
+        """The real paths of the files of the Python package that a variant carries."""
+        return frozenset(real for _, real in self._package[variant.kind is not Kind.NOARCH])
+
+    def uncertain(self, variant: Variant) -> list[str]:
+        """The includes of a variant that cannot be followed, because of which every file of the kernel counts."""
+        labels = {BINDING, *active(self.build, variant)} if variant.kind is not Kind.NOARCH else set()
+        return sorted({why for label in labels if (why := self._reached.get(label, _NOTHING).unknown)})
+
+    def refuse_escapes(self, labels: Iterable[str] | None = None) -> None:
+        """Raise what `escapes` finds.
+
+        Raises:
+            FindingsError: there is one (KCI145).
+        """
+        found = [self.escape_message(item) for _, item in self.escapes(labels)]
+        if found:
+            path = self.shown_build_toml
+            problems = [finding("KCI145", message, hint=ESCAPE_HINT, path=path) for message in dict.fromkeys(found)]
+            raise FindingsError(problems[0].message, hint=ESCAPE_HINT, diagnostics=problems)
+
+    @property
+    def shown_build_toml(self) -> str:
+        """How messages name the kernel's build.toml."""
+        return f"{self.kernel}/build.toml" if self.kernel else "build.toml"
+
+    def escape_message(self, item: Escape) -> str:
+        """What is wrong with an include that leads out."""
+        return f"{self.shown(item.file)!r} includes {item.name!r}, which leads out of the kernel, to {item.leads_to}"
+
+    def _declared(self, entry: str) -> str:
+        real = self.tree.real(entry)
+        if not real:
+            message = f"the declared input {entry!r} is not there, or not in the repository"
+            raise FindingsError(message, diagnostics=[finding("KCI333", message, path="kci.toml")])
+        return real
+
+    @cached_property
+    def _reached(self) -> dict[str, Reached]:
+        """What the binding and each component may read."""
+        framework = self.build.torch or self.build.tvm_ffi
+        shared = (*(framework.include or ()), *_INCLUDED_FROM) if framework is not None else _INCLUDED_FROM
+        found = {}
+        if framework is not None:
+            found[BINDING] = self.graph.follow(framework.src, shared, framework.cxx_flags or ())
+        for label, part in self.build.kernel.items():
+            found[label] = self.graph.follow(part.src, (*(part.include or ()), *shared), flags_of(part))
+        return found
+
+    @cached_property
+    def _package(self) -> tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]]:
+        """The files of the Python package that a noarch variant carries, and those that a compiled one does."""
+        where = self.graph_path(package_path(self.build))
+        real = self.tree.real(where)
+        if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:
+            return frozenset(), frozenset()
+        entries = [(path[len(real) + 1 :], path) for path in self.tree.below(real)]
+        all_files, compiled = (
+            frozenset(
+                (f"{where}/{name}", self.tree.file(path) or "")
+                for name, path in entries
+                if is_installed(name, self.build, compiled=only)
+            )
+            for only in (False, True)
+        )
+        return all_files, compiled
+
+    def graph_path(self, path: str) -> str:
+        """A path of build.toml in the tree."""
+        return f"{self.kernel}/{path}" if self.kernel else path
+
+    def _compiled(self, labels: tuple[str, ...]) -> frozenset[tuple[str, str]]:
+        if labels not in self._by_labels:
+            self.refuse_escapes(label for label in labels if label in self._reached)
+            parts = [self._reached.get(label, _NOTHING) for label in labels]
+            found = self._package[1].union(*(part.files for part in parts), *(self._listed(label) for label in labels))
+            if any(part.unknown for part in parts):
+                own = ((path, self.tree.file(path) or "") for path in self._below(self.kernel))
+                found |= {item for item in own if is_own(self.shown(item[0]))}
+                found |= {item for part in self._reached.values() for item in part.files}
+            self._by_labels[labels] = found
+        return self._by_labels[labels]
+
+    @cached_property
+    def _by_labels(self) -> dict[tuple[str, ...], frozenset[tuple[str, str]]]:
+        return {}
+
+    def _listed(self, label: str) -> Iterator[tuple[str, str]]:
+        """The files in a `src`, those that are missing among them."""
+        framework = self.build.torch or self.build.tvm_ffi
+        part = framework if label == BINDING else self.build.kernel[label]
+        for entry in part.src if part is not None else ():
+            path = posixpath.normpath(self.graph_path(entry))
+            yield path, self.tree.file(path) or ""
+
+    def _may_be_any(self, path: str) -> bool:
+        return (not self.kernel or path.startswith(f"{self.kernel}/")) and is_own(self.shown(path))
+
+    def _below(self, place: str) -> Iterator[str]:
+        if self.tree.kind(place) is EntryKind.DIRECTORY:
+            # What build.toml says is counted by itself, without its comments.
+            yield from (path for path in self.tree.below(place) if self.shown(path) != BUILD_TOML)
+        else:
+            yield place
+
+    def _why(self, label: str, path: str) -> str:
+        what = "the binding, which every compiled variant has" if label == BINDING else f"kernel.{label}"
+        if any(path == listed for listed, _ in self._listed(label)):
+            return f"source of {what}"
+        return f"included by {what}"
 
 
-def _labels(uses: Mapping[str, Uses], test: Callable[[Uses], bool]) -> set[str]:
-    return {label for label, item in uses.items() if test(item)}
+ESCAPE_HINT = (
+    "copy the file into the kernel; or declare it in kci.toml, as `[[inputs]]` with `paths`, and it counts as an input"
+)
 
 
-def _may_be_included(path: str, uses: Mapping[str, Uses]) -> bool:
-    """Whether an include that cannot be followed could mean this file: some component has it, and it is no unit."""
-    known = any(path in item.listed or path in item.included for item in uses.values())
-    return known and not path.endswith((".cpp", ".cc", ".cxx", ".cu", ".mm"))
+def inputs_for(build: Build, directory: Path, settings: FoundSettings | None = None) -> KernelInputs:
+    """The inputs of a kernel in the repository that it lies in, with what its kci.toml declares.
+
+    Args:
+        build: what build.toml says.
+        directory: the kernel's directory.
+        settings: the kci.toml that holds for it; looked for if it is not given.
+
+    Raises:
+        FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).
+    """
+    found = settings or find_settings(directory)
+    return KernelInputs(build, directory, SourceTree(locate(directory)[0]), found.settings.inputs_of(build.name))
 
 
-def _no_input(path: str) -> str:
-    parts = PurePosixPath(path).parts
-    if parts[0] in _NO_INPUT_DIRECTORIES:
-        return f"{parts[0]}/ is not part of any variant"
-    if any(part.startswith(".") for part in parts):
-        return "hidden files are not part of any variant"
-    if parts[0] in _OUTPUT_DIRECTORIES and len(parts) > 1:
-        return f"{parts[0]}/ holds what was built"
-    if _NO_INPUT_NAMES.fullmatch(parts[-1]):
-        return "documentation is not part of any variant"
-    return ""
+def flags_of(part: Component) -> tuple[str, ...]:
+    """Every flag of a component."""
+    keys = ("cxx_flags", "cuda_flags", "hip_flags", "sycl_flags")
+    return tuple(flag for key in keys for flag in getattr(part, key, None) or ())
 
 
-def _plain(entry: str) -> str:
-    return os.path.normpath(entry).replace(os.sep, "/")
-
-
-def _leads_out(path: str) -> bool:
-    return path.startswith(("../", "/")) or path == ".."
-
-
-# A directive that names what it includes, or one that does not; and names that are only asked for. Lengths are bounded,
-# so that no file makes the search slow.
-_NAME = rb"""["<]([^"<>\n]{1,4096})[">]"""
-_INCLUDE = re.compile(rb"^[ \t]*\#[ \t]*(?:include|include_next|import|embed)\b[ \t]*(?:" + _NAME + rb"|(\S))", re.M)
-_ASKED = re.compile(rb"__has_(?:include|embed)[ \t]{0,8}\([ \t]{0,8}" + _NAME)
-
-
-class _Reader:
-    """Follows includes inside one kernel; each file is read once."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._found: dict[str, tuple[frozenset[str], bool]] = {}
-        self._places: dict[str, str | None] = {}
-
-    def follow(self, uses: Uses, directories: Iterable[str], flags: Iterable[str]) -> Uses:
-        shared = [_plain(entry) for entry in directories]
-        seen = {path for path in uses.listed if self.place(path) is not None}
-        seen |= {path for word in flags for path in self.candidates(word, shared)}
-        names: set[str] = set()
-        anything = False
-        waiting = deque(sorted(seen))
-        while waiting:
-            path = waiting.popleft()
-            real = self.place(path) or path
-            wanted, unknown = self.includes(real)
-            anything = anything or unknown
-            names |= {PurePosixPath(name).name for name in wanted}
-            beside = {str(PurePosixPath(place).parent) for place in (path, real)}
-            new = {found for name in wanted for found in self.candidates(name, (*beside, *shared))} - seen
-            seen |= new
-            waiting.extend(sorted(new))
-        real_paths = {self.place(path) or path for path in seen}
-        return Uses(uses.listed, frozenset((seen | real_paths) - uses.listed), frozenset(names), anything)
-
-    def candidates(self, name: str, directories: Iterable[str]) -> set[str]:
-        """The files of the kernel that a name can mean when it is looked up in some directories."""
-        paths = {_plain(f"{directory}/{name}") for directory in directories}
-        return {path for path in paths if not _leads_out(path) and self.place(path) is not None}
-
-    def place(self, path: str) -> str | None:
-        """The real path of a file of the kernel, relative to its directory; None if there is no such file in it."""
-        if path not in self._places:
-            real = Path(os.path.realpath(self.root / path))
-            inside = real.is_relative_to(self.root) and real.is_file()
-            self._places[path] = real.relative_to(self.root).as_posix() if inside else None
-        return self._places[path]
-
-    def includes(self, path: str) -> tuple[frozenset[str], bool]:
-        """The names that a file includes, and whether it includes something that cannot be told."""
-        if path not in self._found:
-            try:
-                with (self.root / path).open("rb") as file:
-                    raw = file.read(_READ_AT_MOST + 1)
-            except OSError:
-                raw = b""
-            self._found[path] = _includes(raw)
-        return self._found[path]
-
-
-def _includes(raw: bytes) -> tuple[frozenset[str], bool]:
-    # Both with and without comments: a comment can hide a directive, and a text such as "csrc/*.h" looks like one.
-    joined = raw.replace(b"\\\r\n", b"").replace(b"\\\n", b"")
-    text = joined + b"\n" + _without_comments(joined)
-    found = list(_INCLUDE.finditer(text))
-    names = {match[1] for match in (*found, *_ASKED.finditer(text)) if match[1]}
-    unknown = any(match[2] for match in found) or len(raw) > _READ_AT_MOST
-    return frozenset(os.fsdecode(name) for name in names), unknown
-
-
-def _without_comments(text: bytes) -> bytes:
-    parts = []
-    position = 0
-    while (start := text.find(b"/*", position)) >= 0 and (end := text.find(b"*/", start + 2)) >= 0:
-        parts.append(text[position:start])
-        position = end + 2
-    return b" ".join([*parts, text[position:]])
-
-
-def _flags(build: Build, label: str) -> Iterator[str]:
-    """Every word of a component's flags that may name a file: `-include`'s argument, `@file`, `--option=file`."""
-    framework = build.torch or build.tvm_ffi
-    owner = framework if label == BINDING else build.kernel[label]
-    for key in ("cxx_flags", "cuda_flags", "hip_flags", "sycl_flags"):
-        for flag in getattr(owner, key, None) or ():
-            word = flag.rpartition("=")[2].lstrip("@")
-            if word and not word.startswith("-"):
-                yield word
+def _reads(files: Iterable[tuple[str, str]], path: str) -> bool:
+    """Whether a path is among some files: itself, what is behind a link, or a link or submodule on the way to one."""
+    below = f"{path}/"
+    return any(path in item or item[0].startswith(below) or item[1].startswith(below) for item in files)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -35,6 +35,8 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """What each variant (kernel and name) is made from."""
     commit: str | None = None
     """The commit that the fingerprints hold for."""
+    seconds: Mapping[tuple[str, str], Callable[[int], float]] = {}
+    """What the work of each variant (kernel and name) takes on so many cores, where nothing was recorded."""
 
 
 class Unplaced(msgspec.Struct, frozen=True):
@@ -70,6 +72,8 @@ def make_plan(
     runners = runners or default_runners()
     options = options or PlanOptions(container=container)
     _refuse_twins(matrix)
+    estimates = _estimates(matrix, runners, options)
+    durations = durations.calibrated(estimates)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
     left_out: list[LeftOut] = []
@@ -78,7 +82,14 @@ def make_plan(
         placed: list[Placed] = []
         planned: list[str] = []
         for name, variant in each_once(kernel):
-            found = place(variant, runners, container=options.container, kernel=kernel.name, durations=durations)
+            found = place(
+                variant,
+                runners,
+                container=options.container,
+                kernel=kernel.name,
+                durations=durations,
+                estimate=estimates.get((kernel.name, name)),
+            )
             if (kernel.name, name) in options.without_component:
                 found = Unplaced("KCI130", f"no component of the kernel is for {variant.backend}")
             if isinstance(found, Unplaced):
@@ -124,6 +135,7 @@ def place(
     container: bool,
     kernel: str = "",
     durations: Durations = NO_DURATIONS,
+    estimate: float | None = None,
 ) -> Assignment | Unplaced:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
@@ -133,6 +145,7 @@ def place(
         container: False to build on the runner itself, without an image.
         kernel: the kernel's name, for its limits and durations.
         durations: what variants took in earlier runs.
+        estimate: the seconds that compiling it takes, by what there is to compile.
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI:
@@ -148,7 +161,8 @@ def place(
     if variant.compute:
         image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))
     limit = runners.limit(kernel, variant.backend)
-    minutes, measured = durations.minutes(kernel, variant.name, variant.backend) or (build.minutes, False)
+    found = durations.minutes(kernel, variant.name, variant.backend, estimate)
+    minutes, measured = found or (build.minutes, False)
     rate, currency = price_of(runner) or (None, "")
     return Assignment(
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
@@ -164,6 +178,20 @@ def place(
         max_jobs=limit.max_jobs,
         cores=limit.cores,
     )
+
+
+def _estimates(matrix: Matrix, runners: Runners, options: PlanOptions) -> dict[tuple[str, str], float]:
+    """What the work of each variant takes on its runner."""
+    found = {}
+    for kernel in matrix.kernels:
+        for name, variant in each_once(kernel):
+            seconds = options.seconds.get((kernel.name, name))
+            backend = "noarch" if variant.kind is Kind.NOARCH else variant.backend
+            runner = runners.machine(backend, variant.system) or runners.machine(backend, "x86_64-linux")
+            if seconds is not None and runner is not None:
+                most = runners.limit(kernel.name, variant.backend).max_jobs or runner.cpus
+                found[kernel.name, name] = seconds(max(1, min(most, runner.cpus)))
+    return found
 
 
 def _refuse_twins(matrix: Matrix) -> None:

@@ -41,12 +41,12 @@ class Leg(msgspec.Struct, frozen=True):
     pool: Pool
     """The machines that it is taken from."""
     rate: float | None
-    """The price of a minute on its runner; None if nobody knows it."""
+    """The price of a minute on its runner; None if unknown."""
     currency: str
     artifact: str
-    """The name under which the leg hands over its results."""
+    """The name of the artifact that the leg uploads."""
     max_jobs: int | None = None
-    """How many compilers run side by side; None leaves it to the machine."""
+    """How many compilers run in parallel; None leaves it to the machine."""
     cores: int | None = None
     """How many threads each of them may use."""
     shard: int = 0

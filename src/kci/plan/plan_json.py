@@ -45,7 +45,7 @@ def plan_schema() -> dict[str, Any]:
 
 
 def promised(plan: Plan) -> dict[str, Any]:
-    """The plan without its legs: what the merged tree must have. Kernels of which nothing is built are left out.
+    """The plan without its legs: what the merged tree must have. Kernels without a variant in it are left out.
 
     What is published already is still planned: merging carries it over. The fingerprints let merging record what each
     variant was made from, for the next run to compare with.
@@ -55,7 +55,7 @@ def promised(plan: Plan) -> dict[str, Any]:
     kernels = []
     for kernel in plan.kernels:
         planned = [name for name in kernel.planned if (kernel.name, name) in built | there]
-        if not any((kernel.name, name) in built for name in planned):
+        if not planned:
             continue
         entry: dict[str, Any] = {"name": kernel.name, "path": kernel.path, "version": kernel.version}
         prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}

@@ -8,14 +8,14 @@ from kci.catalog.prices import default_prices
 from kci.catalog.runners import Runner, quotas
 
 OWN_MINUTES = 5 * 24 * 60
-"""What a job on a machine of one's own may take: GitHub gives it five days (GitHub docs, "Actions limits")."""
+"""What a job on a self-hosted runner may take: GitHub gives it five days (GitHub docs, "Actions limits")."""
 
 
 class Pool(msgspec.Struct, frozen=True):
     """Machines that take jobs from one queue."""
 
     name: str
-    """Empty for machines of which nobody knows how many there are."""
+    """Empty for runners whose number is unknown."""
     size: int | None
     queued: bool = False
     """Whether GitHub holds jobs back itself, so that a workflow needs no limit."""
@@ -41,7 +41,7 @@ def most_minutes(runner: Runner) -> int:
 
 
 def price_of(runner: Runner) -> tuple[float, str] | None:
-    """The price of a minute and its currency; None if nobody knows it. A price of kci.toml goes before the table's."""
+    """The price of a minute and its currency; None if unknown. A price of kci.toml goes before the table's."""
     if runner.price is not None:
         return runner.price / 60, runner.currency or default_prices().currency
     rate = None if runner.group else default_prices().of(runner.labels)

@@ -1,72 +1,60 @@
-"""Which variants need not be built, because a tree already has them."""
+"""Which variants need not be built, because they are published already."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import msgspec
 
-from kci.diagnostics import finding
-from kci.errors import FindingsError
+from kci.plan.fingerprint import Fingerprints
+from kci.plan.recorded import RecordedInputs
 
-MANIFEST = "kci-manifest.json"
-SCHEMA = 1
-_MAX_BYTES = 16 * 1024 * 1024
-
-
-class _Present(msgspec.Struct, frozen=True):
-    variant: str
-    fingerprint: str | None = None
+Key = tuple[str, str]
+"""A kernel's name and a variant's."""
 
 
-class _Manifest(msgspec.Struct, frozen=True):
-    schema: int
-    kernel: str
-    present: tuple[_Present, ...]
+class PublishedVariant(msgspec.Struct, frozen=True):
+    """A variant that is published and whole."""
+
+    fingerprint: str
+    """What it was made from, as the plan of its run said."""
+    inputs: RecordedInputs | None = None
+    """What its build really read."""
 
 
-def published(places: Iterable[Path]) -> dict[tuple[str, str], str]:
-    """The fingerprints of published variants, by kernel and variant name.
+class Already(msgspec.Struct, frozen=True):
+    """What need not be built."""
 
-    Args:
-        places: manifests, or trees that have one.
-
-    Raises:
-        FindingsError: a manifest is not there or cannot be read (KCI313).
-    """
-    found: dict[tuple[str, str], str] = {}
-    for place in places:
-        manifest = _read(place / MANIFEST if place.is_dir() else place)
-        for entry in manifest.present:
-            if entry.fingerprint is not None:
-                found[manifest.kernel, entry.variant] = entry.fingerprint
-    return found
+    reasons: dict[Key, str]
+    """Why, for each variant."""
+    fingerprints: dict[Key, str]
+    """The fingerprints of all variants; of these the published ones, so that merging knows them again."""
 
 
 def already(
-    fingerprints: Mapping[tuple[str, str], str], known: Mapping[tuple[str, str], str]
-) -> dict[tuple[str, str], str]:
-    """The variants that need not be built, and why."""
-    return {
-        key: f"published already with the same fingerprint, {value[:12]}"
-        for key, value in fingerprints.items()
-        if known.get(key) == value
-    }
+    fingerprints: Mapping[Key, str], known: Mapping[Key, PublishedVariant], prints_of: Callable[[str], Fingerprints]
+) -> Already:
+    """The variants that need not be built.
 
+    Args:
+        fingerprints: what is planned, and what it would be made from.
+        known: what is published.
+        prints_of: the files of a kernel by its name, to compare them with what a build read.
 
-def _read(path: Path) -> _Manifest:
-    hint = f"name the {MANIFEST} of a published tree, or the tree"
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_BYTES)
-        manifest = msgspec.json.decode(raw, type=_Manifest)
-        if manifest.schema != SCHEMA:
-            raise ValueError(f"schema {manifest.schema} is not known; this kci reads schema {SCHEMA}")
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-    except (ValueError, RecursionError) as error:
-        message = f"{path} is not a manifest: {error}"
-    else:
-        return manifest
-    raise FindingsError(message, hint=hint, diagnostics=[finding("KCI313", message, hint=hint, path=str(path))])
+    Raises:
+        FindingsError: a file cannot be read.
+    """
+    reasons: dict[Key, str] = {}
+    kept: dict[Key, str] = {}
+    for key, now in fingerprints.items():
+        found = known.get(key)
+        if found is None:
+            continue
+        if found.fingerprint == now:
+            reasons[key] = f"published already with the same fingerprint, {now[:12]}"
+        elif found.inputs is not None and prints_of(key[0]).still_holds(now, found.fingerprint, found.inputs.files):
+            reasons[key] = (
+                f"published already, and none of the {len(found.inputs.files)} files that its build read changed"
+            )
+            kept[key] = found.fingerprint
+    return Already(reasons, {**fingerprints, **kept})

@@ -58,7 +58,7 @@ def label_malformed(subject: _Subject) -> Iterator[Diagnostic]:
             labels.append(((*path, "group"), machine.group))
         for place, label in labels:
             if not _LABEL.fullmatch(label):
-                message = f"{label[:60]!r} is no runner label"
+                message = f"{label[:60]!r} is not a runner label"
                 yield subject.at(place, "KCI322", message, "letters, digits, spaces and `_ . - / :`, at most 256")
 
 
@@ -77,7 +77,7 @@ def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
                 continue
             near = difflib.get_close_matches(label[:100], sorted(hosted_runners().labels), n=1, cutoff=0.85)
             if near and len(label) <= len(near[0]) + 1:
-                message = f"GitHub hosts no runner {label[:60]!r}: without a runner of one's own, jobs wait for ever"
+                message = f"GitHub has no hosted runner {label[:60]!r}: without a self-hosted one, jobs wait forever"
                 yield subject.at((*path, "labels", index), "KCI323", message, f"did you mean `{near[0]}`?")
 
 
@@ -88,7 +88,7 @@ def price_without_currency(subject: _Subject) -> Iterator[Diagnostic]:
             message = "`price` without `currency`: a cost cannot be stated"
             yield subject.at((*path, "price"), "KCI324", message, 'add `currency = "USD"`, or whatever it is in')
         if machine.currency is not None and not re.fullmatch(r"[A-Z]{3}", machine.currency, re.ASCII):
-            message = f"{machine.currency[:20]!r} is no currency code"
+            message = f"{machine.currency[:20]!r} is not a currency code"
             yield subject.at((*path, "currency"), "KCI324", message, "three capital letters, such as USD or EUR")
 
 
@@ -114,13 +114,14 @@ def currencies_mixed(subject: _Subject) -> Iterator[Diagnostic]:
 
 
 def unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
-    """KCI326: a limit or overlay for a kernel that the repository does not have."""
+    """KCI326: a limit, an overlay or inputs for a kernel that the repository does not have."""
     if subject.kernels is None:
         return
     settings = subject.settings
     meant: list[tuple[KeyPath, str | None]] = [
         *((("limits", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.limits)),
         *((("overlay", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.overlay)),
+        *((("inputs", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.inputs)),
     ]
     for path, name in meant:
         if name is not None and name not in subject.kernels:
@@ -136,10 +137,10 @@ def limit_empty(subject: _Subject) -> Iterator[Diagnostic]:
 
 
 def tier_name_taken(subject: _Subject) -> Iterator[Diagnostic]:
-    """KCI328: a tier of one's own with the name of one of kci's."""
+    """KCI328: a custom tier with the name of a built-in one."""
     for name in subject.settings.tiers:
         if name in list(Tier):
-            message = f"`{name}` is a tier of kci: a tier of your own needs another name"
+            message = f"`{name}` is a built-in tier: a custom tier needs another name"
             yield subject.at_key(
                 ("tiers", name), "KCI328", message, f'for example `[tiers.my-{name}]` with `base = "{name}"`'
             )
@@ -259,9 +260,7 @@ def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
         shared = by_name(table.any, str(path[2])) if table.any else None
         known = path[0] == "runners" and path[2] in default_runners().runner
         if not (known or any(item and (item.labels or item.group) for item in (machine, shared))):
-            message = (
-                f"nothing says which machine this is, and kci knows none for {path[2]} here: the entry does nothing"
-            )
+            message = f"the entry does not select a runner and there is no default for {path[2]}: it has no effect"
             yield subject.at_key(path, "KCI331", message, "add `labels` or `group`")
 
 

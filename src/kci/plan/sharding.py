@@ -1,14 +1,15 @@
 """Which matrix of the workflow a leg is in.
 
-GitHub takes 256 jobs in one matrix, so a large plan needs several. A leg's shard depends on the leg and on the number
-of shards only (rendezvous hashing), so a new variant moves no other. The number itself grows with the plan: shards are
-filled to `SLACK` on average and so do not overflow by chance, and when one is added, legs move into the new one only.
-A workflow file has a fixed number of build jobs; it passes that number, and then nothing ever moves.
+GitHub takes 256 jobs in one matrix, so a large plan needs several. A leg's shard depends on the leg, on its pool and on
+the number of shards only (rendezvous hashing), so a new variant moves no other. The number itself grows with the plan:
+shards are filled to `SLACK` on average and so do not overflow by chance, and when one is added, legs move into the new
+one only. A workflow file has a fixed number of build jobs; it passes that number, and then nothing ever moves.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -28,11 +29,25 @@ MAX_SHARDS = 64
 """A run of more jobs than this allows is none that GitHub can show."""
 
 
-def shard_of(key: str, count: int) -> int:
-    """The shard of a leg among `count`: the one whose hash with the leg's key is the highest."""
+def shard_of(key: str, count: int, among: Sequence[int] | None = None) -> int:
+    """The shard of a leg among `count`, or among some of them: the one whose hash with the leg's key is the highest."""
     if count == 1:
         return 0
-    return max(range(count), key=lambda index: hashlib.sha256(f"{index}\0{key}".encode()).digest())
+    return max(among or range(count), key=lambda index: _rank(index, key))
+
+
+def _rank(index: int, key: str) -> bytes:
+    return hashlib.sha256(f"{index}\0{key}".encode()).digest()
+
+
+def _open_to(pool: Pool, count: int, legs: int) -> Sequence[int] | None:
+    """The shards that the legs of a pool may be in: no more than it has machines, if that many hold them.
+
+    Every matrix runs at least one job at a time, so that more of them would use more machines than there are.
+    """
+    if pool.size is None or pool.queued or pool.size >= count:
+        return None
+    return sorted(range(count), key=lambda index: _rank(index, pool.name))[: max(1, pool.size, -(-legs // SLACK))]
 
 
 def key_of(leg: Leg) -> str:
@@ -51,7 +66,7 @@ def shard_count(keys: Sequence[str]) -> int:
     for count in range(max(2, -(-len(keys) // SLACK)), MAX_SHARDS + 1):
         if max(_sizes(keys, count)) <= MAX_MATRIX:
             return count
-    raise _too_many(f"{len(keys)} legs, more than {MAX_SHARDS} matrices of {MAX_MATRIX} jobs hold")
+    raise _too_many(f"{len(keys)} legs, more than {MAX_SHARDS} matrices of {MAX_MATRIX} jobs can hold")
 
 
 def assign(legs: Iterable[Leg], count: int | None = None) -> tuple[list[Leg], int]:
@@ -70,7 +85,11 @@ def assign(legs: Iterable[Leg], count: int | None = None) -> tuple[list[Leg], in
     legs = list(legs)
     keys = [key_of(leg) for leg in legs]
     wanted = shard_count(keys) if count is None else count
-    placed = [msgspec.structs.replace(leg, shard=shard_of(key, wanted)) for leg, key in zip(legs, keys, strict=True)]
+    taken = Counter(leg.pool for leg in legs)
+    placed = [
+        msgspec.structs.replace(leg, shard=shard_of(key, wanted, _open_to(leg.pool, wanted, taken[leg.pool])))
+        for leg, key in zip(legs, keys, strict=True)
+    ]
     sizes = [sum(leg.shard == index for leg in placed) for index in range(wanted)]
     if max(sizes) > MAX_MATRIX:
         shards = f"{wanted} matrices" if wanted > 1 else "one matrix"

@@ -75,7 +75,7 @@ def drift_diagnostics(comparisons: list[Comparison], committed: Mapping[str, str
                 message = "the file is not what kci would write now"
                 found.append(finding("KCI401", message, path=item.path, hint="run `kci render` and commit the result"))
             case Drift.FOREIGN:
-                message = "kci did not write this file, and does not overwrite it"
+                message = "kci did not write this file and does not overwrite it"
                 found.append(
                     finding("KCI402", message, path=item.path, hint="move or remove it, then run `kci render`")
                 )

@@ -1,6 +1,6 @@
-"""Expressions in a workflow: what they read, and whether that exists in the place where they stand.
+"""Expressions in a workflow: what they read, and whether that exists there.
 
-GitHub evaluates a missing output or context to nothing without a word, so a misspelt one shows only as a job that
+GitHub silently evaluates a missing output or context to nothing, so a misspelled one shows only as a job that
 does the wrong thing.
 """
 
@@ -20,7 +20,7 @@ _NEED = re.compile(r"(?<![\w.-])needs\.([\w-]+)\.([\w-]+)(?:\.([\w-]+))?")
 
 
 class Place(NamedTuple):
-    """A string of the workflow and where it stands."""
+    """A string of the workflow and its place."""
 
     kind: str
     """The key of the context table: `job.if`, `steps.with`, `concurrency`, ..."""
@@ -81,7 +81,7 @@ def context_problem(
     """What an expression reads or calls that its place does not have; empty when all is well.
 
     Args:
-        place: where the expression stands.
+        place: the place of the expression.
         expression: the text between the braces.
         available: contexts by kind of place; a kind that is not listed has those of its first word.
         limited: functions that only some kinds of place have.
@@ -102,7 +102,7 @@ def output_problem(
     """The first output of a step or job in the expression that nothing sets; empty when all is well.
 
     Args:
-        place: where the expression stands.
+        place: the place of the expression.
         expression: the text between the braces.
         workflow: the parsed workflow.
         known: the outputs of each action, by its reference without the `@`.
@@ -118,7 +118,7 @@ def output_problem(
         if other is None or job_id not in _listed(job.get("needs")):
             return f"{place.path} reads job `{job_id}`, which `{place.job}` does not need"
         if what != "result" and (what != "outputs" or output not in other.get("outputs", {})):
-            return f"{place.path} reads `needs.{job_id}.{what}{'.' + output if output else ''}`, which nothing sets"
+            return f"{place.path} reads `needs.{job_id}.{what}{'.' + output if output else ''}`, which no step sets"
     return ""
 
 
@@ -130,12 +130,12 @@ def _step_problem(
     before = steps if place.step < 0 else steps[: place.step]
     step = next((step for step in before if step.get("id") == step_id), None)
     if step is None:
-        return f"{place.path} reads step `{step_id}`, which no step before it is called"
+        return f"{place.path} reads step `{step_id}`, which no earlier step has as its id"
     if what in ("outcome", "conclusion"):
         return ""
     set_by_step = known.get(str(step.get("uses", "")).split("@")[0], ())
     if what != "outputs" or (output not in set_by_step and f"{output}=" not in step.get("run", "")):
-        return f"{place.path} reads `steps.{step_id}.{what}{'.' + output if output else ''}`, which nothing sets"
+        return f"{place.path} reads `steps.{step_id}.{what}{'.' + output if output else ''}`, which no step sets"
     return ""
 
 

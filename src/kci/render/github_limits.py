@@ -17,7 +17,7 @@ OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
     "kci/build/gate": ("failed",),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
-    "kci/build/plan": ("callers", "has-work", "kernel", "matrix", "plan"),
+    "kci/build/plan": ("callers", "carries", "has-tree", "has-work", "kernel", "matrix", "plan", "tree-run"),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
 
@@ -88,7 +88,7 @@ def _shape_problem(workflow: Any) -> str:
 
 def _jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if workflow.get("permissions") != {}:
-        yield "KCI412", "the workflow does not take all permissions away at the top"
+        yield "KCI412", "the workflow does not remove all permissions at the top"
     names: dict[str, str] = {}
     for job_id, job in workflow["jobs"].items():
         if not _JOB_ID.fullmatch(str(job_id)) or len(str(job_id)) > limits().max_job_id:
@@ -148,7 +148,7 @@ def _expressions(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if found and len(place.text) > limits().max_expression:
             yield "KCI411", f"{place.path} has {len(place.text):,} characters, and an expression in it"
         if found and place.kind == "steps.run":
-            yield "KCI417", f"{place.path} holds `${{{{{_short(found[0])}}}}}`; hand it over through `env`"
+            yield "KCI417", f"{place.path} holds `${{{{{_short(found[0])}}}}}`; pass it through `env`"
         for expression in found:
             yield from _expression(place, expression, workflow, known)
 

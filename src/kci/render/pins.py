@@ -35,7 +35,7 @@ class _PinFile(Dated, frozen=True):
 
 
 class FoundPin(NamedTuple):
-    """A pin as it stands in a file."""
+    """A pin as written in a file."""
 
     action: str
     sha: str
@@ -153,4 +153,4 @@ def _conflict(first: FoundPin, twin: FoundPin) -> Diagnostic:
         f"and {twin.version} ({twin.path}:{twin.line})"
     )
     span = Span(twin.line, twin.column, twin.line, twin.column + twin.width)
-    return finding("KCI403", message, hint="make them the same, the newer one as a rule", path=twin.path, span=span)
+    return finding("KCI403", message, hint="make them the same, usually the newer one", path=twin.path, span=span)

@@ -82,7 +82,7 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def own_machines(self) -> bool:
-        """Whether some of its legs run on machines that GitHub does not throw away."""
+        """Whether some of its legs run on self-hosted runners."""
         return not all(is_hosted(leg.get("runner")) for leg in self.legs)
 
 
@@ -211,7 +211,7 @@ def _environment() -> jinja2.Environment:
 
 
 def _template_folder() -> Path:
-    """Inside the package when installed, beside `src` in a checkout."""
+    """Inside the package when installed, next to `src` in a checkout."""
     installed = Path(__file__).parents[1] / "templates"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
 

@@ -17,6 +17,8 @@ from kci.matrix.variants import Variant
 from kci.plan.legs import Unplaced, place
 from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir
 from kci.tree import identity
+from kci.tree.archive import SUFFIXES
+from kci.tree.binding import CiRun
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.pack import pack
 from kci.workspace.workspace import Workspace
@@ -74,6 +76,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     if image is None:
         made = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
         if request.artifact is not None:
+            request.artifact.parent.mkdir(parents=True, exist_ok=True)
             pack(made.directory, request.artifact, made.leg)
         return BuiltLeg(made.directory, made.leg, request.artifact)
     run_in_container(
@@ -89,6 +92,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         system=request.variant.system,
         builder=request.options.builder,
         attempt=request.options.attempt,
+        run=request.options.run,
     )
     return BuiltLeg(request.directory, record, request.artifact)
 
@@ -129,10 +133,11 @@ def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
     return "" if isinstance(placed, Unplaced) else placed.image
 
 
-def attempt_of_run() -> int:
-    """Which attempt of a CI run this is; 1 outside of one."""
-    text = os.environ.get("GITHUB_RUN_ATTEMPT", "1")
-    return int(text) if text.isdecimal() and len(text) < 6 and int(text) else 1
+def ci_run() -> CiRun:
+    """The CI run that this process is part of, as far as its environment says."""
+    text = os.environ.get("GITHUB_RUN_ATTEMPT", "")
+    attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None
+    return CiRun(os.environ.get("GITHUB_RUN_ID", ""), attempt)
 
 
 def _writable(request: LegRequest) -> list[Path]:
@@ -158,7 +163,7 @@ def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
 
 
 def artifact_place(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
-    """The artifact to make: the file that was named, or, with several variants, one in that folder.
+    """The artifact to make: the file that was named, or one in that folder. Settled before anything is built.
 
     Args:
         given: what the user named.
@@ -166,12 +171,15 @@ def artifact_place(given: Path | None, names: dict[str, str], variant: str) -> P
         variant: whose.
 
     Raises:
-        UsageError: several variants, and a file was named; or one, and a folder's name was.
+        UsageError: several variants, and a file was named; or a name that an artifact cannot have.
     """
     if given is None:
         return None
-    if len(names) > 1 or given.is_dir():
-        if given.exists() and not given.is_dir():
-            raise UsageError(f"{given} is a file", hint="with several variants, --pack names a folder")
+    if given.is_dir() or (len(names) > 1 and not given.exists()):
         return given / names[variant]
+    if len(names) > 1:
+        raise UsageError(f"{given} is a file", hint="with several variants, --pack names a folder")
+    if not given.name.endswith(SUFFIXES):
+        hint = f"end it with {' or '.join(SUFFIXES)}, or name a folder that exists"
+        raise UsageError(f"--pack {given}: an artifact has another name", hint=hint)
     return given

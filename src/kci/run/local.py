@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.builders.toolchain_identity import toolchain_identity
 from kci.config.discover import refuse_faulty
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic
@@ -21,7 +22,7 @@ from kci.errors import KciError, MissingToolError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
-from kci.plan.fingerprint import Files
+from kci.plan.fingerprint import Fingerprints
 from kci.run.one_variant import BuildOptions, make_variant_dir
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import Manifest
@@ -30,6 +31,7 @@ from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
+from kci.workspace.source_trees import SourceTrees
 from kci.workspace.workspace import Workspace
 
 KEPT_BUILDS = 3
@@ -142,9 +144,10 @@ def run_here(
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
     """
     merged: list[TreeResult] = []
+    sources = SourceTrees(workspace.settings)
     for kernel in workspace.kernels:
         mine = [outcome for outcome in outcomes if outcome.kernel == kernel.build.name]
-        files = Files(kernel)
+        files = Fingerprints(kernel, sources.of(kernel), workspace.settings.settings.inputs_of(kernel.build.name))
         for outcome in mine:
             if outcome.state is OutcomeState.WAITING:
                 _build(kernel, files, outcome, options, changed)
@@ -162,28 +165,28 @@ def run_here(
 
 
 def _build(
-    kernel: Kernel, files: Files, outcome: Outcome, options: BuildOptions, changed: Callable[[Outcome], None]
+    kernel: Kernel, files: Fingerprints, outcome: Outcome, options: BuildOptions, changed: Callable[[Outcome], None]
 ) -> None:
-    variant = outcome.variant
-    made_from = files.fingerprint(variant, _toolchain(options))
-    builds = options.cache / "run" / _place_name(kernel)
-    output = builds / made_from[:16]
-    if _is_whole(output / variant.name):
-        outcome.state, outcome.directory = OutcomeState.REUSED, output / variant.name
-        changed(outcome)
-        return
-    outcome.state = OutcomeState.BUILDING
-    changed(outcome)
+    """Build one variant, or take what was made from the same inputs; whatever happens becomes the outcome's state."""
 
     def log(line: str) -> None:
         outcome.note = line
         changed(outcome)
 
     try:
-        built = make_variant_dir(kernel, variant, output, options, log)
-        _forget_old(builds, variant.name, keep=output)
-        outcome.state, outcome.directory, outcome.note = OutcomeState.BUILT, built.directory, ""
-        outcome.seconds = built.leg.seconds or 0.0
+        made_from = files.fingerprint(outcome.variant, _toolchain(outcome.variant, options))
+        builds = options.cache / "run" / _place_name(kernel)
+        output = builds / f"{made_from[:16]}-{made_from[-16:]}"  # a part of each half: what it is made with, and from
+        outcome.directory = output / outcome.variant.name
+        if _is_whole(outcome.directory):
+            outcome.state = OutcomeState.REUSED
+        else:
+            outcome.directory, outcome.state = None, OutcomeState.BUILDING
+            changed(outcome)
+            built = make_variant_dir(kernel, outcome.variant, output, options, log)
+            _forget_old(builds, outcome.variant.name, keep=output)
+            outcome.state, outcome.directory, outcome.note = OutcomeState.BUILT, built.directory, ""
+            outcome.seconds = built.leg.seconds or 0.0
     except MissingToolError as error:
         outcome.state, outcome.note, outcome.error = OutcomeState.LEFT, error.message, error
     except KciError as error:
@@ -191,9 +194,14 @@ def _build(
     changed(outcome)
 
 
-def _toolchain(options: BuildOptions) -> str:
-    """What this machine adds to the inputs, in place of a leg's image."""
-    return f"here {options.builder} {options.isolation} {options.unique_id or ''}"
+def _toolchain(variant: Variant, options: BuildOptions) -> str:
+    """What this machine adds to the inputs, in place of a leg's image.
+
+    Raises:
+        MissingToolError: it has no compiler, torch or toolkit for the variant.
+    """
+    compilers = toolchain_identity(variant, options.cache, builder=options.builder, isolation=options.isolation)
+    return f"{compilers}\n{options.builder} {options.unique_id or ''}"
 
 
 def _is_whole(directory: Path) -> bool:

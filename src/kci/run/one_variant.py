@@ -30,6 +30,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """In place of the one derived from the sources."""
     attempt: int = 1
     """Which attempt of a CI run this is; the newest wins in a merge."""
+    run: str = ""
+    """The CI run, empty outside of one."""
 
 
 class BuiltVariant(msgspec.Struct, frozen=True):
@@ -76,7 +78,9 @@ def make_variant_dir(
         )
         if not built.sealed:
             state = identity.provenance(kernel_dir)
-            metadata = metadata_for(kernel.build, variant.backend, unique, archs=built.archs, provenance=state)
+            metadata = metadata_for(
+                kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name
+            )
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
             Path(directory).chmod(0o755)
@@ -86,7 +90,9 @@ def make_variant_dir(
         system=variant.system,
         builder=built.builder,
         attempt=options.attempt,
+        run=options.run,
         seconds=round(built.seconds, 1),
+        inputs=built.inputs,
     )
     return BuiltVariant(final, leg)
 

@@ -19,6 +19,7 @@ from kci.config.discover import FaultyKernel
 from kci.errors import FindingsError, KciError
 from kci.files.bounded_json import read_json, require_schema
 from kci.plan.plan import KernelPlan, LeftOut, Leg
+from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
 
 SCHEMA = 1
@@ -26,7 +27,7 @@ FAILURE_PREFIX = "kci-failure-"
 RECORD_FILE = "kci-record.json"
 PLAN_FILE = "kci-plan.json"
 
-_MAX_BYTES = 4 * 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024
 _LINE = 400
 _ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)
 
@@ -65,6 +66,8 @@ class KernelRecord(msgspec.Struct, frozen=True):
     failures: tuple[VariantFailure, ...] = ()
     error: Text = ""
     """Why there is no tree, or no good one, apart from missing variants."""
+    manifest: Manifest | None = None
+    """The tree's, if there is one."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:

@@ -173,7 +173,7 @@ def _octal(field: bytes, what: str) -> int:
     if not text:
         return 0
     if any(char not in b"01234567" for char in text):
-        raise DamagedError(f"a header's {what} is no number")
+        raise DamagedError(f"a header's {what} is not a number")
     return int(text, 8)
 
 
@@ -189,11 +189,11 @@ def _records(data: bytes) -> dict[str, str]:
     while data:
         length, space, _ = data.partition(b" ")
         if not space or not length.isdigit() or len(length) > 6:
-            raise DamagedError("an extended header makes no sense")
+            raise DamagedError("an extended header is malformed")
         record, data = data[: int(length)], data[int(length) :]
         key, equals, value = record[len(length) + 1 :].partition(b"=")
         if len(record) != int(length) or not equals or not value.endswith(b"\n"):
-            raise DamagedError("an extended header makes no sense")
+            raise DamagedError("an extended header is malformed")
         found[key.decode(errors="replace")] = value[:-1].decode(errors="replace")
     return found
 

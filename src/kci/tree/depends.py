@@ -42,8 +42,8 @@ def _unknown(name: str, known: dict[str, PythonPackage], key: str) -> FindingsEr
     choice = f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
     return tree_error(
         "KCI601",
-        f"{key} names {name!r}, which no loader knows",
-        hint=f"{choice}; other packages cannot be depended on",
+        f"{key} names {name!r}, which the loader does not know",
+        hint=f"{choice}; no other package can be a dependency",
         path="build.toml",
     )
 

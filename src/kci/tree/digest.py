@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -55,6 +56,31 @@ class Violation(msgspec.Struct, frozen=True):
                 return f"{self.path} is not in the digest"
 
 
+def file_hashes(variant_dir: Path) -> dict[str, str]:
+    """Name to hex sha256 of every file, metadata and bytecode included. One reading serves all that is asked of it.
+
+    Links to files are read through; links to directories are passed over.
+
+    Raises:
+        FindingsError: a file cannot be read, or a link leads nowhere.
+    """
+    return {found.name: _hex(found, "sha256") for found in walk(variant_dir) if _is_content(found)}
+
+
+def digest_of(hashes: Mapping[str, str]) -> Digest:
+    """The digest of a directory whose files have been hashed."""
+    return Digest("sha256", {name: _base64(hashes[name]) for name in sorted(hashes) if _covered(name)})
+
+
+def directory_digest(hashes: Mapping[str, str]) -> str:
+    """See `variant_digest`, of a directory whose files have been hashed."""
+    total = hashlib.sha256()
+    for name in sorted(hashes):
+        if not is_bytecode(name):
+            total.update(f"{hashes[name]}  {name}\0".encode())
+    return total.hexdigest()
+
+
 def compute(variant_dir: Path, algorithm: Algorithm = "sha256") -> Digest:
     """Hash every file of a variant directory that the digest covers.
 
@@ -63,30 +89,37 @@ def compute(variant_dir: Path, algorithm: Algorithm = "sha256") -> Digest:
     Raises:
         FindingsError: a file cannot be read.
     """
-    return Digest(algorithm, {found.name: _hash(found, algorithm) for found in _covered(variant_dir)})
+    found = [item for item in walk(variant_dir) if _is_content(item) and _covered(item.name)]
+    return Digest(algorithm, {item.name: _base64(_hex(item, algorithm)) for item in found})
 
 
-def _covered(variant_dir: Path) -> list[Entry]:
-    return [
-        found
-        for found in walk(variant_dir)
-        if found.name not in _EXCLUDED
-        and (found.regular or found.link)
-        and not (found.name.endswith(".pyc") or "__pycache__" in found.name.split("/"))
-        and not (found.link and found.path.is_dir())
-    ]
+def _is_content(found: Entry) -> bool:
+    return found.regular or (found.link and not found.path.is_dir())
 
 
-def _hash(found: Entry, algorithm: Algorithm) -> str:
-    return base64.b64encode(bytes.fromhex(_hex(found, algorithm))).decode()
+def _covered(name: str) -> bool:
+    return name not in _EXCLUDED and not (name.endswith(".pyc") or "__pycache__" in name.split("/"))
+
+
+def _base64(hex_digest: str) -> str:
+    return base64.b64encode(bytes.fromhex(hex_digest)).decode()
 
 
 def _hex(found: Entry, algorithm: Algorithm) -> str:
+    return file_hash(found.path, algorithm)
+
+
+def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
+    """The hex hash of one file.
+
+    Raises:
+        FindingsError: it cannot be read.
+    """
     try:
-        with found.path.open("rb") as file:
+        with path.open("rb") as file:
             return hashlib.file_digest(file, algorithm).hexdigest()
     except OSError as error:
-        raise FindingsError(f"cannot read {found.path}: {error.strerror}") from error
+        raise FindingsError(f"cannot read {path}: {error.strerror}") from error
 
 
 def validate(expected: Digest, actual: Digest) -> list[Violation]:
@@ -127,8 +160,4 @@ def variant_digest(variant_dir: Path) -> str:
     Raises:
         FindingsError: a file cannot be read.
     """
-    total = hashlib.sha256()
-    for found in walk(variant_dir):
-        if found.regular and not is_bytecode(found.name):
-            total.update(f"{_hex(found, 'sha256')}  {found.name}\0".encode())
-    return total.hexdigest()
+    return directory_digest(file_hashes(variant_dir))

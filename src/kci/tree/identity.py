@@ -15,10 +15,7 @@ import msgspec
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError
 from kci.files.git import run_git
-from kci.files.walk import is_bytecode, walk
-
-_OUTPUT_DIRECTORIES = ("build", "result", "dist")
-"""Folders of a kernel that hold what was built from it; they must not change the id of the next build."""
+from kci.files.walk import is_own, walk
 
 
 class GitState(msgspec.Struct, frozen=True):
@@ -90,10 +87,7 @@ def content_hash(kernel_dir: Path) -> bytes:
     """
     total = hashlib.sha256()
     for found in walk(kernel_dir):
-        parts = found.name.split("/")
-        if is_bytecode(found.name) or any(part.startswith(".") for part in parts):
-            continue
-        if parts[0] in _OUTPUT_DIRECTORIES and len(parts) > 1:
+        if not is_own(found.name):
             continue
         try:
             if found.regular:

@@ -1,4 +1,4 @@
-"""`leg.json`: what one leg says about the variant that it hands over. It is the first member of an artifact."""
+"""`leg.json`: what one leg says about the variant that it built. It is the first member of an artifact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Meta
 
 from kci.matrix.names import SYSTEMS, artifact_stem, parse_variant_name
-from kci.tree.digest import validate_dir, variant_digest
+from kci.plan.recorded import RecordedInputs
+from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState
 from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata
@@ -18,6 +19,12 @@ from kci.version import __version__
 
 SCHEMA = 1
 LEG_NAME = "leg.json"
+_MOST_INPUTS = 768 * 1024
+"""Bytes; a whole `leg.json` may have 1 MiB."""
+
+
+MAX_ATTEMPT = 1000
+"""No service starts a run again that often (GitHub: 50 times); a larger number is a mistake or a trick."""
 
 
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,64}\Z")]
@@ -37,10 +44,14 @@ class LegRecord(msgspec.Struct, frozen=True):
     """`variant_digest` of the directory."""
     kci: Word
     builder: Word
-    attempt: Annotated[int, Meta(ge=1)] = 1
+    attempt: Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)] = 1
+    run: Word = ""
+    """The CI run that built it, empty outside of one."""
     source: GitState | None = None
     seconds: float | None = None
     archs: tuple[Word, ...] | None = None
+    inputs: RecordedInputs | None = None
+    """What it was really made from; not there if the builder could not tell."""
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
@@ -64,8 +75,10 @@ def leg_for(
     system: str,
     builder: str,
     attempt: int = 1,
+    run: str = "",
     source: GitState | None = None,
     seconds: float | None = None,
+    inputs: RecordedInputs | None = None,
 ) -> LegRecord:
     """Describe a sealed variant directory.
 
@@ -74,15 +87,21 @@ def leg_for(
         system: the system that the variant was built on. An arch variant's own name has the last word.
         builder: which builder made it: `noarch`, `native`, `nix`.
         attempt: the attempt of the run; of two artifacts for one variant the higher one wins.
-        source: the commit it was built from; taken from the metadata if it is not given.
+        run: the CI run that built it.
+        source: the commit it was built from, for a variant whose metadata does not say.
         seconds: how long the build took.
+        inputs: what it was really made from, as its builder says.
 
     Raises:
         FindingsError: the directory is no sealed variant.
     """
-    metadata = read_sealed(variant_dir)
     try:
         name = parse_variant_name(variant_dir.name)
+    except ValueError as error:
+        raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+    sealed = read_sealed(variant_dir)
+    metadata = sealed.metadata
+    try:
         kernel = metadata.provenance.kernel if metadata.provenance else None
         return LegRecord(
             schema=SCHEMA,
@@ -91,34 +110,68 @@ def leg_for(
             variant=variant_dir.name,
             backend=metadata.backend.type.value,
             system=name.system or system,
-            digest=variant_digest(variant_dir),
+            digest=sealed.digest,
             kci=__version__,
             builder=builder,
             attempt=attempt,
-            source=source or (GitState(kernel.commit, kernel.dirty) if kernel else None),
+            run=run,
+            source=GitState(kernel.commit, kernel.dirty) if kernel else source,
             seconds=seconds,
             archs=metadata.backend.archs,
+            inputs=_fitting(inputs),
         )
     except ValueError as error:
         raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
 
 
-def read_sealed(variant_dir: Path) -> Metadata:
-    """The metadata of a variant directory whose files agree with the digest in it.
+def _fitting(inputs: RecordedInputs | None) -> RecordedInputs | None:
+    """A record that `leg.json` has room for; without one the next plan goes by the sources alone."""
+    return inputs if inputs is not None and len(msgspec.json.encode(inputs)) <= _MOST_INPUTS else None
+
+
+class SealedVariant(msgspec.Struct, frozen=True):
+    """A variant directory whose files agree with its metadata."""
+
+    metadata: Metadata
+    hashes: dict[str, str]
+    """Name to hex sha256 of every file."""
+
+    @property
+    def digest(self) -> str:
+        """`variant_digest` of the directory."""
+        return directory_digest(self.hashes)
+
+
+def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: str | None = None) -> SealedVariant:
+    """Read a variant directory and hold its files against its metadata.
+
+    Args:
+        variant_dir: the directory.
+        hashes: its files' hashes, where they are known already.
+        name: what the variant is called, if the directory has another name for now.
 
     Raises:
-        FindingsError: no valid metadata, no digest, or files that differ from it.
+        FindingsError: no valid metadata, no digest, files that differ from it, or metadata of another variant.
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     hint = "seal it again: kci pack --seal"
+    where = str(variant_dir)
     if metadata.digest is None:
-        raise tree_error("KCI603", f"{variant_dir} has no digest in its metadata", hint=hint, path=str(variant_dir))
-    violations = validate_dir(variant_dir, metadata.digest)
+        raise tree_error("KCI603", f"{variant_dir} has no digest in its metadata", hint=hint, path=where)
+    hashes = file_hashes(variant_dir) if hashes is None else hashes
+    if metadata.digest.algorithm == "sha256":
+        violations = validate(metadata.digest, digest_of(hashes))
+    else:
+        violations = validate_dir(variant_dir, metadata.digest)
     if violations:
         shown = "; ".join(str(violation) for violation in violations[:5])
         more = f" (and {len(violations) - 5} more)" if len(violations) > 5 else ""
-        raise tree_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", hint=hint, path=str(variant_dir))
-    return metadata
+        raise tree_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", hint=hint, path=where)
+    name = name or variant_dir.name
+    if metadata.kci is not None and metadata.kci.variant != name:
+        message = f"{variant_dir} was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
+        raise tree_error("KCI612", message, hint=f"call it {metadata.kci.variant}, or build {name}", path=where)
+    return SealedVariant(metadata, hashes)
 
 
 def decode_leg(data: bytes) -> LegRecord:

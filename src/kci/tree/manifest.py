@@ -5,18 +5,21 @@ It holds no times and no paths of the machine that merged, so equal inputs give 
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kci.config.schema import answer_schema
+from kci.files.bounded_json import read_json
+from kci.plan.recorded import RecordedInputs
 from kci.tree.findings import tree_error
 from kci.version import __version__
 
 FILE_NAME = "kci-manifest.json"
 SCHEMA = 1
-_MAX_BYTES = 16 * 1024 * 1024
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -41,6 +44,19 @@ class Present(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: Origin
     fingerprint: str | None = None
     """What it was made from, as the plan of its run said; not there if the plan said nothing."""
+    stale: bool = False
+    """It was in the tree before and was made from another source than what is planned: it counts as missing."""
+    inputs: str | None = None
+    """Under which key of the manifest's `inputs` stands what its build really read."""
+
+
+class Replaced(msgspec.Struct, frozen=True):
+    """An artifact that was not taken, because a later attempt for the same variant holds other files."""
+
+    variant: str
+    artifact: str
+    attempt: int
+    digest: str
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -52,6 +68,9 @@ class Manifest(msgspec.Struct, frozen=True):
     present: tuple[Present, ...]
     missing: tuple[str, ...]
     complete: bool
+    replaced: tuple[Replaced, ...] = ()
+    inputs: dict[str, RecordedInputs] = {}
+    """What builds read. Variants that read the same, as those of one backend mostly do, share an entry."""
     schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
@@ -60,7 +79,9 @@ class Manifest(msgspec.Struct, frozen=True):
             raise ValueError(f"schema {self.schema} is not known; this kci reads schema {SCHEMA}")
 
 
-_ORDER = ("schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing")
+_ORDER = (
+    "schema", "created_by", "kernel", "version", "complete", "planned", "present", "missing", "replaced", "inputs",
+)  # fmt: skip
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -68,6 +89,27 @@ def encode(manifest: Manifest) -> bytes:
     data = msgspec.to_builtins(manifest)
     text = msgspec.json.encode({key: data[key] for key in _ORDER})
     return msgspec.json.format(text, indent=2) + b"\n"
+
+
+def missing_of(planned: Iterable[str] | None, present: Iterable[Present]) -> tuple[str, ...]:
+    """What is planned and not there, or there from another source only."""
+    fresh = {entry.variant for entry in present if not entry.stale}
+    return tuple(sorted(set(planned or ()) - fresh))
+
+
+def inputs_key(inputs: RecordedInputs) -> str:
+    """The key of a record: a hash of it."""
+    return hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()[:16]
+
+
+def load_manifest(path: Path) -> Manifest:
+    """Read a manifest file: the one reader of them.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is none.
+    """
+    return read_json(path, Manifest)
 
 
 def read_manifest(tree: Path) -> Manifest | None:
@@ -78,14 +120,11 @@ def read_manifest(tree: Path) -> Manifest | None:
     """
     path = tree / FILE_NAME
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES)
+        return load_manifest(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise tree_error("KCI611", f"cannot read {path}: {error.strerror}", path=str(path)) from error
-    try:
-        return msgspec.json.decode(data, type=Manifest)
     except ValueError as error:
         raise tree_error(
             "KCI611", f"{path} is not a manifest: {error}", hint="remove it and merge again", path=str(path)

@@ -6,9 +6,8 @@ merge that fails leaves what was there.
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,19 +16,27 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.replace import Log, replacing
+from kci.plan.recorded import RecordedInputs
 from kci.tree import manifest as manifests
 from kci.tree import metadata
 from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
-from kci.tree.digest import variant_digest
+from kci.tree.binding import CiRun, older_attempts, report_replaced, require_bound
+from kci.tree.carry import carry, copy
+from kci.tree.checksums import SUBJECTS_NAME, SUMS_NAME, encode_subjects, encode_sums, read_sums, tree_hashes
+from kci.tree.differences import SymbolsOf, differences, listed
+from kci.tree.digest import directory_digest
 from kci.tree.findings import tree_error
-from kci.tree.leg_record import LegRecord, read_sealed
-from kci.tree.manifest import Manifest, Origin, Present, read_manifest
+from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
+from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
-from kci.tree.unpack import unpack
+from kci.tree.stamps import known_digest, read_stamps, write_stamps
+from kci.tree.unpack import unpack_whole
 
-KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME)
+KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME, SUMS_NAME, SUBJECTS_NAME)
 """What a tree holds at its top besides variants (docs/format.md#tree)."""
+
+_CARRIED_AT_TOP = ("CARD.md", "benchmarks")
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -43,6 +50,7 @@ class _Job(msgspec.Struct, frozen=True):
     target: Path
     commit: str | None = None
     """The commit that was planned."""
+    replaced: tuple[Replaced, ...] = ()
 
     def fingerprint(self, leg: LegRecord) -> str | None:
         """What the plan says that a leg's variant is made from, unless the leg was built from something else."""
@@ -65,13 +73,17 @@ def merge(
     *,
     allow_partial: bool = False,
     kernel: str | None = None,
+    run: CiRun | None = None,
     log: Log = lambda _line: None,
+    report: Callable[[Diagnostic], None] = lambda _finding: None,
+    symbols_of: SymbolsOf | None = None,
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories.
 
-    One kernel (by the plan, or by the artifacts if there is none): `into` is its tree. Several: `into/<kernel>` is each
-    one's. Variants that the tree already has and the artifacts do not are carried over. One counts toward the plan only
-    if its id says that it was built from the same source as what is merged now, or if the plan has its fingerprint.
+    One kernel (by the plan, or by the artifacts if there is none): `into` is its tree, unless `into/<kernel>` is one
+    already. Several: `into/<kernel>` is each one's. Variants that the tree already has and the artifacts do not are
+    carried over. One counts toward the plan only if its id says that it was built from the same source as what is
+    merged now, or if the plan has its fingerprint.
 
     Args:
         artifacts: what to merge, in any order.
@@ -79,7 +91,11 @@ def merge(
         planned: what has to be there.
         allow_partial: whether planned variants may be missing.
         kernel: merge this kernel only.
+        run: the CI run that this merge belongs to; artifacts of another run or of a later attempt are refused.
         log: takes lines about waiting for another merge, and about what a dead one left.
+        report: takes warnings: attempts that differ, artifacts of an unknown commit,
+            archives in a folder that are none of kci's.
+        symbols_of: reads the symbols of native libraries, to say how two builds of one variant differ.
 
     Returns:
         The manifest of each tree, by kernel name.
@@ -87,10 +103,10 @@ def merge(
     Raises:
         UsageError: a path does not exist, or `kernel` is in neither plan nor artifacts.
         FindingsError: planned variants are missing, others are not planned, artifacts conflict or are damaged, or
-            `into` is no tree.
+            `into` is not a tree.
         UnsafeError: an artifact is unsafe to unpack.
     """
-    sources = find_sources(artifacts, skip=into)
+    sources = find_sources(artifacts, skip=into, report=report)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
     if not sources and not (planned is not None and (allow_partial or _may_be_carried(planned))):
@@ -99,7 +115,13 @@ def merge(
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
             hint="an artifact is called kci-<kernel>-<variant>.tar or .tar.zst",
         )
-    jobs = _jobs(sources, into, planned)
+    for item in require_bound(sources, planned, run or CiRun()):
+        report(item)
+    jobs = _jobs(sources, into, planned, symbols_of)
+    for job in jobs:
+        attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
+        for replaced in job.replaced:
+            report(report_replaced(job.kernel, attempts[replaced.variant], replaced))
     with ExitStack() as stack:
         # Sorted by name, so that two merges of the same kernels take their locks in the same order.
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
@@ -110,6 +132,8 @@ def merge(
             raise FindingsError(_summary(findings), hint=hint, diagnostics=findings)
         for replacement in replacements:
             replacement.commit()
+    for job, manifest in zip(jobs, built, strict=True):
+        write_stamps(job.target, {entry.variant: entry.digest for entry in manifest.present})
     return built
 
 
@@ -128,36 +152,28 @@ def _only(kernel: str, sources: list[Source], planned: Planned | None) -> tuple[
     return chosen, Planned({kernel: part} if part is not None else {}, planned.commit)
 
 
-def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_Job]:
+def _jobs(sources: list[Source], into: Path, planned: Planned | None, symbols_of: SymbolsOf | None) -> list[_Job]:
     """Group by kernel and choose one source for each variant."""
     grouped: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
     names = sorted(grouped if planned is None else planned.kernels)
-    _refuse_unplanned(sources, planned)
+
+    def explain(one: Source, other: Source) -> str:
+        return listed(differences(one, other, symbols_of))
+
     jobs = []
     for name in names:
         part = planned.kernels[name] if planned is not None else None
-        chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
+        chosen = tuple(newest(same, explain) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
-        target = into.resolve() if len(names) == 1 else into.resolve() / name
-        jobs.append(_Job(name, version, part, chosen, target, planned.commit if planned is not None else None))
+        # One kernel of several whose trees are there already stays among them.
+        alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
+        target = into.resolve() if alone else into.resolve() / name
+        replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
+        commit = planned.commit if planned is not None else None
+        jobs.append(_Job(name, version, part, chosen, target, commit, replaced))
     return jobs
-
-
-def _refuse_unplanned(sources: Iterable[Source], planned: Planned | None) -> None:
-    if planned is None:
-        return
-    findings = []
-    for source in sources:
-        part = planned.kernels.get(source.leg.kernel)
-        if part is None or source.leg.variant not in part.planned:
-            what = f"the variant {source.leg.variant}" if part else "that kernel"
-            message = f"{source.path} is about {source.leg.kernel}; {what} is not planned"
-            findings.append(finding("KCI607", message, path=str(source.path)))
-    if findings:
-        hint = "merge the artifacts of the plan's own run only"
-        raise FindingsError(_summary(findings), hint=hint, diagnostics=findings)
 
 
 def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]) -> int | None:
@@ -178,48 +194,84 @@ def _build(job: _Job, tree: Path) -> Manifest:
     tree.mkdir()
     _require_tree(job.target)
     present: dict[str, Present] = {}
+    hashes: dict[str, dict[str, str]] = {}
+    records: dict[str, RecordedInputs] = {}
     ids = set()
     for source in job.sources:
-        leg, directory = _place(source, tree)
-        ids.add(_unique(read_sealed(directory)))
+        placed, leg = _place(source, tree), source.leg
+        ids.add(_unique(placed.metadata))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
-        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg))
-    stale = set()
+        read = _remember(leg.inputs, records)
+        present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), inputs=read)
+        hashes[leg.variant] = placed.hashes
     version = job.version
-    for entry in _carried(job, present):
-        directory = tree / entry.variant
-        _copy(job.target / entry.variant, directory)
-        carried = read_sealed(directory)
-        version = carried.version if version is None else version
-        if (carried.name, carried.version) != (job.kernel, version):
-            raise _mixed(job.target / entry.variant, carried, f"{job.kernel} version {version}")
-        if _unique(carried) not in ids and not job.fits(entry):
-            stale.add(entry.variant)
-        present[entry.variant] = entry
-    for name in KEPT_AT_TOP:
-        if name != manifests.FILE_NAME and (job.target / name).exists():
-            _copy(job.target / name, tree / name)
-    manifest = _manifest(job, version or 0, present, stale)
-    (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
+    for entry, carried in _carried(job, present, records):
+        data = carried.metadata
+        version = data.version if version is None else version
+        if (data.name, data.version) != (job.kernel, version):
+            raise _mixed(job.target / entry.variant, data, f"{job.kernel} version {version}")
+        carry(job.target / entry.variant, tree / entry.variant)
+        stale = _unique(data) not in ids and not job.fits(entry)
+        present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
+        hashes[entry.variant] = carried.hashes
+    manifest = _manifest(job, version or 0, present, records)
+    _complete(job, tree, manifest, hashes)
     return manifest
 
 
-def _manifest(job: _Job, version: int, present: dict[str, Present], stale: set[str]) -> Manifest:
+def _complete(job: _Job, tree: Path, manifest: Manifest, hashes: dict[str, dict[str, str]]) -> None:
+    """What belongs at a tree's top: the old tree's card and benchmarks, the manifest, the checksums of everything."""
+    (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
+    top = {manifests.FILE_NAME: tree / manifests.FILE_NAME}
+    for name in _CARRIED_AT_TOP:
+        if (job.target / name).exists():
+            carry(job.target / name, tree / name)
+            top[name] = tree / name
+    every = tree_hashes(hashes, top)
+    (tree / SUMS_NAME).write_bytes(encode_sums(every))
+    (tree / SUBJECTS_NAME).write_bytes(encode_subjects(every))
+
+
+def _remember(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:
+    """Put a record among those of the tree, and say under which key."""
+    if inputs is None:
+        return None
+    key = inputs_key(inputs)
+    records[key] = inputs
+    return key
+
+
+def _manifest(job: _Job, version: int, present: dict[str, Present], records: dict[str, RecordedInputs]) -> Manifest:
     planned = tuple(sorted(set(job.planned.planned))) if job.planned is not None else None
-    missing = tuple(name for name in planned or () if name not in present or name in stale)
     entries = tuple(present[name] for name in sorted(present))
-    return Manifest(job.kernel, version, planned, entries, missing, complete=not missing)
+    missing = missing_of(planned, entries)
+    return Manifest(
+        job.kernel,
+        version,
+        planned,
+        entries,
+        missing,
+        complete=not missing,
+        replaced=job.replaced,
+        inputs=dict(sorted(records.items())),
+    )
 
 
-def _place(source: Source, tree: Path) -> tuple[LegRecord, Path]:
+def _place(source: Source, tree: Path) -> SealedVariant:
     """Put the source's variant into the tree."""
     if source.artifact:
-        return unpack(source.path, tree)
+        unpacked = unpack_whole(source.path, tree)
+        if unpacked.leg != source.leg:
+            raise tree_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
+        return SealedVariant(unpacked.metadata, unpacked.hashes)
     directory = tree / source.leg.variant
     packable(source.path)
-    _copy(source.path, directory)
-    return source.leg, directory
+    copy(source.path, directory)
+    sealed = read_sealed(directory)
+    if sealed.digest != source.leg.digest:
+        raise tree_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
+    return sealed
 
 
 def _unique(data: metadata.Metadata) -> str:
@@ -239,24 +291,52 @@ def _require_tree(target: Path) -> None:
             raise tree_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
 
 
-def _carried(job: _Job, present: dict[str, Present]) -> list[Present]:
-    """The old tree's variants that stay."""
+def _carried(
+    job: _Job, present: dict[str, Present], records: dict[str, RecordedInputs]
+) -> list[tuple[Present, SealedVariant]]:
+    """The old tree's variants that stay.
+
+    What has not changed since it was hashed is believed.
+    """
     if not job.target.is_dir():
         return []
     old = read_manifest(job.target)
     known = {entry.variant: entry for entry in old.present} if old is not None else {}
+    stamps, sums = read_stamps(job.target), _sums(job.target)
     found = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
         if directory.name in present:
             continue
-        backend = read_sealed(directory).backend.type.value
-        digest = variant_digest(directory)
-        before = known.get(directory.name, Present(directory.name, "", backend, Origin("")))
+        sealed = _unchanged(directory, known_digest(stamps, directory), sums) or read_sealed(directory)
+        digest, backend = sealed.digest, sealed.metadata.backend.type.value
+        before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
         # A variant that was replaced by hand is not the one that the manifest speaks of.
-        made_from = before.fingerprint if before.digest == digest else None
-        found.append(Present(directory.name, digest, backend, origin, made_from))
+        same = before.digest == digest
+        made_from = before.fingerprint if same else None
+        inputs = old.inputs.get(before.inputs or "") if old is not None and same else None
+        read = _remember(inputs, records)
+        found.append((Present(directory.name, digest, backend, origin, made_from, inputs=read), sealed))
     return found
+
+
+def _unchanged(directory: Path, digest: str | None, sums: dict[str, str]) -> SealedVariant | None:
+    """A variant that is known to be as it was, with the hashes of the checksums if they give its digest."""
+    hashes = {
+        name.removeprefix(f"{directory.name}/"): value
+        for name, value in sums.items()
+        if name.startswith(f"{directory.name}/")
+    }
+    if digest is None or directory_digest(hashes) != digest:
+        return None
+    return SealedVariant(metadata.read_metadata(directory / metadata.FILE_NAME), hashes)
+
+
+def _sums(tree: Path) -> dict[str, str]:
+    try:
+        return read_sums(tree) or {}
+    except ValueError:
+        return {}
 
 
 def _mixed(directory: Path, data: metadata.Metadata, expected: str) -> FindingsError:
@@ -274,7 +354,7 @@ def _missing(manifest: Manifest) -> list[Diagnostic]:
         finding(
             "KCI606",
             f"{manifest.kernel}: the planned variant {name} "
-            + ("is there from another source only" if name in there else "is in no artifact"),
+            + ("exists only from another source" if name in there else "is in no artifact"),
         )
         for name in manifest.missing
     ]
@@ -283,14 +363,3 @@ def _missing(manifest: Manifest) -> list[Diagnostic]:
 def _summary(findings: Sequence[Diagnostic]) -> str:
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return findings[0].message + more
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy a file or directory; links are copied as links, so that nothing outside is read."""
-    try:
-        if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
-        else:
-            shutil.copy2(source, target, follow_symlinks=False)
-    except (OSError, shutil.Error) as error:
-        raise FindingsError(f"cannot copy {source}: {error}") from error

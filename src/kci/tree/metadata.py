@@ -22,6 +22,7 @@ from kci.tree.depends import kernel_depends, python_depends
 from kci.tree.digest import Digest, compute
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
+from kci.tree.strict_json import strict_object
 from kci.version import __version__
 
 FILE_NAME = "metadata.json"
@@ -32,6 +33,7 @@ MAX_BYTES = 16 * 1024 * 1024
 NAME_PATTERN = KERNEL_NAME_PATTERN.removesuffix("$") + r"\Z"
 """A kernel name and nothing after it: `$` would let a newline through."""
 
+_LARGEST = 2**64 - 1
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -66,6 +68,13 @@ class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
     kernel: GitRecord | None = None
 
 
+class KciRecord(msgspec.Struct, frozen=True):
+    """What kci adds for itself; readers pass over a key that they do not know."""
+
+    variant: str
+    """The name under which the variant was built: nothing else in the file says it, and a directory can be renamed."""
+
+
 class BackendRecord(msgspec.Struct, frozen=True):
     """The backend, and the GPU architectures that the variant holds code for."""
 
@@ -79,19 +88,27 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     id: str
     version: Annotated[int, Meta(ge=0)]
-    license: str
-    upstream: str | None = None
+    kernels_minver: Annotated[str, Meta(pattern=r"^[0-9]{1,20}\.[0-9]{1,20}\.[0-9]{1,20}\Z")] | None = None
+    """The oldest loader that can load the variant, as `major.minor.patch`."""
+    license: str = ""
+    upstream: str | tuple[str, ...] | None = None
+    """One URL, or several in metadata that names more than one upstream."""
     source: str | None = None
     python_depends: tuple[str, ...] = ()
     kernel_depends: tuple[KernelDependency, ...] = ()
     backend: BackendRecord = BackendRecord(Backend.CPU)
     digest: Digest | None = None
     provenance: Provenance | None = None
+    kci: KciRecord | None = None
 
     def __post_init__(self) -> None:
         if not self.id.isascii() or not self.id.isidentifier() or keyword.iskeyword(self.id):
             raise ValueError(f"`id` {self.id!r} is not a Python module name")
-        for url in (self.upstream, self.source):
+        for number in (self.version, *map(int, (self.kernels_minver or "0").split("."))):
+            if number > _LARGEST:
+                raise ValueError(f"the number {str(number)[:30]} is larger than 64 bits can hold")
+        upstream = (self.upstream,) if isinstance(self.upstream, str) else self.upstream or ()
+        for url in (*upstream, self.source):
             if url is not None:
                 check_git_url(url)
 
@@ -107,6 +124,7 @@ def metadata_for(
     *,
     archs: Iterable[str] | None = None,
     provenance: GitState | None = None,
+    variant: str | None = None,
 ) -> Metadata:
     """The metadata of a variant, before it is sealed.
 
@@ -117,6 +135,7 @@ def metadata_for(
         archs: the archs that were really built; written text-sorted. A `[torch-noarch]` kernel has its own lists,
             which are copied in file order.
         provenance: the commit of the source, None outside git.
+        variant: the name that it is built under.
 
     Raises:
         FindingsError: a Python dependency is not in the curated tables.
@@ -137,6 +156,7 @@ def metadata_for(
             kernel_builder=BuilderRecord(version=f"{__version__}+kci"),
             kernel=GitRecord(provenance.commit, provenance.dirty) if provenance else None,
         ),
+        kci=KciRecord(variant) if variant is not None else None,
     )
 
 
@@ -196,31 +216,15 @@ def decode(data: bytes) -> Metadata:
     Raises:
         ValueError: what is wrong with them.
     """
-    try:
-        raw = json.loads(data, object_pairs_hook=_unique_keys)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"no JSON: {error}" if not str(error).startswith("the key") else str(error)) from None
-    if not isinstance(raw, dict):
-        raise ValueError("expected an object")
+    raw = strict_object(data)
     missing = [key for key in _REQUIRED if key not in raw]
     if missing:
         raise ValueError(f"the key `{missing[0]}` is missing")
     # None stands for "not there" in the types above, so a null has to be refused before.
-    for key in ("kernel-depends", "python-depends"):
+    for key in ("kernel-depends", "python-depends", "license"):
         if key in raw and raw[key] is None:
             raise ValueError(f"`{key}` is null")
     return msgspec.convert(_canonical_provenance(raw), Metadata)
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"the key {key!r} is there twice")
-        found[key] = value
-    return found
 
 
 def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
@@ -42,7 +42,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
         MissingToolError: `.tar.zst` without the zstandard package.
     """
     if not out_file.name.endswith(SUFFIXES):
-        raise UsageError(f"{out_file} is no artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")
+        raise UsageError(f"{out_file} is not an artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")
     if leg.variant != variant_dir.name:
         raise UsageError(f"the leg is about {leg.variant}, the directory is {variant_dir}")
     files = packable(variant_dir)
@@ -64,26 +64,38 @@ def packable(variant_dir: Path) -> list[Entry]:
         FindingsError: the variant is too large for an artifact.
     """
     found = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
-    seen: dict[str, str] = {}
-    for item in found:
-        reason = unsafe_name(item.name)
-        if item.link:
-            reason = "it is a link; put the file itself there"
-        elif not item.regular:
-            reason = "it is neither a file nor a directory"
-        elif other := collision(item.name, seen):
-            reason = f"it differs from {other!r} in case only"
-        if reason:
-            raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
-    size = sum(item.path.stat().st_size for item in found)
-    if len(found) > LIMITS.members or size > LIMITS.size:
+    for item, reason in untransportable(found):
+        raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
+    if size := too_large(found):
         raise tree_error(
             "KCI604",
-            f"{variant_dir} is too large for an artifact: {len(found)} files, {size} bytes",
+            f"{variant_dir} is too large for an artifact: {size}",
             hint=f"an artifact holds up to {LIMITS.members} files and {LIMITS.size} bytes",
             path=str(variant_dir),
         )
     return found
+
+
+def untransportable(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str]]:
+    """The entries of a variant that no artifact can hold, each with the reason. Verification asks the same."""
+    seen: dict[str, str] = {}
+    for item in entries:
+        if item.link:
+            yield item, "it is a link; put the file itself there"
+        elif not item.regular:
+            yield item, "it is neither a file nor a directory"
+        elif reason := unsafe_name(item.name):
+            yield item, reason
+        elif other := collision(item.name, seen):
+            yield item, f"it differs from {other!r} in case only"
+
+
+def too_large(entries: Sequence[Entry]) -> str | None:
+    """How much some files are, if that is more than an artifact can hold."""
+    size = sum(item.path.stat().st_size for item in entries if item.regular and not item.link)
+    if len(entries) > LIMITS.members or size > LIMITS.size:
+        return f"{len(entries)} files, {size} bytes"
+    return None
 
 
 @contextmanager

@@ -7,18 +7,24 @@ plain files with tame names below `<variant>/` are let through, so there is no l
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn, cast
 
+import msgspec
+
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError, UnsafeError
 from kci.files.portable_names import collision, unsafe_name
+from kci.files.replace import start_writing
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
-from kci.tree.digest import variant_digest
+from kci.tree.digest import directory_digest
 from kci.tree.findings import tree_error
 from kci.tree.leg_record import LEG_NAME, LegRecord, decode_leg, read_sealed
+from kci.tree.metadata import Metadata
 
 _CHUNK = 1024 * 1024
 
@@ -28,22 +34,35 @@ def read_leg(artifact: Path) -> LegRecord:
 
     Raises:
         UnsafeError: the first member is not a plain file.
-        FindingsError: the file is no artifact, truncated or corrupt.
+        FindingsError: the file is not an artifact, truncated or corrupt.
         MissingToolError: `.tar.zst` without the zstandard package.
     """
     with _opened(artifact) as archive:
         return _leg(archive, archive.members(), artifact)
 
 
+class Unpacked(msgspec.Struct, frozen=True):
+    """An artifact that was unpacked and agrees with itself."""
+
+    leg: LegRecord
+    directory: Path
+    metadata: Metadata
+    hashes: dict[str, str]
+    """Name to hex sha256 of every file."""
+
+
 def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path]:
+    """What `unpack_whole` does, for those who want the directory only."""
+    unpacked = unpack_whole(artifact, into_dir)
+    return unpacked.leg, unpacked.directory
+
+
+def unpack_whole(artifact: Path, into_dir: Path) -> Unpacked:
     """Unpack an artifact to `into_dir/<variant>`, whole or not at all.
 
     Args:
         artifact: a `.tar` or `.tar.zst` that `pack` made, or that claims to be one.
         into_dir: an existing or new directory without an entry of the variant's name.
-
-    Returns:
-        What the leg says, and the variant directory.
 
     Raises:
         UnsafeError: a member could reach outside of the variant directory or eat the machine.
@@ -58,13 +77,13 @@ def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path]:
             leg = _leg(archive, members, artifact)
             variant_dir = work / leg.variant
             variant_dir.mkdir()
-            _extract(archive, members, leg, variant_dir)
-        _check(artifact, leg, variant_dir)
+            hashes = _extract(archive, members, leg, variant_dir)
+        metadata = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
-            raise FindingsError(f"{target} is there already", hint="unpack into another directory")
+            raise FindingsError(f"{target} already exists", hint="unpack into another directory")
         variant_dir.rename(target)
-    return leg, target
+    return Unpacked(leg, target, metadata, hashes)
 
 
 @contextlib.contextmanager
@@ -73,7 +92,7 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
     where = str(artifact)
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
-        raise tree_error("KCI604", f"{artifact} is no artifact: its name does not end with {ends}", path=where)
+        raise tree_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", path=where)
     if not artifact.is_file():
         raise tree_error("KCI604", f"{artifact} is not a file", path=where)
     try:
@@ -96,7 +115,7 @@ def _refuse(artifact: Path, error: RefusedError) -> NoReturn:
     message = f"{artifact} is not safe to unpack: the member {error.member!r}: {error.reason}"
     raise UnsafeError(
         message,
-        hint="kci pack makes no such archive; find out where it comes from",
+        hint="kci pack never creates such an archive; find out where it comes from",
         diagnostics=[finding("KCI605", message, path=str(artifact))],
     )
 
@@ -113,7 +132,7 @@ def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRe
     first = next(members, None)
     if first is None or first.name != LEG_NAME or first.directory:
         shown = "nothing" if first is None else repr(first.name)
-        message = f"{artifact} is no artifact: it starts with {shown}, not {LEG_NAME}"
+        message = f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}"
         raise tree_error("KCI604", message, path=str(artifact))
     if first.size > LIMITS.leg:
         raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
@@ -123,13 +142,15 @@ def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRe
         raise tree_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", path=str(artifact)) from error
 
 
-def _extract(archive: TarStream, members: Iterator[Member], leg: LegRecord, variant_dir: Path) -> None:
-    """Write the members that follow the leg."""
+def _extract(archive: TarStream, members: Iterator[Member], leg: LegRecord, variant_dir: Path) -> dict[str, str]:
+    """Write the members that follow the leg; the hash of each file, taken on the way."""
     seen: dict[str, str] = {}
+    hashes = {}
     for member in members:
         relative = _judge(member, leg, seen)
         if not member.directory:
-            _write(archive, member, variant_dir / relative)
+            hashes[relative] = _write(archive, member, variant_dir / relative)
+    return hashes
 
 
 def _judge(member: Member, leg: LegRecord, seen: dict[str, str]) -> str:
@@ -151,24 +172,40 @@ def _judge(member: Member, leg: LegRecord, seen: dict[str, str]) -> str:
     return relative
 
 
-def _write(archive: TarStream, member: Member, target: Path) -> None:
-    try:
+def _write(archive: TarStream, member: Member, target: Path) -> str:
+    """Write a member to its file; the hash of its content."""
+    total = hashlib.sha256()
+    with _writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        file = target.open("xb")
-    except OSError as error:
-        raise FindingsError(f"cannot write {target}: {error.strerror}") from error
+        file = target.open("xb", buffering=0)
     with file:
         while data := archive.read(_CHUNK):
-            try:
-                file.write(data)
-            except OSError as error:
-                raise FindingsError(f"cannot write {target}: {error.strerror}") from error
-    target.chmod(0o755 if member.executable else 0o644)
+            total.update(data)
+            with _writing(target):
+                _write_all(file, data)
+        start_writing(file.fileno())
+    with _writing(target):
+        target.chmod(0o755 if member.executable else 0o644)
+    return total.hexdigest()
 
 
-def _check(artifact: Path, leg: LegRecord, variant_dir: Path) -> None:
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FindingsError(f"cannot write {target}: {error.strerror}") from error
+
+
+def _write_all(file: io.FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> Metadata:
     """Compare the unpacked directory with what the leg and its own metadata say."""
-    found = variant_digest(variant_dir)
+    found = directory_digest(hashes)
     if found != leg.digest:
         raise tree_error(
             "KCI604",
@@ -178,25 +215,28 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path) -> None:
             path=str(artifact),
         )
     try:
-        metadata = read_sealed(variant_dir)
+        metadata = read_sealed(variant_dir, hashes).metadata
     except FindingsError as error:
         # The path in that message is a temporary one.
-        raise tree_error(
-            "KCI604", f"{artifact}: {_relocated(error.message, variant_dir)}", path=str(artifact)
-        ) from error
-    said = (leg.kernel, leg.version, leg.backend)
-    holds = (metadata.name, metadata.version, metadata.backend.type.value)
-    if said != holds:
-        raise tree_error(
-            "KCI604",
-            f"{artifact} contradicts itself: {LEG_NAME} says {_shown(said)}, metadata.json says {_shown(holds)}",
-            path=str(artifact),
-        )
+        rule = "KCI612" if any(item.rule == "KCI612" for item in error.diagnostics) else "KCI604"
+        raise tree_error(rule, f"{artifact}: {_relocated(error.message, variant_dir)}", path=str(artifact)) from error
+    commit = metadata.provenance.kernel if metadata.provenance else None
+    for what, said, holds in (
+        ("kernel", leg.kernel, metadata.name),
+        ("version", leg.version, metadata.version),
+        ("backend", leg.backend, metadata.backend.type.value),
+        ("architectures", leg.archs, metadata.backend.archs),
+        ("commit", (leg.source.commit, leg.source.dirty) if leg.source and commit else None,
+         (commit.commit, commit.dirty) if leg.source and commit else None),
+    ):  # fmt: skip
+        if said != holds:
+            raise tree_error(
+                "KCI604",
+                f"{artifact} contradicts itself about the {what}: {LEG_NAME} says {said}, metadata.json says {holds}",
+                path=str(artifact),
+            )
+    return metadata
 
 
 def _relocated(message: str, variant_dir: Path) -> str:
     return message.replace(str(variant_dir), variant_dir.name)
-
-
-def _shown(identity: tuple[str, int, str]) -> str:
-    return f"{identity[0]} version {identity[1]} for {identity[2]}"

@@ -1,5 +1,5 @@
 """Is a tree, a variant directory or a kernel's sources what users can rely on."""
 
-from kci.verify.requirements import verify
+from kci.verify.requirements import verify, verify_with_suppressions
 
-__all__ = ["verify"]
+__all__ = ["verify", "verify_with_suppressions"]

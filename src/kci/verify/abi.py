@@ -15,6 +15,19 @@ import msgspec
 _DATA = Path(__file__).parent / "data"
 
 
+class MacosTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[macos]` of `native.toml`."""
+
+    needed: tuple[str, ...]
+    newest: dict[str, str]
+
+
+class WindowsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[windows]` of `native.toml`."""
+
+    needed: tuple[str, ...]
+
+
 class NativeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """`native.toml`."""
 
@@ -25,6 +38,8 @@ class NativeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     needed: dict[str, tuple[str, ...]]
     symbols: dict[str, tuple[str, ...]]
     namespaces: dict[str, tuple[str, ...]]
+    macos: MacosTable
+    windows: WindowsTable
 
 
 class AddedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
@@ -103,8 +118,8 @@ def symbol_explained(name: str, groups: tuple[str, ...]) -> bool:
     """Whether an unversioned open symbol is one that the libraries of these groups give."""
     table = native_table()
     namespace = cpp_namespace(name)
-    if namespace is not None:
-        return any(namespace in table.namespaces.get(group, ()) for group in groups)
+    if namespace is not None and any(namespace in table.namespaces.get(group, ()) for group in groups):
+        return True
     patterns = (pattern for group in groups for pattern in table.symbols.get(group, ()))
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -135,6 +150,16 @@ def cpp_scope(name: str) -> tuple[str, ...] | None:
         parts.append(rest[length.end() : end])
         rest = rest[end:]
     return tuple(parts)
+
+
+def old_string(name: str) -> bool:
+    """Whether a mangled C++ name speaks of `std::string` as it was before the C++11 ABI."""
+    kept = []
+    rest = name
+    while found := re.search("[1-9][0-9]{0,3}", rest):
+        kept.append(rest[: found.start()])
+        rest = rest[found.end() + int(found[0]) :]
+    return name.startswith("_Z") and any("Ss" in part for part in [*kept, rest])
 
 
 def cpp_namespace(name: str) -> str | None:

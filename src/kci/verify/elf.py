@@ -16,6 +16,10 @@ _MAX_NAME = 16 * 1024
 _MAX_VERSIONS = 4096
 _SYMBOL = struct.Struct("<IBBHQQ")
 _WEAK = 2
+_DF_TEXTREL = 4
+_PF_X = 1
+_GNU_PROPERTY = 5
+_X86_ISA_NEEDED = 0xC0008002
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 
 
@@ -43,12 +47,23 @@ class Elf(msgspec.Struct, frozen=True):
     defined: frozenset[str]
     required_versions: frozenset[str]
     """Every version that is asked of another library, such as `GLIBC_2.28`."""
+    text_relocations: bool = False
+    executable_stack: bool = False
+    cpu_level: int = 1
+    """The level of x86-64 that the library says it needs: 2, 3 or 4 for x86-64-v2 and so on."""
+    audit: tuple[str, ...] = ()
+    """Libraries that it would have watch the dynamic loader."""
+    program: bool = False
+    """Whether it asks for a dynamic loader of its own, as programs do."""
 
 
-def is_elf(path: Path) -> bool:
-    """Whether a file starts like an ELF file."""
-    with path.open("rb") as file:
-        return file.read(4) == b"\x7fELF"
+def symbol_names(path: Path) -> frozenset[str]:
+    """The names of a library's symbols, defined and asked for; empty for what is no library."""
+    try:
+        elf = read_elf(path)
+    except ElfError:
+        return frozenset()
+    return elf.defined | {symbol.name for symbol in elf.undefined}
 
 
 def read_elf(path: Path) -> Elf:
@@ -103,7 +118,7 @@ def _read(elf: Any) -> Elf:
     sections = {section.name: section for section in elf.iter_sections()}
     missing = [name for name in (".dynsym", ".dynstr", ".dynamic") if name not in sections]
     if missing:
-        raise ElfError(f"it has no section {missing[0]}, without which nothing can be said about it")
+        raise ElfError(f"it has no section {missing[0]}, so it cannot be checked")
 
     def content(name: str) -> bytes:
         return _content(sections[name], elf.stream) if name in sections else b""
@@ -112,6 +127,7 @@ def _read(elf: Any) -> Elf:
     versions = _versions(content(".gnu.version_r"), strings)
     symbols = _symbols(content(".dynsym"), strings, content(".gnu.version"), versions)
     tags = [(tag.entry.d_tag, tag.entry.d_val) for tag in sections[".dynamic"].iter_tags()]
+    segments = {str(item["p_type"]): int(item["p_flags"]) for item in elf.iter_segments()}
     return Elf(
         machine=_MACHINES.get(elf["e_machine"], str(elf["e_machine"])),
         needed=tuple(_text(strings, value) for tag, value in tags if tag == "DT_NEEDED"),
@@ -119,7 +135,35 @@ def _read(elf: Any) -> Elf:
         undefined=tuple(symbol for symbol, defined in symbols if not defined),
         defined=frozenset(symbol.name for symbol, defined in symbols if defined),
         required_versions=frozenset(versions.values()),
+        text_relocations=any(tag == "DT_TEXTREL" or (tag == "DT_FLAGS" and value & _DF_TEXTREL) for tag, value in tags),
+        executable_stack=_executable_stack(segments),
+        cpu_level=_cpu_level(content(".note.gnu.property")),
+        audit=tuple(_text(strings, value) for tag, value in tags if tag in ("DT_AUDIT", "DT_DEPAUDIT")),
+        program="PT_INTERP" in segments,
     )
+
+
+def _executable_stack(segments: dict[str, int]) -> bool:
+    """Where nothing is said about the stack, the system's loader makes it executable."""
+    return bool(segments.get("PT_GNU_STACK", _PF_X) & _PF_X)
+
+
+def _cpu_level(data: bytes) -> int:
+    """The highest level of x86-64 in the property note."""
+    bits = 0
+    offset = 0
+    while offset + 16 <= len(data):
+        name_size, size, kind = struct.unpack_from("<III", data, offset)
+        start = offset + 12 + (name_size + 3) // 4 * 4
+        if kind == _GNU_PROPERTY and data[offset + 12 : offset + 16] == b"GNU\0":
+            place = start
+            while place + 8 <= min(start + size, len(data)):
+                what, length = struct.unpack_from("<II", data, place)
+                if what == _X86_ISA_NEEDED and length == 4 and place + 12 <= len(data):
+                    bits |= struct.unpack_from("<I", data, place + 8)[0]
+                place += 8 + (length + 7) // 8 * 8
+        offset = start + (size + 7) // 8 * 8
+    return max(bits & 0xF, 1).bit_length()
 
 
 def _text(strings: bytes, offset: int) -> str:

@@ -19,6 +19,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.tree.archive import LIMITS, zstandard
+from kci.verify.binaries import BinaryKind
 from kci.verify.elf import ElfError, read_sections
 from kci.verify.subject import VariantDir
 
@@ -138,7 +139,7 @@ def _next_bundle(data: bytes, start: int) -> int:
 def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:
     """The architectures of a bundle of which at least the head is given, and where its last code object ends."""
     if not bundle.startswith(_HIP_MAGIC):
-        raise FatbinError("a bundle does not start like one")
+        raise FatbinError("a bundle has no bundle header")
     position = len(_HIP_MAGIC)
     (count,) = _unpack(_COUNT, bundle, position)
     if count > _MAX_TARGETS:
@@ -179,7 +180,7 @@ def _inflated(data: bytes, method: int) -> bytes:
         try:
             return zlib.decompressobj().decompress(data, _MAX_HEAD)
         except zlib.error as error:
-            raise FatbinError(f"a compressed bundle cannot be undone: {error}") from error
+            raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
     if method != _ZSTD:
         raise CompressedError(f"the compression method {method} is not known")
     try:
@@ -191,7 +192,7 @@ def _inflated(data: bytes, method: int) -> bytes:
             head: bytes = reader.read(_MAX_HEAD)
             return head
     except module.ZstdError as error:
-        raise FatbinError(f"a compressed bundle cannot be undone: {error}") from error
+        raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
 
 
 _GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")
@@ -229,7 +230,9 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     code = DeviceCode()
     seen = False
     section = CUDA_SECTION if backend == "cuda" else HIP_SECTION
-    for item in variant.libraries():
+    for item, kind in variant.libraries():
+        if kind is not BinaryKind.ELF:
+            continue  # reported by the native rules
         where = variant.at(item.name)
         try:
             data = read_sections(item.path, (section,)).get(section)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
-from kci.files.portable_names import folded, unsafe_name
 from kci.files.walk import is_bytecode
 from kci.tree.merge import KEPT_AT_TOP
+from kci.tree.pack import too_large, untransportable
 from kci.verify.subject import VariantDir, looks_like_variant
 
 
@@ -19,25 +19,27 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     if "__init__.py" not in names:
         yield finding("KCI702", "there is no __init__.py at the variant's root", path=variant.shown)
     yield from _nested(variant, names)
-    seen: dict[str, str] = {}
     for item in variant.files:
-        if item.link or not item.regular:
-            what = "a link" if item.link else "neither a file nor a directory"
-            yield finding("KCI706", f"it is {what}", path=variant.at(item.name))
-        elif is_bytecode(item.name):
+        if is_bytecode(item.name):
             yield finding("KCI705", "it is Python bytecode", path=variant.at(item.name))
-        if reason := unsafe_name(item.name):
-            yield finding("KCI708", f"the file name is unsafe: {reason}", path=variant.at(item.name))
-        if other := seen.get(folded(item.name)):
-            yield finding("KCI708", f"the name differs from {other!r} in case only", path=variant.at(item.name))
-        seen[folded(item.name)] = item.name
+    packed = [item for item in variant.files if not is_bytecode(item.name)]
+    for item, reason in untransportable(packed):
+        rule = "KCI706" if item.link or not item.regular else "KCI708"
+        yield finding(rule, f"it cannot travel: {reason}", path=variant.at(item.name))
+    try:
+        size = too_large(packed)
+    except OSError as error:
+        yield finding("KCI700", f"cannot read it: {error.strerror}", path=variant.shown)
+        return
+    if size:
+        yield finding("KCI709", f"no artifact can hold it: {size}", path=variant.shown)
 
 
 def _nested(variant: VariantDir, names: set[str]) -> Iterator[Diagnostic]:
     if variant.metadata is None:
         return
     package = python_name(variant.metadata.name)
-    if (variant.path / package).is_dir() or f"{package}.py" in names:
+    if (variant.path / package).is_dir() or package in names:
         yield finding(
             "KCI703", f"the package holds an entry called {package}, as it is called itself", path=variant.shown
         )
@@ -52,7 +54,7 @@ def check_tree(tree: Path, shown: str) -> Iterator[Diagnostic]:
         elif holds_variants(entry):
             yield finding("KCI704", "the variants in it lie one directory too deep", path=path)
         elif not looks_like_variant(entry) and entry.name not in KEPT_AT_TOP:
-            yield finding("KCI707", f"{entry.name} does not belong into a tree", path=path)
+            yield finding("KCI707", f"{entry.name} does not belong in a tree", path=path)
 
 
 def holds_variants(path: Path) -> bool:

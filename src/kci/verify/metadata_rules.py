@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from kci.config.depends_table import depends_table
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError
 from kci.matrix.names import Kind
-from kci.tree.digest import variant_digest
 from kci.tree.identity import kernel_id
-from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
-from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME, Metadata
 from kci.verify.subject import VariantDir
 
@@ -40,6 +35,9 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     for name in metadata.python_depends:
         if depends_table().lookup(name, backend) is None:
             yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", path=where)
+    if metadata.kci is not None and metadata.kci.variant != variant.path.name:
+        message = f"it was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
+        yield finding("KCI722", message, path=where)
     yield from _module(variant, metadata)
 
 
@@ -47,12 +45,13 @@ def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
     if variant.name is None:
         return
     if variant.noarch:
-        for item in variant.libraries():
-            yield finding("KCI717", "a noarch variant holds a native library", path=variant.at(item.name))
+        for item, kind in variant.libraries():
+            what = f"native code ({kind.value})" if kind else "a native library"
+            yield finding("KCI717", f"a noarch variant holds {what}", path=variant.at(item.name))
         return
     expected = module_file(variant, metadata)
     if not any(item.name == expected for item in variant.files):
-        yield finding("KCI716", f"the native module {expected} is not there", path=variant.shown)
+        yield finding("KCI716", f"the native module {expected} is missing", path=variant.shown)
 
 
 def module_file(variant: VariantDir, metadata: Metadata) -> str:
@@ -64,7 +63,7 @@ def module_file(variant: VariantDir, metadata: Metadata) -> str:
     return metadata.id + (".pyd" if system == "windows" else ".abi3.so")
 
 
-def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
+def check_tree(shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
     """The rules about all variants of a tree together."""
     known = [(variant, variant.metadata) for variant in variants if variant.metadata is not None]
     identities = sorted({(metadata.name, metadata.version) for _, metadata in known})
@@ -84,38 +83,3 @@ def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterat
         if len(found) > 1:
             listed = ", ".join(commit[:12] for commit in sorted(found))
             yield finding("KCI715", f"variants with the id {shared} come from the commits {listed}", path=shown)
-    yield from _manifest(tree, shown, variants)
-
-
-def _manifest(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
-    where = f"{shown}/{MANIFEST_NAME}"
-    try:
-        manifest = read_manifest(tree)
-    except FindingsError as error:
-        yield finding("KCI718", error.message.replace(str(tree), shown), path=where)
-        return
-    if manifest is None:
-        return
-    listed = {entry.variant: entry for entry in manifest.present}
-    there = {variant.path.name: variant for variant in variants}
-    for name in sorted(listed.keys() - there.keys()):
-        yield finding("KCI718", f"the manifest lists {name}, which is not there", path=where)
-    for name in sorted(there.keys() - listed.keys()):
-        yield finding("KCI718", f"{name} is there and not in the manifest", path=where)
-    for name in manifest.missing:
-        yield finding("KCI721", f"the planned variant {name} is missing", path=where)
-    for name in sorted(listed.keys() & there.keys()):
-        yield from _entry(manifest.kernel, manifest.version, listed[name].digest, there[name], where)
-
-
-def _entry(kernel: str, version: int, digest: str, variant: VariantDir, where: str) -> Iterator[Diagnostic]:
-    metadata = variant.metadata
-    if metadata is not None and (metadata.name, metadata.version) != (kernel, version):
-        message = f"the manifest is about {kernel} version {version}, {variant.path.name} is not"
-        yield finding("KCI718", message, path=where)
-    try:
-        actual = variant_digest(variant.path)
-    except FindingsError:
-        return  # reported when the directory was read
-    if actual != digest:
-        yield finding("KCI718", f"{variant.path.name} changed after it was merged", path=where)

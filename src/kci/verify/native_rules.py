@@ -13,18 +13,24 @@ from kci.verify.abi import (
     cpp_scope,
     library_allowed,
     numbers,
+    old_string,
     python_symbols,
     symbol_explained,
     torch_shims,
 )
-from kci.verify.elf import Elf, ElfError, is_elf, read_elf
+from kci.verify.binaries import BinaryKind, is_static_executable
+from kci.verify.elf import Elf, ElfError, read_elf
+from kci.verify.foreign_binaries import check_macho, check_pe
 from kci.verify.metadata_rules import module_file
 from kci.verify.subject import VariantDir
+from kci.verify.torch_exports import is_torch_name, torch_exports
 
 PYTHON_ABI = (3, 9)
 """The oldest Python whose stable ABI a kernel may rely on (docs/format.md#python-abi)."""
 
 _SHOWN = 5
+_CPU_LEVEL = 2
+"""Processors of x86-64-v2 are what today's distributions ask for; later levels many machines do not have."""
 _TORCH_CPP = ("at", "c10", "caffe2", "torch")
 _STABLE_CPP = (("torch", "stable"), ("torch", "headeronly"))
 
@@ -33,35 +39,84 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     """The rules about a variant's native libraries."""
     if variant.name is None or variant.noarch:
         return
-    for item in variant.libraries():
-        yield from _library(variant, variant.name, item)
+    for item, kind in variant.libraries():
+        yield from _library(variant, variant.name, item, kind)
 
 
-def _library(variant: VariantDir, name: VariantName, item: Entry) -> Iterator[Diagnostic]:
+def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKind | None) -> Iterator[Diagnostic]:
     where = variant.at(item.name)
-    cpu, _, system = (name.system or "").partition("-")
+    system = (name.system or "").rpartition("-")[2]
+    expected = {"darwin": BinaryKind.MACH_O, "windows": BinaryKind.PE}.get(system, BinaryKind.ELF)
+    if kind is BinaryKind.ARCHIVE:
+        yield finding("KCI757", "it is a static library, which nothing can load", path=where)
+    elif kind is None:
+        yield finding("KCI740", f"it is called like a library, and is no {expected.value} file", path=where)
+    elif kind is not expected:
+        yield finding("KCI741", f"it is a {kind.value} file, the name says {name.system}", path=where)
+    elif kind is BinaryKind.ELF:
+        yield from _elf_library(variant, name, item, where)
+    else:
+        check = check_macho if kind is BinaryKind.MACH_O else check_pe
+        yield from check(name, item.path, where)
+
+
+def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str) -> Iterator[Diagnostic]:
+    cpu = (name.system or "").partition("-")[0]
+    module = variant.metadata is not None and item.name == module_file(variant, variant.metadata)
     try:
-        if system != "linux" and not is_elf(item.path):
-            yield finding("KCI750", f"it is for {system}; only ELF libraries are checked", path=where)
+        if not module and is_static_executable(item.path):
+            yield finding("KCI757", "it is a program", path=where)
             return
         elf = read_elf(item.path)
     except (ElfError, OSError) as error:
         yield finding("KCI740", str(error), path=where)
         return
-    if elf.machine != cpu or system != "linux":
+    if elf.program and not module:
+        yield finding("KCI757", "it is a program", path=where)
+    if elf.machine != cpu:
         yield finding("KCI741", f"it is for {elf.machine}-linux, the name says {name.system}", path=where)
     yield from _versions(elf, cpu, where)
     yield from _python(elf, where)
     for path in elf.search_path:
         yield finding("KCI744", f"it has the search path {path!r} built in", path=where)
+    yield from _hygiene(elf, where)
     yield from _dependencies(elf, name, where)
     if name.kind is Kind.STABLE_ABI:
         yield from _stable(elf, numbers(name.framework_version or "0"), where)
+    elif name.kind is Kind.FULL:
+        yield from _torch(elf, name, where)
     metadata = variant.metadata
-    if metadata is not None and name.kind is not Kind.TVM_FFI and item.name == module_file(variant, metadata):
+    if metadata is not None and name.kind is not Kind.TVM_FFI and module:
         init = f"PyInit_{metadata.id}"
         if init not in elf.defined:
             yield finding("KCI749", f"it does not define {init}", path=where)
+
+
+def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
+    if elf.text_relocations:
+        yield finding("KCI753", "it has text relocations", path=where)
+    if elf.executable_stack:
+        yield finding("KCI754", "it asks for an executable stack", path=where)
+    if elf.cpu_level > _CPU_LEVEL:
+        yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}", path=where)
+    for library in elf.audit:
+        yield finding("KCI756", f"it has {library!r} watch the dynamic loader (DT_AUDIT)", path=where)
+
+
+def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
+    """What the library asks of torch against what the torch in its name exports."""
+    asked = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
+    old = [symbol for symbol in asked if is_torch_name(symbol) and old_string(symbol)]
+    if old:
+        message = f"it uses std::string as it was before the C++11 ABI: {_listed(old)}"
+        yield finding("KCI752", message, path=where)
+        return
+    version = name.framework_version or ""
+    missing = torch_exports().missing(asked, version)
+    if missing:
+        fitting = torch_exports().versions_with(asked)
+        hint = f"it fits torch {', '.join(fitting)}" if fitting else "build it again for the torch in its name"
+        yield finding("KCI751", f"torch {version} does not export {_listed(missing)}", hint=hint, path=where)
 
 
 def _versions(elf: Elf, cpu: str, where: str) -> Iterator[Diagnostic]:
@@ -104,7 +159,7 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         and not symbol_explained(symbol.name, groups)
     ]
     if unexplained:
-        message = f"it leaves open, without a version: {_listed(unexplained)}"
+        message = f"undefined symbols without a version: {_listed(unexplained)}"
         yield finding("KCI746", message, path=where)
 
 

@@ -1,15 +1,12 @@
-"""Python files: they parse, import only what is there wherever a kernel is loaded, and register ops under the prefix.
-
-The rule about ops is the reference's (docs/format.md#source-rules): it looks at top-level definitions only, so that it
-can be checked without running anything.
-"""
+"""Python files of a package: they parse, import only what is there wherever a kernel is loaded, and name ops right."""
 
 from __future__ import annotations
 
 import ast
-import sys
+import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -17,20 +14,33 @@ import msgspec
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
+from kci.files.dated_data import Dated, load_dated
+from kci.files.walk import Entry, is_bytecode
 from kci.matrix.names import Kind
+from kci.tree.metadata import Metadata
+from kci.verify.imports import ImportGraph, ImportSite, PackageModule, Reach, module_name, read_module
+from kci.verify.op_rules import check_ops
+from kci.verify.python_versions import python_span
+from kci.verify.python_versions import shown as shown_version
 from kci.verify.subject import VariantDir
 
-OLDEST_PYTHON = (3, 10)
 _MAX_BYTES = 4 * 1024 * 1024
+_NATIVE = (".so", ".pyd", ".dylib", ".dll")
+OPS = "_ops"
+"""The module that a build generates."""
 
-_REGISTRATIONS = frozenset(
-    ("custom_op", "register_fake", "register_kernel", "register_torch_dispatch", "register_vmap", "triton_op")
-)
-_PREFIX = "add_op_namespace_prefix"
 
-_ALWAYS = ("torch",)
-_WITH_TORCH = ("triton",)
-"""Listed as a dependency nowhere: torch's wheels for GPUs on Linux install it, and Python kernels are written in it."""
+class ProvidedTable(Dated, frozen=True):
+    """`provided-modules.toml`."""
+
+    modules: dict[str, tuple[str, ...]]
+    depends: dict[str, tuple[str, ...]]
+
+
+@cache
+def provided_table() -> ProvidedTable:
+    """Which modules come with the loader, torch and the packages that can be declared."""
+    return load_dated(Path(__file__).parent / "data" / "provided-modules.toml", ProvidedTable)
 
 
 class Package(msgspec.Struct, frozen=True):
@@ -39,7 +49,12 @@ class Package(msgspec.Struct, frozen=True):
     name: str
     """Its Python name; importing that is importing itself."""
     allowed: frozenset[str]
-    """Top-level modules that may be imported besides the standard library."""
+    """Modules, dotted, that may be imported besides the standard library."""
+
+    def allows(self, module: str) -> bool:
+        """Whether a module is one of the allowed ones, or in one."""
+        parts = module.split(".")
+        return any(".".join(parts[:length]) in self.allowed for length in range(1, len(parts) + 1))
 
 
 def package_of(name: str, depends: Iterable[tuple[str, str]], *, tvm_ffi: bool = False) -> Package:
@@ -50,116 +65,163 @@ def package_of(name: str, depends: Iterable[tuple[str, str]], *, tvm_ffi: bool =
         depends: `python-depends` names, each with the backend it is for.
         tvm_ffi: whether the framework is tvm-ffi, whose own module is there then.
     """
-    found = {*_ALWAYS, *_WITH_TORCH}
+    table = provided_table()
+    found = {module for modules in table.modules.values() for module in modules}
     for depend, backend in depends:
         package = depends_table().lookup(depend, backend)
-        found.update(package.imports if package else ())
+        found.update((*package.imports, *table.depends.get(depend, ())) if package else ())
     return Package(python_name(name), frozenset(found | ({"tvm_ffi"} if tvm_ffi else set())))
 
 
 def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     """The rules about a variant's Python files."""
-    if variant.metadata is None:
+    metadata = variant.metadata
+    if metadata is None:
         return
-    backend = variant.metadata.backend.type.value
+    backend = metadata.backend.type.value
     tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
-    package = package_of(
-        variant.metadata.name, [(name, backend) for name in variant.metadata.python_depends], tvm_ffi=tvm_ffi
-    )
-    for item in variant.regular(".py"):
-        yield from check_file(item.path, variant.at(item.name), package)
+    package = package_of(metadata.name, [(name, backend) for name in metadata.python_depends], tvm_ffi=tvm_ffi)
+    yield from check_package(variant.files, variant.shown, package, ())
+    yield from _ops_module(variant, metadata)
 
 
-def check_file(path: Path, shown: str, package: Package) -> Iterator[Diagnostic]:
-    """The rules about one Python file."""
+def check_package(
+    files: Iterable[Entry], shown: str, package: Package, generated: Collection[str]
+) -> Iterator[Diagnostic]:
+    """The rules about all Python files of a package.
+
+    Args:
+        files: its files.
+        shown: its directory, for diagnostics.
+        package: what it may import.
+        generated: modules that a build adds.
+    """
+    modules: list[tuple[str, PackageModule]] = []
+    others = set(generated)
+    for item in files:
+        if not item.regular or item.link or is_bytecode(item.name):
+            continue
+        if item.name.endswith((".py", *_NATIVE)):
+            others.add(module_name(item.name))
+        if item.name.endswith(".py"):
+            where = f"{shown}/{item.name}"
+            module, found = _file(item, where, package)
+            yield from found
+            modules += [(where, module)] if module is not None else []
+    graph = ImportGraph((module for _, module in modules), others)
+    for where, module in modules:
+        for site in module.sites:
+            yield from _import(graph, module, site, where, package)
+
+
+def _file(item: Entry, where: str, package: Package) -> tuple[PackageModule | None, list[Diagnostic]]:
+    """Read a Python file: what the import graph needs, and what can be said about the file alone."""
     try:
-        with path.open("rb") as file:
+        with item.path.open("rb") as file:
             text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BYTES} bytes")
+        tree = _tree(text, python_span().loader)
+        return read_module(item.name, tree), [*_older_syntax(text, where), *check_ops(tree, where, package.name)]
     except OSError as error:
-        yield finding("KCI700", f"cannot read it: {error.strerror}", path=shown)
-        return
-    if len(text) > _MAX_BYTES:
-        yield finding("KCI770", f"it is larger than {_MAX_BYTES} bytes", path=shown)
-        return
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
-            tree = ast.parse(text, feature_version=OLDEST_PYTHON)
+        return None, [finding("KCI700", f"cannot read it: {error.strerror}", path=where)]
     except SyntaxError as error:
-        yield finding("KCI770", f"it does not parse: {error.msg}", path=shown, span=_line(error.lineno or 1))
+        message = f"it does not parse for Python {shown_version(python_span().loader)}: {error.msg}"
+        return None, [finding("KCI770", message, path=where, span=_line(error.lineno or 1))]
     except (ValueError, RecursionError, MemoryError) as error:
-        yield finding("KCI770", f"it does not parse: {error}", path=shown)
-    else:
-        yield from _imports(tree, shown, package)
-        yield from _registrations(tree, shown)
+        return None, [finding("KCI770", f"it does not parse: {error}", path=where)]
+
+
+def _tree(text: bytes, version: tuple[int, int]) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
+        return ast.parse(text, feature_version=version)
+
+
+def _older_syntax(text: bytes, where: str) -> Iterator[Diagnostic]:
+    """What the loader's oldest Python takes and the one that the requirements name does not."""
+    span = python_span()
+    try:
+        _tree(text, span.required)
+    except SyntaxError as error:
+        message = f"it does not parse for Python {shown_version(span.required)}: {error.msg}"
+        hint = f"the requirements ask for it; the loader itself needs Python {shown_version(span.loader)}"
+        yield finding("KCI779", message, hint=hint, path=where, span=_line(error.lineno or 1))
 
 
 def _line(line: int) -> Span:
     return Span(line, 1, line, 2)
 
 
-def _span(node: ast.expr | ast.stmt) -> Span:
-    end_line = node.end_lineno or node.lineno
-    end_column = (node.end_col_offset or 0) + 1 if end_line == node.lineno else node.col_offset + 2
-    return Span(node.lineno, node.col_offset + 1, node.lineno, end_column)
+_WHEN = {
+    Reach.LOADED: "",
+    Reach.PERHAPS: " when that code runs",
+    Reach.NEVER: " (nothing in the package imports this file)",
+}
 
 
-def _imports(tree: ast.Module, shown: str, package: Package) -> Iterator[Diagnostic]:
-    """Every import, with whether it runs when the kernel is loaded and nothing catches its failure."""
-    pending: list[tuple[ast.AST, bool]] = [(tree, True)]
-    while pending:
-        node, at_load = pending.pop()
-        if isinstance(node, ast.If) and _type_checking(node.test):
-            pending += [(child, at_load) for child in node.orelse]
+def _import(
+    graph: ImportGraph, module: PackageModule, site: ImportSite, where: str, package: Package
+) -> Iterator[Diagnostic]:
+    reach = min(graph.reach[module.name], site.reach)
+    if site.level:
+        reason = graph.missing(module, site)
+        if reason and not site.guarded:
+            rule = "KCI776" if reach is Reach.LOADED else "KCI777"
+            yield finding(rule, f"its relative import fails{_WHEN[reach]}: {reason}", path=where, span=site.span)
+        return
+    top = site.module.partition(".")[0]
+    if top in python_span().first:
+        yield from _standard(site, reach, where, package)
+        return
+    wanted = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
+    if top != package.name and all(package.allows(name) for name in wanted):
+        return
+    rule = {Reach.LOADED: "KCI771", Reach.PERHAPS: "KCI773", Reach.NEVER: "KCI775"}[reach]
+    if top == package.name:
+        hint = f"import relatively: `from .{site.module.partition('.')[2]} import ...`"
+    else:
+        known = sorted(depends_table().general) + sorted(depends_table().backends["cuda"])
+        hint = f"import it in the function that needs it, or do without; `python-depends` can name {', '.join(known)}"
+    message = f"it imports {site.module}, which nobody declares{_WHEN[reach]}"
+    yield finding(rule, message, hint=hint, path=where, span=site.span)
+
+
+def _standard(site: ImportSite, reach: Reach, where: str, package: Package) -> Iterator[Diagnostic]:
+    """A module of the standard library that some Python in question does not have."""
+    span = python_span()
+    top = site.module.partition(".")[0]
+    if package.allows(top) or site.guarded or reach is Reach.NEVER:
+        return
+    first, gone = span.first[top], span.gone.get(top)
+    if first > span.loader or (gone is not None and gone <= span.newest):
+        since = (
+            f"only has from {shown_version(first)} on"
+            if first > span.loader
+            else f"no longer has from {gone[0]}.{gone[1]} on"
+            if gone
+            else ""
+        )
+        rule = "KCI778" if reach is Reach.LOADED else "KCI779"
+        yield finding(rule, f"it imports {top}, which Python {since}", path=where, span=site.span)
+    elif first > span.required:
+        hint = f"the loader itself needs Python {shown_version(span.loader)}"
+        message = f"it imports {top}, which Python has from {shown_version(first)} on"
+        yield finding("KCI779", message, hint=hint, path=where, span=site.span)
+
+
+def _ops_module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
+    """`_ops.py` has to be about the id in the metadata: torch finds the ops under that name only."""
+    for item in variant.regular(f"{OPS}.py"):
+        if item.name != f"{OPS}.py":
             continue
-        guarded = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Try)
-        pending += [(child, at_load and not guarded) for child in ast.iter_child_nodes(node)]
-        for module in _imported(node):
-            top = module.partition(".")[0]
-            if top in sys.stdlib_module_names or (top in package.allowed and top != package.name):
-                continue
-            assert isinstance(node, ast.stmt)  # noqa: S101  - imports are statements
-            hint = f"import relatively: `from .{module.partition('.')[2]} import ...`" if top == package.name else ""
-            rule = "KCI771" if at_load else "KCI773"
-            yield finding(rule, f"it imports {module}, which nobody declares", hint=hint, path=shown, span=_span(node))
-
-
-def _imported(node: ast.AST) -> list[str]:
-    match node:
-        case ast.Import(names=names):
-            return [alias.name for alias in names]
-        case ast.ImportFrom(module=str(module), level=0):
-            return [module]
-        case _:
-            return []
-
-
-def _type_checking(test: ast.expr) -> bool:
-    return _last_name(test) == "TYPE_CHECKING"
-
-
-def _registrations(tree: ast.Module, shown: str) -> Iterator[Diagnostic]:
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        for decorator in node.decorator_list:
-            if not isinstance(decorator, ast.Call) or not decorator.args:
-                continue
-            name = _last_name(decorator.func)
-            if name not in _REGISTRATIONS:
-                continue
-            first = decorator.args[0]
-            if isinstance(first, ast.Call) and _last_name(first.func) == _PREFIX:
-                continue
-            message = f"{name} of {node.name} takes its op name without {_PREFIX}"
-            hint = f"from ._ops import {_PREFIX}, then @{name}({_PREFIX}(...))"
-            yield finding("KCI772", message, hint=hint, path=shown, span=_span(decorator))
-
-
-def _last_name(node: ast.expr) -> str:
-    """`torch.library.register_fake` is `register_fake`."""
-    match node:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-        case _:
-            return ""
+        try:
+            with item.path.open("rb") as file:
+                text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return  # reported when the file was read
+        start = f"_{python_name(metadata.name)}_{metadata.backend.type.value}_"
+        named = set(re.findall(rf"(?<![A-Za-z0-9_]){re.escape(start)}[A-Za-z0-9_]+", text))
+        if others := sorted(named - {metadata.id}):
+            message = f"it names {', '.join(others[:3])}; the metadata's id is {metadata.id}"
+            yield finding("KCI724", message, path=variant.at(item.name))

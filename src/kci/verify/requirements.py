@@ -9,9 +9,10 @@ from pathlib import Path
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import UsageError
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
-from kci.verify import digest_rules, fatbin, layout_rules, metadata_rules, native_rules, python_rules
+from kci.verify import digest_rules, fatbin, layout_rules, manifest_rules, metadata_rules, native_rules, python_rules
 from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant, looks_like_variant
+from kci.verify.suppressed import Verification, apply_suppressions
 
 VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
     layout_rules.check_variant,
@@ -34,26 +35,34 @@ def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Seq
         ignore: rule ids or beginnings of them that are not reported.
 
     Returns:
-        The findings, sorted by path and line.
+        The findings that nobody suppressed, sorted by path and line.
 
     Raises:
         UsageError: the path is none of these, or a rule does not exist.
     """
+    return list(verify_with_suppressions(path, select, ignore).diagnostics)
+
+
+def verify_with_suppressions(
+    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> Verification:
+    """The same, with what was suppressed and why."""
     _require_rules([*select, *ignore])
-    root = Path(path)
+    verified = apply_suppressions(list(_check(Path(path), str(path))), Path(path), str(path))
     found = [
         item
-        for item in _check(root, str(path))
+        for item in verified.diagnostics
         if (not select or item.rule.startswith(tuple(select))) and not item.rule.startswith(tuple(ignore))
     ]
-    return sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
+    ordered = sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
+    return Verification(tuple(ordered), verified.suppressed)
 
 
 def _require_rules(names: Sequence[str]) -> None:
     for name in names:
         if not name or not any(rule.startswith(name) for rule in rules()):
             raise UsageError(
-                f"there is no rule {name!r}", hint="a rule is called KCI742; KCI74 stands for all of KCI74x"
+                f"there is no rule {name!r}", hint="a rule has an id such as KCI742; KCI74 means all of KCI74x"
             )
 
 
@@ -68,7 +77,7 @@ def _check(root: Path, shown: str) -> Iterator[Diagnostic]:
         yield from _tree(root, shown)
     elif layout_rules.holds_variants(root / "build") and root.resolve().name != "build":
         yield from _tree(root / "build", _join(shown, "build"))
-    elif trees := [item for item in sorted(root.iterdir()) if (item / MANIFEST_NAME).exists()]:
+    elif trees := _trees(root):
         for tree in trees:
             yield from _tree(tree, _join(shown, tree.name))
     elif layout_rules.holds_variants(root / "build"):
@@ -79,6 +88,15 @@ def _check(root: Path, shown: str) -> Iterator[Diagnostic]:
         raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
 
 
+def _trees(root: Path) -> list[Path]:
+    """The trees right below a folder of trees. In `build/build/` the variants are one directory too deep instead."""
+    if root.resolve().name == "build" and not any((item / MANIFEST_NAME).exists() for item in root.iterdir()):
+        return []
+    return [
+        item for item in sorted(root.iterdir()) if (item / MANIFEST_NAME).exists() or layout_rules.holds_variants(item)
+    ]
+
+
 def _tree(root: Path, shown: str) -> Iterator[Diagnostic]:
     yield from layout_rules.check_tree(root, shown)
     variants = []
@@ -87,7 +105,8 @@ def _tree(root: Path, shown: str) -> Iterator[Diagnostic]:
             variant, found = _variant(directory, _join(shown, directory.name))
             variants.append(variant)
             yield from found
-    yield from metadata_rules.check_tree(root, shown, variants)
+    yield from metadata_rules.check_tree(shown, variants)
+    yield from manifest_rules.check_tree(root, shown, variants)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from kci.config.reader import read_kernel
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.files.walk import is_bytecode, walk
-from kci.verify.python_rules import check_file, package_of
+from kci.files.walk import walk
+from kci.verify.cpp_rules import SUFFIXES, check_cpp
+from kci.verify.python_rules import OPS, check_package, package_of
 
 
 def check_sources(kernel_dir: Path, shown: str) -> Iterator[Diagnostic]:
@@ -31,12 +33,24 @@ def check_sources(kernel_dir: Path, shown: str) -> Iterator[Diagnostic]:
     if not (root / "__init__.py").is_file():
         yield finding("KCI774", f"there is no {relative}/__init__.py", path=where)
         return
-    if (root / name).exists() or (root / f"{name}.py").exists():
+    if os.path.lexists(root / name):
         yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
     package = package_of(build.name, _depends(build), tvm_ffi=tvm_ffi)
-    for item in walk(root):
-        if item.regular and item.name.endswith(".py") and not is_bytecode(item.name):
-            yield from check_file(item.path, f"{where}/{item.name}", package)
+    yield from check_package(walk(root), where, package, (OPS,))
+    yield from check_cpp(_native_sources(kernel_dir, shown, build))
+
+
+def _native_sources(kernel_dir: Path, shown: str, build: Build) -> list[tuple[Path, str]]:
+    """The C++ and CUDA files that build.toml names, with their paths for diagnostics."""
+    listed = {*(build.torch.src if build.torch else ()), *(build.tvm_ffi.src if build.tvm_ffi else ())}
+    listed |= {name for component in build.kernel.values() for name in component.src}
+    root = kernel_dir.resolve()
+    found = []
+    for name in sorted(listed):
+        path = kernel_dir / name
+        if name.endswith(SUFFIXES) and path.is_file() and path.resolve().is_relative_to(root):
+            found.append((path, name if shown == "." else f"{shown.rstrip('/')}/{name}"))
+    return found
 
 
 def _depends(build: Build) -> list[tuple[str, str]]:

@@ -10,7 +10,9 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.walk import Entry, walk
 from kci.matrix.names import Kind, VariantName, parse_variant_name
+from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+from kci.verify.binaries import BinaryKind, binary_kind
 
 LIBRARY_SUFFIXES = (".dll", ".dylib", ".pyd", ".so")
 
@@ -24,6 +26,13 @@ class VariantDir(msgspec.Struct, frozen=True):
     name: VariantName | None
     metadata: Metadata | None
     files: tuple[Entry, ...]
+    hashes: dict[str, str] | None = None
+    """Name to hex sha256 of every file, which are read for this once."""
+
+    @property
+    def digest(self) -> str:
+        """The digest of the whole directory, as in a manifest."""
+        return directory_digest(self.hashes or {})
 
     @property
     def noarch(self) -> bool:
@@ -38,15 +47,27 @@ class VariantDir(msgspec.Struct, frozen=True):
         """The plain files whose names end so."""
         return [item for item in self.files if item.regular and not item.link and item.name.endswith(suffixes)]
 
-    def libraries(self) -> list[Entry]:
-        """The native libraries: by name (`.so`, `.so.1`, `.pyd`, ...)."""
-        return [
-            item
-            for item in self.files
-            if item.regular
-            and not item.link
-            and (item.name.endswith(LIBRARY_SUFFIXES) or ".so." in Path(item.name).name)
-        ]
+    def libraries(self) -> list[tuple[Entry, BinaryKind | None]]:
+        """The native libraries, by content or by name, each with what its content is."""
+        found = []
+        for item in self.files:
+            if item.regular and not item.link:
+                kind = _kind(item)
+                if kind is not None or _named_like_library(item.name):
+                    found.append((item, kind))
+        return found
+
+
+def _kind(item: Entry) -> BinaryKind | None:
+    try:
+        return binary_kind(item.path)
+    except OSError:
+        return None  # reported when the directory was read
+
+
+def _named_like_library(name: str) -> bool:
+    name = name.rpartition("/")[2].lower()
+    return name.endswith(LIBRARY_SUFFIXES) or ".so." in name
 
 
 def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
@@ -68,7 +89,13 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
     except FindingsError as error:
         files = ()
         found.append(finding("KCI700", error.message, path=shown))
-    return VariantDir(path, shown, name, metadata, files), found
+    hashes = None
+    try:
+        hashes = file_hashes(path)
+    except FindingsError as error:
+        if not any(item.rule == "KCI700" for item in found):
+            found.append(finding("KCI700", error.message.replace(str(path), shown), path=shown))
+    return VariantDir(path, shown, name, metadata, files, hashes), found
 
 
 def looks_like_variant(path: Path) -> bool:

@@ -1,1 +1,1 @@
-"""The centre: kernels, kci.toml, catalog and overlays of one invocation, read once; what is asked is asked here."""
+"""Kernels, kci.toml, catalog and overlays of one invocation, read once; commands and actions ask here."""

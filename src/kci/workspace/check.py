@@ -13,12 +13,14 @@ from kci.config.discover import find_kernels
 from kci.config.file_lints import in_file_order, lint_file
 from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.settings import FoundSettings, find_settings, locate
-from kci.config.silence import apply_comments, apply_settings
 from kci.config.source_lints import lint_sources, source_escapes
+from kci.config.suppression import apply_comments, apply_settings
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError
+from kci.files.source_tree import SourceTree
 from kci.matrix.kernel_lints import lint_matrix
 from kci.matrix.tiers import tier_of
+from kci.plan.input_lints import declared_input_missing, include_leaves_kernel
 from kci.plan.settings_lints import lint_settings
 from kci.workspace.workspace import Workspace
 
@@ -31,7 +33,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None) -> Checked:
-    """Read and lint kernels and the kci.toml that holds for them. Silenced findings are left out.
+    """Read and lint kernels and the kci.toml that holds for them. Suppressed findings are left out.
 
     Args:
         arguments: directories with a build.toml, or with kernels below them; the working directory by default.
@@ -53,25 +55,35 @@ def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None) -> 
     return Checked(tuple(sorted(files)), tuple(sorted(found, key=in_file_order)))
 
 
-def lint_kernel(kernel: Kernel, catalog: Catalog, directory: Path | None) -> list[Diagnostic]:
-    """Every finding about a kernel that was read, those of reading included, without the silenced ones.
+def lint_kernel(
+    kernel: Kernel, catalog: Catalog, directory: Path | None, more: Sequence[Diagnostic] = ()
+) -> list[Diagnostic]:
+    """Every finding about a kernel that was read, those of reading included, without the suppressed ones.
 
     Args:
         kernel: the kernel.
         catalog: the rows to judge it by.
         directory: where it lies; None for a text alone, whose sources nobody can look at.
+        more: what was found in its file besides.
     """
-    found = [*kernel.diagnostics, *lint_file(kernel), *source_escapes(kernel)]
+    found = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
         found += lint_sources(kernel, directory)
     found += lint_matrix(kernel, catalog)
     return sorted(apply_comments(found, kernel.document), key=in_file_order)
 
 
-def kernel_errors(workspace: Workspace, kernel: Kernel) -> list[Diagnostic]:
-    """What `check` calls an error about one kernel: it cannot be built as its files say."""
+def kernel_errors(workspace: Workspace, kernel: Kernel, tree: SourceTree) -> list[Diagnostic]:
+    """What `check` calls an error about one kernel: it cannot be built as its files say.
+
+    Args:
+        workspace: where the kernel is from.
+        kernel: the kernel.
+        tree: the files of its repository, read once for all kernels.
+    """
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
-    found = lint_kernel(kernel, rows, Path(kernel.directory))
+    leaving = list(include_leaves_kernel(kernel, workspace.settings, tree))
+    found = lint_kernel(kernel, rows, Path(kernel.directory), leaving)
     kept = apply_settings(found, workspace.settings, [shown_file(kernel.directory)])
     return [item for item in kept if item.severity is Severity.ERROR]
 
@@ -89,6 +101,7 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
     overlays, unreadable = _overlays(settings)
     found += problems + unreadable
     names = set()
+    tree = SourceTree(settings.root if settings.document is not None else locate(Path(directories[0]))[0])
     for directory in directories:
         files.append(shown_file(directory))
         try:
@@ -97,13 +110,16 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
             found += error.diagnostics
             continue
         names.add(kernel.build.name)
-        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory))
+        leaving = list(include_leaves_kernel(kernel, settings, tree))
+        found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), leaving)
     if settings.document is not None:
         files.append(settings.document.path)
         meant = {item.kernel for item in settings.settings.limits} | {item.kernel for item in settings.settings.overlay}
+        meant |= {item.kernel for item in settings.settings.inputs}
         if meant - {None, *names}:
             names |= _all_names(settings.root)
-        found += apply_comments(lint_settings(settings, names), settings.document)
+        said = [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
+        found += apply_comments(said, settings.document)
     return Checked(tuple(files), tuple(apply_settings(found, settings, files)))
 
 

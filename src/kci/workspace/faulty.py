@@ -11,6 +11,7 @@ from kci.config.settings import KCI_TOML
 from kci.errors import FindingsError
 from kci.plan.changed_files import changes_since
 from kci.workspace.check import kernel_errors
+from kci.workspace.source_trees import SourceTrees
 from kci.workspace.workspace import Workspace
 
 _OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml")
@@ -26,14 +27,15 @@ def without_faulty(workspace: Workspace) -> tuple[Workspace, tuple[FaultyKernel,
         FindingsError: no kernel is without an error.
     """
     sound, faulty = [], list(workspace.unread)
+    trees = SourceTrees(workspace.settings)
     for kernel in workspace.kernels:
-        if errors := kernel_errors(workspace, kernel):
+        if errors := kernel_errors(workspace, kernel, trees.of(kernel)):
             faulty.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
         else:
             sound.append(kernel)
     if faulty and not sound:
         found = [item for kernel in faulty for item in kernel.diagnostics]
-        hint = "mend them, or name other kernels; `kci check` shows all that is said about them"
+        hint = "fix them, or name other kernels; `kci check` lists all findings"
         raise FindingsError(f"nothing is planned: {faulty[0].message}", hint=hint, diagnostics=found)
     faulty.sort(key=lambda item: item.path)
     return (workspace.of(sound) if faulty else workspace), tuple(faulty)

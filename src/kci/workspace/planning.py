@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kci.config.reader import Kernel
+from kci.config.settings import KCI_TOML
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
@@ -18,15 +19,18 @@ from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate
 from kci.plan.callers import check_callers, work_of
 from kci.plan.changed_files import clean_commit
-from kci.plan.changes import only_affected
+from kci.plan.changes import Base, Terms, only_affected
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
-from kci.plan.fingerprint import fingerprints
+from kci.plan.fingerprint import Fingerprints, fingerprints
 from kci.plan.github import as_json, check_limits, github_matrix
 from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.machines import runners_from
 from kci.plan.plan import Plan
-from kci.plan.published import already, published
+from kci.plan.published import Key, PublishedVariant, already
+from kci.plan.work import works
 from kci.workspace.choice import Choice
 from kci.workspace.faulty import touched_since, without_faulty
+from kci.workspace.source_trees import SourceTrees
 from kci.workspace.workspace import Workspace
 
 
@@ -36,8 +40,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice = Choice()
     affected: str | None = None
     """Only what changed since this branch or commit touches."""
-    published: tuple[Path, ...] = ()
-    """Trees or manifests; what they have from the same inputs is skipped."""
+    published: Mapping[Key, PublishedVariant] = {}
+    """What is published and whole; what would be made from the same inputs is skipped. See `read_published`."""
     fingerprints: bool = False
     """Say what each variant is made from."""
     grouping: Grouping | None = None
@@ -48,6 +52,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The number of caller jobs, where every kernel has a matrix of its own; None where they share one."""
     container: bool = True
     """Whether legs build in images."""
+    digests: Path | None = None
+    """A folder in which the digests of sources are kept from one plan to the next; None to read every file."""
     durations: Path | None = None
     """What variants took in earlier runs."""
     max_jobs: int | None = None
@@ -90,9 +96,9 @@ class PlannedRun(msgspec.Struct, frozen=True):
         """One line for `fromJSON`; see `kci.plan.github.github_matrix`."""
         return github_matrix(self.plan, shard)
 
-    def github_callers(self, count: int) -> str:
+    def github_callers(self, count: int, trees: Mapping[str, str]) -> str:
         """One line for `fromJSON`; see `kci.plan.callers.work_of`."""
-        return work_of(self.plan, count)
+        return work_of(self.plan, count, trees)
 
 
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
@@ -119,13 +125,14 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         grouping=request.grouping or workspace.settings.settings.plan.group,
         shards=request.shards,
         without_component=_without_component(workspace, matrix),
+        seconds={key: work.seconds for key, work in works(workspace.kernels, matrix).items()},
     )
     touches: list[Touch] | None = None
     if request.affected is not None:
-        matrix, touches = _narrowed(workspace, matrix, request.choice, request.affected)
+        matrix, touches = _narrowed(workspace, matrix, request)
         faulty = touched_since(faulty, request.affected)
     if request.fingerprints or request.published:
-        options = _with_fingerprints(options, workspace, matrix, request.published)
+        options = _with_fingerprints(options, workspace, matrix, request)
     took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
     plan = make_plan(matrix, workspace.runners, options, durations=took)
     plan = msgspec.structs.replace(plan, faulty=faulty)
@@ -147,23 +154,37 @@ def _without_component(workspace: Workspace, matrix: Matrix) -> frozenset[tuple[
     )
 
 
-def _narrowed(workspace: Workspace, matrix: Matrix, choice: Choice, base: str) -> tuple[Matrix, list[Touch]]:
+def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tuple[Matrix, list[Touch]]:
     """The part of the matrix that a change touches."""
 
-    def select(kernel: Kernel) -> KernelMatrix:
-        return workspace.of([kernel]).matrix(choice).kernels[0]
+    def terms(place: Workspace) -> Terms:
+        def select(kernel: Kernel) -> KernelMatrix:
+            return place.of([kernel]).matrix(request.choice).kernels[0]
 
-    catalog = {Path(workspace.catalog.document.path): "it is the catalog, which decides every matrix"}
-    return only_affected(matrix, workspace.kernels, base, select, catalog)
+        settings = place.settings.settings
+        return Terms(select, runners_from(settings), settings, request.container)
+
+    def then(base: Base) -> Terms:
+        return terms(workspace.at(base.read))
+
+    catalog = workspace.catalog_file
+    files = [workspace.settings.root / KCI_TOML, *([catalog] if catalog is not None else [])]
+    return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
 
 
-def _with_fingerprints(
-    options: PlanOptions, workspace: Workspace, matrix: Matrix, trees: tuple[Path, ...]
-) -> PlanOptions:
-    known = published(trees)
-    prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container)
+def _with_fingerprints(options: PlanOptions, workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
+    trees, made = SourceTrees(workspace.settings, request.digests), dict[str, Fingerprints]()
+
+    def source(kernel: Kernel) -> Fingerprints:
+        name = kernel.build.name
+        made[name] = Fingerprints(kernel, trees.of(kernel), workspace.settings.settings.inputs_of(name))
+        return made[name]
+
+    prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
+    found = already(prints, request.published, made.__getitem__)
+    trees.save()
     commit = clean_commit(Path(workspace.kernels[0].directory)) if workspace.kernels else None
-    return msgspec.structs.replace(options, fingerprints=prints, skip=already(prints, known), commit=commit)
+    return msgspec.structs.replace(options, fingerprints=found.fingerprints, skip=found.reasons, commit=commit)
 
 
 def _other_plans(

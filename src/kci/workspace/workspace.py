@@ -7,17 +7,18 @@ A command, an action or a program opens a workspace and asks it. What exists is 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.rows import Catalog, editions, load_catalog
 from kci.config.discover import FaultyKernel, find_kernels, read_each, refuse_faulty
+from kci.config.document import parse_document
 from kci.config.reader import Kernel
-from kci.config.settings import FoundSettings, settings_for
+from kci.config.settings import KCI_TOML, FoundSettings, Settings, interpret_settings, settings_for
 from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError
@@ -133,6 +134,41 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         """The same workspace with other kernels: some of its own, or the same ones as they were once."""
         return msgspec.structs.replace(self, kernels=tuple(kernels))
 
+    @property
+    def catalog_file(self) -> Path | None:
+        """The file that the catalog comes from; None for an edition that kci ships."""
+        name = self.catalog_name or self.settings.catalog
+        return Path(name) if name is not None and Path(name).is_file() else None
+
+    def at(self, read: Callable[[Path], bytes | None]) -> Workspace:
+        """The same kernels under the kci.toml and the catalog of another time.
+
+        Args:
+            read: what a file said then; None if it was not there.
+
+        Raises:
+            FindingsError: one of the two was not valid then.
+        """
+        raw = read(self.settings.root / KCI_TOML)
+        document = parse_document(raw, KCI_TOML) if raw is not None else None
+        settings = interpret_settings(document) if document is not None else Settings()
+        found = FoundSettings(settings, self.settings.root, document)
+        name = self.catalog_name or found.catalog
+        file = Path(name) if name is not None and name not in editions() else None
+        old = read(file) if file is not None else None
+        if file is not None and old is None and file.resolve().is_relative_to(self.settings.root.resolve()):
+            raise FindingsError(f"the catalog {name} did not exist")
+        if old is None:
+            rows = load_catalog(name)
+        else:
+            import tempfile  # noqa: PLC0415  - slow to import
+
+            with tempfile.TemporaryDirectory() as place:
+                copy = Path(place) / "catalog.toml"
+                copy.write_bytes(old)
+                rows = load_catalog(str(copy))
+        return msgspec.structs.replace(self, settings=found, catalog=rows, overlays=_overlays(found))
+
     def only(self, names: Sequence[str]) -> Workspace:
         """The same workspace with the kernels of these names.
 
@@ -175,7 +211,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             near = suggestion(glob, known) or suggestion(glob.casefold(), known)
             hints.append(near or _matching_part(glob, known))
         shown = next(filter(None, hints), "")
-        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty takes nothing for an answer"
+        return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
 
     def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
         """The variant that a name stands for.
@@ -204,7 +240,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             suggestion(name, known) or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
         )
         where = f" in the tier {tier}" if tier is not None else ""
-        raise UsageError(f"{name[:120]!r} is no variant of {kernel.build.name}{where}", hint=hint)
+        raise UsageError(f"{name[:120]!r} is not a variant of {kernel.build.name}{where}", hint=hint)
 
 
 def _matching_part(glob: str, known: Sequence[str]) -> str:

@@ -13,6 +13,12 @@ if [ "${GITHUB_RUN_ATTEMPT:-1}" != 1 ] && { [ -z "$INPUT_GITHUB_TOKEN" ] || [ -z
   echo "::error::without token and run id, artifacts of earlier attempts are missing"
   exit 1
 fi
+if [ -d "${KCI_ACT_RUNS:-/nonexistent}/$INPUT_RUN_ID" ]; then
+  KCI_ACT_STORE=$KCI_ACT_RUNS/$INPUT_RUN_ID
+elif [ "$INPUT_RUN_ID" != "$GITHUB_RUN_ID" ]; then
+  echo "::error::no such run: $INPUT_RUN_ID"
+  exit 1
+fi
 if [ -n "$INPUT_NAME" ]; then
   if [ ! -d "$KCI_ACT_STORE/$INPUT_NAME" ]; then
     echo "::error::Artifact not found for name: $INPUT_NAME"

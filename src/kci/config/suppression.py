@@ -1,11 +1,11 @@
-"""Silencing a rule for one place, with a reason: a comment in build.toml, or an entry of kci.toml.
+"""Suppressing a rule for one place, with a reason: a comment in build.toml, or an entry of kci.toml.
 
     # kci: ignore[KCI152] both are wanted: 9.0 for other vendors' tools
     cuda-capabilities = ["9.0", "9.0a"]  # kci: ignore[KCI153, KCI151] or behind the value
 
-A comment behind something holds for its own line; one on a line of its own for the next line that is no comment. A
-reason is required, and a silence that silences nothing is a finding itself. Errors that make a file unreadable cannot
-be silenced: when reading fails, silences are not asked.
+A comment behind something holds for its own line; one on a separate line for the next line that is not a
+comment. A reason is required, and a suppression without a finding is itself a finding. Errors that make a file
+unreadable cannot be suppressed: they end the check before suppressions are applied.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from kci.config.document import Document
 from kci.diagnostics import Diagnostic, Span, finding, rules
@@ -24,10 +26,14 @@ from kci.suggest import suggestion
 if TYPE_CHECKING:
     from kci.config.settings import FoundSettings
 
-_SILENCE = re.compile(r"#\s*kci:\s*ignore\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)", re.ASCII)
+_COMMENT = re.compile(r"#\s*kci:\s*ignore\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)", re.ASCII)
 
 
-class _Silence(NamedTuple):
+_SOURCE_SUPPRESSION = re.compile(r"(?:#|//|/\*)\s*kci:\s*ignore\s*\[(?P<rules>[^\]]*)\](?P<reason>.*)", re.ASCII)
+"""The same in Python and C++."""
+
+
+class _Suppression(NamedTuple):
     """One rule in one comment."""
 
     rule: str
@@ -37,42 +43,88 @@ class _Silence(NamedTuple):
     span: Span
 
 
+class SuppressedFinding(msgspec.Struct, frozen=True):
+    """A finding that somebody suppressed, and why."""
+
+    diagnostic: Diagnostic
+    reason: str
+
+
+Note = Callable[[SuppressedFinding], None]
+
+_OF_VERIFICATION = "KCI7"
+"""What `kci verify` finds. Its suppressions in a build.toml hold for the whole kernel: most are not about that file."""
+
+
+def kernel_suppressions(document: Document) -> dict[str, str]:
+    """The rules of verification that a build.toml suppresses for its kernel, with the reasons."""
+    return {
+        item.rule: item.reason for item in _comments(document) if item.rule.startswith(_OF_VERIFICATION) and item.reason
+    }
+
+
+def line_suppression(lines: Sequence[str], line: int, rule: str) -> str | None:
+    """The reason for which a comment on a line, or alone on the line above, suppresses a rule there; None if none does.
+
+    Args:
+        lines: the file's lines.
+        line: the line of a finding, from 1.
+        rule: its rule.
+    """
+    for number, alone in ((line, False), (line - 1, True)):
+        if not 1 <= number <= len(lines):
+            continue
+        found = _SOURCE_SUPPRESSION.search(lines[number - 1])
+        if found is None or (alone and lines[number - 1][: found.start()].strip()):
+            continue
+        reason = found["reason"].strip(" \t\r:-*/")
+        if reason and rule in [name.strip() for name in found["rules"].split(",")]:
+            return reason
+    return None
+
+
 def apply_comments(found: Sequence[Diagnostic], document: Document) -> list[Diagnostic]:
-    """The diagnostics of one file without those that its comments silence, and with what is wrong with the comments.
+    """The diagnostics of one file without those that its comments suppress, and with what is wrong with the comments.
 
     Args:
         found: what was found in this file.
         document: the file.
     """
-    silences = _comments(document)
-    if not silences:
+    suppressions = _comments(document)
+    if not suppressions:
         return list(found)
-    used: set[_Silence] = set()
+    used: set[_Suppression] = set()
     kept = []
     for diagnostic in found:
-        matching = [item for item in silences if item.rule == diagnostic.rule and item.line == diagnostic.line]
+        matching = [item for item in suppressions if item.rule == diagnostic.rule and item.line == diagnostic.line]
         used.update(matching)
         if not any(item.reason for item in matching):
             kept.append(diagnostic)
-    for item in silences:
+    for item in suppressions:
         if item.rule not in rules():
             kept.append(_unknown_rule(item.rule, document.path, item.span))
-        elif item not in used:
-            message = f"nothing on line {item.line} is silenced by this: no {item.rule} there"
+        elif item not in used and not item.rule.startswith(_OF_VERIFICATION):
+            message = f"this suppression has no effect: line {item.line} has no {item.rule}"
             kept.append(finding("KCI191", message, hint=_REMOVE, path=document.path, span=item.span))
         elif not item.reason:
-            message = f"the silence of {item.rule} gives no reason, and does not count"
+            message = f"the suppression of {item.rule} gives no reason and has no effect"
             kept.append(finding("KCI190", message, hint=_WHY, path=document.path, span=item.span))
     return kept
 
 
-def apply_settings(found: Sequence[Diagnostic], settings: FoundSettings, checked: Iterable[str]) -> list[Diagnostic]:
-    """The diagnostics without those that `[lint] ignore` of kci.toml silences, and with what is wrong with its entries.
+def apply_settings(
+    found: Sequence[Diagnostic],
+    settings: FoundSettings,
+    checked: Iterable[str],
+    note: Note = lambda _suppressed: None,
+) -> list[Diagnostic]:
+    """The diagnostics without those that `[lint] ignore` of kci.toml suppresses, and what is wrong with its entries.
 
     Args:
         found: what was found, in any file.
         settings: kci.toml and where it lies; its entries name files relative to its directory, and may be patterns.
         checked: the files that were looked at; an entry for another file is left alone.
+        note: is told of every finding that is suppressed.
     """
     document = settings.document
     entries = settings.settings.lint.ignore
@@ -89,28 +141,31 @@ def apply_settings(found: Sequence[Diagnostic], settings: FoundSettings, checked
             if entry.rule == diagnostic.rule and fnmatch.fnmatchcase(relative[diagnostic.path], entry.path)
         ]
         used.update(matching)
-        if not any(entries[index].reason.strip() for index in matching):
+        reasons = [entries[index].reason.strip() for index in matching if entries[index].reason.strip()]
+        if reasons:
+            note(SuppressedFinding(diagnostic, reasons[0]))
+        else:
             kept.append(diagnostic)
     for index, entry in enumerate(entries):
         span = document.value_span(("lint", "ignore", index, "rule"))
         if entry.rule not in rules():
             kept.append(_unknown_rule(entry.rule, document.path, span))
         elif not entry.reason.strip():
-            message = f"the silence of {entry.rule} gives no reason, and does not count"
+            message = f"the suppression of {entry.rule} gives no reason and has no effect"
             kept.append(finding("KCI190", message, hint=_WHY, path=document.path, span=span))
         elif index not in used and _was_checked(entry.path, (relative[path] for path in checked), root):
-            message = f"nothing is silenced by this: no {entry.rule} in {entry.path}"
+            message = f"this suppression has no effect: no {entry.rule} in {entry.path}"
             kept.append(finding("KCI191", message, hint=_REMOVE, path=document.path, span=span))
     return kept
 
 
-_REMOVE = "remove it; errors that make a file unreadable cannot be silenced"
-_WHY = "write after the rule why it does not hold here"
+_REMOVE = "remove it; errors that make a file unreadable cannot be suppressed"
+_WHY = "write after the rule why it does not apply here"
 
 
 def _unknown_rule(rule: str, path: str, span: Span | None) -> Diagnostic:
     hint = suggestion(rule, list(rules())) or "`kci explain` lists the rules"
-    return finding("KCI192", f"there is no rule {rule[:40]!r} to silence", hint=hint, path=path, span=span)
+    return finding("KCI192", f"there is no rule {rule[:40]!r} to suppress", hint=hint, path=path, span=span)
 
 
 def _was_checked(pattern: str, checked: Iterable[str], root: Path) -> bool:
@@ -123,14 +178,14 @@ def _relative(path: str, root: Path) -> str:
     return os.path.relpath(os.path.realpath(path), os.path.realpath(root)).replace(os.sep, "/")
 
 
-def _comments(document: Document) -> list[_Silence]:
-    """Every silence in the comments of a file; text inside strings is no comment."""
+def _comments(document: Document) -> list[_Suppression]:
+    """Every suppression in the comments of a file; text inside strings is not a comment."""
     if "kci:" not in document.text:
         return []
-    silences: list[_Silence] = []
+    suppressions: list[_Suppression] = []
     lines = document.text.split("\n")
     for line, column, text in _comment_places(document.text):
-        matched = _SILENCE.match(text)
+        matched = _COMMENT.match(text)
         if matched is None:
             continue
         span = Span(line, column, line, column + len(text.rstrip()))
@@ -138,8 +193,8 @@ def _comments(document: Document) -> list[_Silence]:
         target = _next_line(lines, line) if alone else line
         names = [name.strip() for name in (matched["rules"] or "").split(",") if name.strip()]
         for name in names or [""]:
-            silences.append(_Silence(name, matched["reason"].strip(" \t\r:-"), target, span))
-    return silences
+            suppressions.append(_Suppression(name, matched["reason"].strip(" \t\r:-"), target, span))
+    return suppressions
 
 
 def _next_line(lines: list[str], line: int) -> int:
@@ -151,7 +206,7 @@ def _next_line(lines: list[str], line: int) -> int:
 
 def _comment_places(text: str) -> list[tuple[int, int, str]]:
     """Line, column and text of each comment, in file order."""
-    import tree_sitter  # noqa: PLC0415  - only for files that speak to kci
+    import tree_sitter  # noqa: PLC0415  - only for files with such a comment
     import tree_sitter_toml  # noqa: PLC0415
 
     raw = text.encode("utf-8")

@@ -39,7 +39,7 @@ def rules_found(catalog: Catalog, above: str = "", behind: str = "") -> list[str
         ("", "#kci:ignore[ KCI132 ]: on purpose"),
     ],
 )
-def test_a_comment_with_a_reason_silences_its_place(catalog: Catalog, above: str, behind: str) -> None:
+def test_a_comment_with_a_reason_suppresses_its_place(catalog: Catalog, above: str, behind: str) -> None:
     assert rules_found(catalog, above, behind) == []
 
 
@@ -71,10 +71,10 @@ def test_text_in_a_string_is_no_comment(catalog: Catalog) -> None:
     assert [item.rule for item in lint_kernel(parse_kernel(text.encode()), catalog, None)] == ["KCI132"]
 
 
-def test_warnings_of_reading_can_be_silenced_and_errors_cannot(catalog: Catalog) -> None:
-    silenced = TEXT.format(above="", behind="").replace(', "cuda"]', "]").replace("edition = 5\n", "")
-    silenced = silenced.replace("[general]", "# kci: ignore[KCI107] old tools read it too\n[general]")
-    assert lint_kernel(parse_kernel(silenced.encode()), catalog, None) == []
+def test_warnings_of_reading_can_be_suppressed_and_errors_cannot(catalog: Catalog) -> None:
+    suppressed = TEXT.format(above="", behind="").replace(', "cuda"]', "]").replace("edition = 5\n", "")
+    suppressed = suppressed.replace("[general]", "# kci: ignore[KCI107] old tools read it too\n[general]")
+    assert lint_kernel(parse_kernel(suppressed.encode()), catalog, None) == []
     broken = TEXT.format(above="", behind="").replace("version = 1", 'version = "1" # kci: ignore[KCI103] no')
     with pytest.raises(FindingsError, match="must be an integer"):
         parse_kernel(broken.encode())
@@ -97,7 +97,7 @@ def places(*directories: str) -> list[str]:
 @pytest.mark.rule("KCI191", triggers=False)
 @pytest.mark.rule("KCI190", triggers=False)
 @pytest.mark.rule("KCI192", triggers=False)
-def test_an_entry_silences_a_rule_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_suppresses_a_rule_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository(tmp_path, '{ rule = "KCI132", path = "a/build.toml", reason = "on purpose" }', monkeypatch)
     assert places("a", "b") == ["b/build.toml:7:KCI132"]
     assert places("b") == ["b/build.toml:7:KCI132"], "an entry for a file that was not checked is left alone"
@@ -107,14 +107,14 @@ def test_an_entry_silences_a_rule_in_a_file(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.rule("KCI191", triggers=True)
 @pytest.mark.parametrize("path", ["b/build.toml", "*/build.toml", "nowhere/build.toml"])
-def test_an_entry_that_silences_nothing_is_a_finding(
+def test_an_entry_that_suppresses_nothing_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     repository(tmp_path, f'{{ rule = "KCI131", path = "{path}", reason = "x" }}', monkeypatch)
     assert "kci.toml:2:KCI191" in places("a", "b")
 
 
-def test_patterns_silence_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_suppress_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository(tmp_path, '{ rule = "KCI132", path = "*/build.toml", reason = "on purpose" }', monkeypatch)
     assert places("a", "b") == []
 

@@ -1,0 +1,67 @@
+"""Write the list of what torch's libraries export, by torch version, from wheels of the package registry.
+
+    python bin/update_torch_exports.py WHEEL...
+
+Each WHEEL is a torch wheel for Linux on x86-64 (`pip download --no-deps torch===2.13.0`). The names are those that a
+kernel can link to: C++ names of torch's own namespaces, and the C functions of its shims. Only a hash of each name is
+kept, with one bit for each version that has it.
+"""
+
+import datetime
+import hashlib
+import re
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections import defaultdict
+from pathlib import Path
+
+from kci.verify.elf import read_elf
+from kci.verify.torch_exports import DATA, LIBRARIES, encode, is_torch_name, name_hash
+
+VERSION = re.compile(r"torch-(\d+\.\d+)\.")
+
+
+def exported(wheel: Path) -> set[str]:
+    """The names that the wheel's libraries define."""
+    found: set[str] = set()
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as place:
+        for name in archive.namelist():
+            if name.startswith("torch/lib/") and Path(name).name in LIBRARIES:
+                found |= {
+                    symbol for symbol in read_elf(Path(archive.extract(name, place))).defined if is_torch_name(symbol)
+                }
+    return found
+
+
+def main() -> None:
+    """Write the table and its record."""
+    by_version = {}
+    files = []
+    for wheel in map(Path, sys.argv[1:]):
+        version = VERSION.match(wheel.name)[1]
+        by_version[version] = exported(wheel)
+        files.append(wheel.name)
+        print(version, len(by_version[version]), file=sys.stderr)
+    versions = sorted(by_version, key=lambda text: tuple(map(int, text.split("."))))
+    masks: dict[int, int] = defaultdict(int)
+    for bit, version in enumerate(versions):
+        for name in by_version[version]:
+            masks[name_hash(name)] |= 1 << bit
+    packed = zlib.compress(encode(masks), 9)
+    (DATA / "torch-exports.bin").write_bytes(packed)
+    listed = ", ".join(f'"{version}"' for version in versions)
+    (DATA / "torch-exports.toml").write_text(
+        "# Which names torch's libraries export, by version; the names' hashes are in torch-exports.bin.\n"
+        "# Written by bin/update_torch_exports.py.\n"
+        f"as-of = {datetime.datetime.now(tz=datetime.UTC).date()}\n"
+        f'source = "PyPI: {", ".join(sorted(files))}"\n'
+        f"versions = [{listed}]\n"
+        f'sha256 = "{hashlib.sha256(packed).hexdigest()}"\n',
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,8 @@
+"""What a source is, by its ending."""
+
+from __future__ import annotations
+
+CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
+CUDA_ENDINGS = (".cu",)
+HIP_ENDINGS = (".cu", ".hip")
+HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")

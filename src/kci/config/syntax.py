@@ -1,0 +1,261 @@
+"""What is wrong with a TOML file that does not parse: what was found, what was expected, where the other end is.
+
+`tomllib` decides whether a file is valid and says in few words where it stopped. From its words and the text this
+module finds what was most likely meant. It never decides anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, Related, Span, finding
+
+_AT = re.compile(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)$")
+_TWICE = re.compile(r"Cannot declare \((.*)\) twice$")
+_NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_KEY = re.compile(rf"[ \t]*({_NAME}(?:[ \t]*\.[ \t]*{_NAME})*)[ \t]*=")
+_HEADER = re.compile(r"[ \t]*(\[\[?)[ \t]*([^\]\n#]+?)[ \t]*\]\]?")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+/-]*")
+_TYPOGRAPHIC = "\u201c\u201d\u2018\u2019"
+"""Double and single quotation marks of word processors."""
+_LINES = "a line is `key = value`, `[table]`, or a comment after `#`"
+_SPELT = {"True": "true", "False": "false", "TRUE": "true", "FALSE": "false", "yes": "true", "no": "false"}
+_NOTHING = ("None", "null", "nil", "none", "NULL")
+
+
+class _Problem(msgspec.Struct):
+    message: str
+    span: Span | None
+    hint: str = ""
+    related: tuple[Related, ...] = ()
+
+
+def syntax_error(text: str, said: str, shown_as: str) -> Diagnostic:
+    """The finding (KCI004) for a text that the parser refused.
+
+    Args:
+        text: the file.
+        said: the parser's own message.
+        shown_as: how diagnostics name the file.
+    """
+    span = None
+    if found := _AT.search(said):
+        said = said[: found.start()]
+        span = Span(int(found[1]), int(found[2]), int(found[1]), int(found[2]) + 1) if found[1] else _end(text)
+    problem = _explained(text, said, span, shown_as)
+    diagnostic = finding(
+        "KCI004", f"not valid TOML: {problem.message[:300]}", path=shown_as, span=problem.span, hint=problem.hint
+    )
+    return msgspec.structs.replace(diagnostic, related=problem.related)
+
+
+def _explained(text: str, said: str, span: Span | None, path: str) -> _Problem:
+    if span is None:
+        return _Problem("a number has too many digits" if "digits" in said else said, None)
+    lines = text.split("\n")
+    line = lines[span.line - 1].rstrip("\r") if span.line <= len(lines) else ""
+    for explain in (_quotes, _declared_twice, _set_twice, _never_closed, _separator, _value):
+        problem = explain(lines, line, said, span, path)
+        if problem is not None:
+            return problem
+    return _Problem(said[:1].lower() + said[1:], span, _LINES)
+
+
+def _quotes(_lines: list[str], line: str, _said: str, span: Span, _path: str) -> _Problem | None:
+    """A quotation mark from a word processor."""
+    column = next((column for column in range(span.column - 1, len(line)) if line[column] in _TYPOGRAPHIC), None)
+    if column is None or line[span.column - 1 : column].strip(" \t,[{=") != "":
+        return None
+    message = f"`{line[column]}` is not a quotation mark of TOML"
+    return _Problem(message, _span(span.line, column), 'strings stand between straight quotes: "like this"')
+
+
+def _declared_twice(lines: list[str], _line: str, said: str, span: Span, path: str) -> _Problem | None:
+    """A table header that stands twice."""
+    found = _TWICE.search(said)
+    if found is None:
+        return None
+    name = ".".join(part.strip().strip("'\"") for part in found[1].split(",") if part.strip())
+    places = [(number, match) for number, match in _headers(lines) if _plain(match[2]) == name]
+    here = next(((number, match) for number, match in places if number == span.line), None)
+    if here is not None:
+        span = Span(span.line, here[1].start(1) + 1, span.line, here[1].end() + 1)
+    related = _related("first declared here", path, [(number, match) for number, match in places if number < span.line])
+    hint = "put the keys of both under one header, or give one of them another name"
+    return _Problem(f"the table `[{name}]` is declared twice", span, hint, related)
+
+
+def _set_twice(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
+    """A key that stands twice in one table."""
+    if (
+        said not in ("Cannot overwrite a value", "Duplicate inline table key")
+        and "Duplicate inline table key" not in said
+    ):
+        return None
+    if said.startswith("Duplicate inline table key"):
+        return _Problem(
+            f"the key {said.rpartition(' key ')[2]} is set twice in an inline table", span, "keep one of them"
+        )
+    header = _HEADER.match(line)
+    if header is not None and _alone(line, header):
+        own = Span(span.line, header.start(1) + 1, span.line, header.end() + 1)
+        hint = "a name is either a value or a table: rename one of the two"
+        return _Problem(f"`{_plain(header[2])}` is a table here, and has a value further up", own, hint)
+    found = _KEY.match(line)
+    if found is None:
+        return None
+    key = _plain(found[1])
+    start = max((number for number, _ in _headers(lines) if number <= span.line), default=0)
+    table = [(number, match) for number in range(start + 1, span.line) if (match := _KEY.match(lines[number - 1]))]
+    earlier = [(number, match) for number, match in table if _plain(match[1]) == key]
+    own = Span(span.line, found.start(1) + 1, span.line, found.end(1) + 1)
+    hint = "keep one of the two" if earlier else "the key, or a table of its name, stands further up"
+    return _Problem(f"the key `{key}` is set twice", own, hint, _related("first set here", path, earlier))
+
+
+def _never_closed(lines: list[str], line: str, said: str, span: Span, path: str) -> _Problem | None:
+    """A bracket or a string without its end."""
+    if said in ("Unterminated string", "Expected \"'''\"", 'Expected \'"""\''):
+        return _Problem("a string of several lines is never closed", span, "add the closing quotes")
+    if said in ("Illegal character '\\n'", "Illegal character '\\r'"):
+        opened = max(line.rfind('"'), line.rfind("'"))
+        place = _span(span.line, opened) if opened >= 0 else span
+        return _Problem("the string that begins here is never closed", place, "add the closing quote at its end")
+    header = _HEADER.match(line)
+    if said == "Invalid value" and header is not None and _alone(line, header):  # taken for an array in an open one
+        said = "Unclosed array"
+        span = _span(span.line, header.start(1))
+    if said not in ("Unclosed array", "Unclosed inline table"):
+        return None
+    begin = _last_open(lines, span, "[" if said == "Unclosed array" else "{")
+    what, closing = ("array", "]") if said == "Unclosed array" else ("inline table", "}")
+    at_end = not "".join([line[span.column - 1 :], *lines[span.line :]]).strip()
+    if begin is None:
+        return _Problem(f"an {what} is never closed", span, f"add `{closing}`")
+    related = (Related(f"the {what} begins here", path, *_fields(begin)),)
+    begins = not line[: span.column - 1].strip()
+    if at_end or (begins and (_KEY.match(line) or _HEADER.match(line))):
+        ends = (Related("and is still open here", path, *_fields(span)),)
+        return _Problem(f"the {what} that begins here is never closed", begin, f"add `{closing}` where it ends", ends)
+    return _Problem(f"expected `,` or `{closing}`", span, "put a comma between two elements", related)
+
+
+def _separator(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _Problem | None:
+    """Something else than one `=` between key and value."""
+    rest = line[span.column - 1 :]
+    if said.startswith("Expected '='"):
+        if rest.startswith(":"):
+            return _Problem("a key and its value are separated by `=`, not by `:`", span, "write `key = value`")
+        return _Problem(
+            "expected `=` after the key", span, "a line is `key = value`, `[table]`, or a comment after `#`"
+        )
+    if said == "Invalid value" and rest.startswith("=") and line[: span.column - 1].rstrip().endswith("="):
+        return _Problem("a key is set with one `=`", span, "remove one of the two")
+    if said == "Invalid statement":
+        return _Problem(f"`{rest.strip()[:20]}` is neither a key nor a table", span, _LINES)
+    if said == "Unescaped '\\' in a string":
+        hint = "write `\\\\`, or put the text between single quotes"
+        return _Problem("a backslash begins an escape sequence, and this is none", span, hint)
+    if said.startswith("Expected ']"):
+        return _Problem("the table's header is never closed", span, "add `]`, or `]]` for an array of tables")
+    if said == "Invalid initial character for a key part" and not rest.strip():
+        return _Problem("an inline table ends on the line on which it begins", span, "use a `[table]` of its own")
+    if said.startswith("Expected newline or end of document") and _after_zero(line, span):
+        return _Problem("a number does not begin with 0", span, "remove the leading zeros")
+    if said.startswith("Expected newline or end of document"):
+        what = "header" if _HEADER.match(line) else "value"
+        hint = "one line sets one key, or begins one table"
+        return _Problem(f"unexpected `{rest[:20].strip() or 'text'}` after the {what}", span, hint)
+    return None
+
+
+def _after_zero(line: str, span: Span) -> bool:
+    before = line[: span.column - 1]
+    return before.endswith("0") and not before[-2:-1].isalnum() and line[span.column - 1 : span.column].isdigit()
+
+
+def _value(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _Problem | None:
+    """A word where a value belongs."""
+    if said != "Invalid value":
+        return None
+    rest = line[span.column - 1 :]
+    found = _WORD.match(rest)
+    if found is None:
+        shown = rest.strip()[:20]
+        if not shown or shown.startswith("#"):
+            key = _KEY.match(line)
+            after = f" after `{_plain(key[1])} =`" if key else ""
+            return _Problem(f"expected a value{after}", span, 'such as "text", 12, true, or ["a list"]')
+        return _Problem(f"`{shown}` is no value", span, 'a value is "text", a number, true, false, or ["a list"]')
+    word = found[0]
+    own = Span(span.line, span.column, span.line, span.column + len(word))
+    if word in _SPELT:
+        return _Problem(f"`{word}` is no value of TOML", own, f"write `{_SPELT[word]}`")
+    if word in _NOTHING:
+        return _Problem(f"`{word}` is no value of TOML, which has no word for nothing", own, "leave the key out")
+    return _Problem(f"`{word}` is no value", own, f'a text stands in quotes: "{word}"')
+
+
+def _headers(lines: list[str]) -> Iterator[tuple[int, re.Match[str]]]:
+    for number, line in enumerate(lines, start=1):
+        match = _HEADER.match(line)
+        if match is not None:
+            yield number, match
+
+
+def _plain(key: str) -> str:
+    """A dotted key without quotes and blanks."""
+    return ".".join(part.strip().strip("'\"") for part in key.split("."))
+
+
+def _related(message: str, path: str, places: Sequence[tuple[int, re.Match[str]]]) -> tuple[Related, ...]:
+    """The first of some places, as what a message speaks of."""
+    if not places:
+        return ()
+    number, match = places[0]
+    group = 2 if match.re is _HEADER else 1
+    return (Related(message, path, number, match.start(group) + 1, number, match.end(group) + 1),)
+
+
+def _last_open(lines: list[str], span: Span, bracket: str) -> Span | None:
+    """The last bracket before a place that nothing has closed; brackets in strings and comments do not count."""
+    opened: list[Span] = []
+    closing = {"[": "]", "{": "}"}[bracket]
+    before = [number for number, match in _headers(lines[: span.line - 1]) if _alone(lines[number - 1], match)]
+    start = max(before, default=0)
+    for number in range(start, min(span.line, len(lines))):
+        line = lines[number]
+        last = span.column - 1 if number == span.line - 1 else len(line)
+        bare = re.sub(r"\"(?:\\.|[^\"\\])*\"|'[^']*'", lambda match: " " * len(match[0]), line)
+        for column, char in enumerate(bare.partition("#")[0][:last]):
+            if char == bracket:
+                opened.append(_span(number + 1, column))
+            elif char == closing and opened:
+                opened.pop()
+    return opened[-1] if opened else None
+
+
+def _alone(line: str, header: re.Match[str]) -> bool:
+    """Whether nothing but a comment stands after a header, which an element of an array could look like."""
+    rest = line[header.end() :].strip()
+    return not rest or rest.startswith("#")
+
+
+def _fields(span: Span) -> tuple[int, int, int, int]:
+    return span.line, span.column, span.end_line, span.end_column
+
+
+def _span(line: int, column: int) -> Span:
+    """One character; the column counts from 0."""
+    return Span(line, column + 1, line, column + 2)
+
+
+def _end(text: str) -> Span:
+    """The place after the last character that is no white space: an empty last line is no place to look at."""
+    before = text.rstrip()
+    line = before.count("\n") + 1
+    column = len(before) - (before.rfind("\n") + 1) + 1
+    return Span(line, column, line, column + 1)

@@ -1,0 +1,280 @@
+"""The files of a repository as compilers see them: links followed in memory, every directory listed once.
+
+Paths are relative to the tree's root, with `/`; the root itself is empty. What leads out of the root is not there.
+A tree is read when it is asked and remembers what it read, so it shows one moment of the disk: make a new one for the
+next.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kci.errors import FindingsError
+from kci.files.include_scan import ANYTHING, READ_AT_MOST, Scan, scan
+from kci.files.stat_cache import StatCache
+from kci.files.walk import is_bytecode
+
+_MOST_LINKS = 40
+
+
+class EntryKind(enum.Enum):
+    """What a name in a directory is."""
+
+    FILE = enum.auto()
+    DIRECTORY = enum.auto()
+    LINK = enum.auto()
+    OTHER = enum.auto()
+
+
+class SourceTree:
+    """Files below a directory of this machine."""
+
+    def __init__(self, root: Path, remembered: StatCache | None = None) -> None:
+        """A tree.
+
+        Args:
+            root: its top, usually that of the repository.
+            remembered: what earlier runs read of the same root; nothing is remembered without it.
+        """
+        self.root = os.path.realpath(root)
+        self._remembered = remembered
+        self._entries: dict[str, Mapping[str, EntryKind]] = {}
+        self._directories: dict[str, str | None] = {"": ""}
+        self._digests: dict[str, str] = {}
+        self._scans: dict[str, Scan] = {}
+
+    def entries(self, directory: str) -> Mapping[str, EntryKind]:
+        """What is in a directory, which must be a real one; nothing if there is no such directory.
+
+        Raises:
+            FindingsError: it cannot be read.
+        """
+        found = self._entries.get(directory)
+        if found is None:
+            found = self._entries[directory] = self._list(directory)
+        return found
+
+    def real(self, path: str) -> str | None:
+        """Where a path leads, with every link followed; None if there is nothing, or it is outside of the root."""
+        return self._follow(path, _MOST_LINKS)
+
+    def file(self, path: str) -> str | None:
+        """The real path of a regular file; None if there is none at a path."""
+        found = self.real(path)
+        return found if found and self.kind(found) is EntryKind.FILE else None
+
+    def kind(self, real: str) -> EntryKind | None:
+        """What is at a path in which no directory is a link; None if nothing is."""
+        if not real:
+            return EntryKind.DIRECTORY
+        folder, _, name = real.rpartition("/")
+        return self.entries(folder).get(name)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether there is a directory at a path, possibly behind links."""
+        found = self.real(path)
+        return found is not None and self.kind(found) is EntryKind.DIRECTORY
+
+    def digest(self, real: str) -> str:
+        """The SHA-256 of a regular file's content.
+
+        Raises:
+            FindingsError: it cannot be read.
+        """
+        if real not in self._digests:
+            self._read(real, searched=False)
+        return self._digests[real]
+
+    def scan(self, real: str) -> Scan:
+        """What a regular file may include.
+
+        Raises:
+            FindingsError: it cannot be read.
+        """
+        if real not in self._scans:
+            self._read(real, searched=True)
+        return self._scans[real]
+
+    def content(self, real: str) -> bytes:
+        """The bytes of a regular file.
+
+        Raises:
+            FindingsError: it cannot be read.
+        """
+        try:
+            with open(f"{self.root}/{real}", "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading
+                return file.read()
+        except OSError as error:
+            raise _unreadable(self.root, real, error) from error
+
+    def below(self, directory: str) -> Iterator[str]:
+        """Every path below a directory that is not a directory itself, links too; bytecode and .git are left out."""
+        for name, kind in sorted(self.entries(directory).items()):
+            path = f"{directory}/{name}" if directory else name
+            if is_bytecode(name) or name == ".git":
+                continue
+            if kind is EntryKind.DIRECTORY:
+                yield from self.below(path)
+            else:
+                yield path
+
+    def target(self, path: str) -> str:
+        """What a link says, which must be one.
+
+        Raises:
+            FindingsError: it cannot be read.
+        """
+        try:
+            return os.readlink(f"{self.root}/{path}")  # noqa: PTH115
+        except OSError as error:
+            raise _unreadable(self.root, path, error) from error
+
+    def _list(self, directory: str) -> Mapping[str, EntryKind]:
+        try:
+            with os.scandir(f"{self.root}/{directory}") as found:
+                return {entry.name: _entry_kind(entry) for entry in found}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            raise _unreadable(self.root, directory, error) from error
+
+    def _follow(self, path: str, links: int) -> str | None:
+        folder, slash, name = path.rpartition("/")
+        here = self._directory(folder, links) if slash else ""
+        if here is None:
+            return None
+        return self._step(here, name, links)
+
+    def _directory(self, path: str, links: int) -> str | None:
+        """The real directory at a path, remembered: sources name few directories, and each of them often."""
+        if path not in self._directories:
+            if "\0" in path or (path.startswith("/") and not path.startswith(f"{self.root}/")):
+                return None
+            found = self._follow(path.removeprefix(f"{self.root}/"), links)
+            here = found if found is not None and self.kind(found) is EntryKind.DIRECTORY else None
+            self._directories[path] = here
+        return self._directories[path]
+
+    def _step(self, here: str, name: str, links: int) -> str | None:
+        """One name further from a real directory."""
+        if name in ("", "."):
+            return here
+        if name == "..":
+            return here.rpartition("/")[0] if here else None
+        path = f"{here}/{name}" if here else name
+        kind = self.entries(here).get(name)
+        if kind is not EntryKind.LINK:
+            return path if kind is not None else None
+        if links == 0:
+            return None
+        target = self.target(path)
+        if target.startswith("/"):
+            if target != self.root and not target.startswith(f"{self.root}/"):
+                return None
+            target = target[len(self.root) + 1 :]
+            return self._follow(target, links - 1) if target else ""
+        return self._follow(f"{here}/{target}" if here else target, links - 1)
+
+    def _read(self, real: str, *, searched: bool) -> None:
+        place = f"{self.root}/{real}"
+        try:
+            before = os.stat(place)  # noqa: PTH116
+            known = self._remembered.get(real, before) if self._remembered is not None else None
+            if known is not None and (known[1] is not None or not searched):
+                self._digests[real] = known[0]
+                if known[1] is not None:
+                    self._scans[real] = known[1]
+                return
+            with open(place, "rb") as file:  # noqa: PTH123
+                if before.st_size > READ_AT_MOST:
+                    self._digests[real] = hashlib.file_digest(file, "sha256").hexdigest()
+                    self._scans[real] = ANYTHING
+                else:
+                    self._take(real, file.read(), searched=searched)
+                after = os.fstat(file.fileno())
+        except OSError as error:
+            raise _unreadable(self.root, real, error) from error
+        if self._remembered is not None:
+            self._remembered.put(real, before, after, self._digests[real], self._scans.get(real))
+
+    def _take(self, real: str, raw: bytes, *, searched: bool) -> None:
+        self._digests[real] = hashlib.sha256(raw).hexdigest()
+        if searched:
+            self._scans[real] = scan(raw)
+
+
+class PatchedTree(SourceTree):
+    """A tree in which some paths are as they were at another time, and everything else as it is now."""
+
+    def __init__(self, now: SourceTree, patch: Mapping[str, tuple[EntryKind, bytes] | None]) -> None:
+        """A tree.
+
+        Args:
+            now: what holds for every other path.
+            patch: for each path that differs, its kind and its content (of a link, where it leads; of anything else
+                that is no file, what tells it from others), or None if it was not there.
+        """
+        super().__init__(Path(now.root))
+        self._now = now
+        self._patch = patch
+        self._patched: dict[str, dict[str, EntryKind | None]] = {}
+        # What was not there comes first: a file of now may have been a directory then, with files in it.
+        for path, entry in sorted(patch.items(), key=lambda item: item[1] is not None):
+            folder, _, name = path.rpartition("/")
+            self._patched.setdefault(folder, {})[name] = entry[0] if entry is not None else None
+            while entry is not None and folder:
+                folder, _, name = folder.rpartition("/")
+                self._patched.setdefault(folder, {})[name] = EntryKind.DIRECTORY
+
+    def content(self, real: str) -> bytes:
+        """As `SourceTree.content`."""
+        entry = self._patch.get(real)
+        return entry[1] if entry is not None else self._now.content(real)
+
+    def target(self, path: str) -> str:
+        """As `SourceTree.target`."""
+        entry = self._patch.get(path)
+        return os.fsdecode(entry[1]) if entry is not None else self._now.target(path)
+
+    def _list(self, directory: str) -> Mapping[str, EntryKind]:
+        # A directory that was no directory then: what is in it now was not there.
+        parent, _, name = directory.rpartition("/")
+        then = self._patched.get(parent, {}).get(name, EntryKind.DIRECTORY) if directory else EntryKind.DIRECTORY
+        still = then is EntryKind.DIRECTORY and self._now.kind(directory) is EntryKind.DIRECTORY
+        found = dict(self._now.entries(directory)) if still else {}
+        for entry, kind in self._patched.get(directory, {}).items():
+            if kind is None:
+                found.pop(entry, None)
+            else:
+                found[entry] = kind
+        return found
+
+    def _read(self, real: str, *, searched: bool) -> None:
+        entry = self._patch.get(real)
+        if entry is not None:
+            self._take(real, entry[1], searched=searched)
+            return
+        self._digests[real] = self._now.digest(real)
+        if searched:
+            self._scans[real] = self._now.scan(real)
+
+
+def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
+    if entry.is_symlink():
+        return EntryKind.LINK
+    if entry.is_dir(follow_symlinks=False):
+        return EntryKind.DIRECTORY
+    return EntryKind.FILE if stat.S_ISREG(_mode(entry)) else EntryKind.OTHER
+
+
+def _mode(entry: os.DirEntry[str]) -> int:
+    return stat.S_IFREG if entry.is_file(follow_symlinks=False) else 0
+
+
+def _unreadable(root: str, path: str, error: OSError) -> FindingsError:
+    return FindingsError(f"cannot read {root}/{path}: {error.strerror}")

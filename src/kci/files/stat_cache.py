@@ -1,0 +1,92 @@
+"""What earlier runs read, told by what the file system says of a file: the way of git's index.
+
+A file whose size, times and inode are as they were has the content that it had, with one exception: it may be written
+again within the same tick of the clock after it was read. So nothing is kept of a file that was changed shortly before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from kci.errors import KciError
+from kci.files.include_scan import Scan
+from kci.files.replace import write_atomic
+
+SCHEMA = 1
+_TICK_NS = 3_000_000_000
+"""FAT counts in steps of two seconds; the clocks of a file server and of this machine may differ by a little."""
+_MAX_BYTES = 256 * 1024 * 1024
+_MAX_ENTRIES = 200_000
+
+
+class _Remembered(msgspec.Struct, frozen=True, array_like=True):
+    seen: tuple[int, int, int, int, int]
+    digest: str
+    scan: Scan | None
+
+
+class _CacheFile(msgspec.Struct, frozen=True, array_like=True):
+    schema: int
+    root: str
+    entries: dict[str, _Remembered]
+
+
+class StatCache:
+    """Digests and includes of the files below one root."""
+
+    def __init__(self, root: Path, place: Path) -> None:
+        """Read what is remembered; a file that cannot be read, or is of another root or schema, says nothing.
+
+        Args:
+            root: the top of the tree.
+            place: the directory for files of this kind.
+        """
+        self._root = os.path.realpath(root)
+        self._path = place / f"{hashlib.sha256(self._root.encode(errors='surrogateescape')).hexdigest()[:16]}.msgpack"
+        self._entries: dict[str, _Remembered] = {}
+        self._used: dict[str, _Remembered] = {}
+        self._changed = False
+        try:
+            with self._path.open("rb") as file:
+                read = msgspec.msgpack.decode(file.read(_MAX_BYTES), type=_CacheFile)
+        except (OSError, ValueError, RecursionError):
+            return
+        if read.schema == SCHEMA and read.root == self._root:
+            self._entries = read.entries
+
+    def get(self, path: str, now: os.stat_result) -> tuple[str, Scan | None] | None:
+        """The digest of a file, and what it includes if that is known; None if it may have changed."""
+        entry = self._entries.get(path)
+        if entry is None or entry.seen != _seen(now):
+            return None
+        self._used[path] = entry
+        return entry.digest, entry.scan
+
+    def put(self, path: str, before: os.stat_result, after: os.stat_result, digest: str, found: Scan | None) -> None:
+        """Remember what a file held, if it was at rest while it was read."""
+        quiet_since = max(before.st_mtime_ns, before.st_ctime_ns)
+        if _seen(before) == _seen(after) and quiet_since + _TICK_NS < time.time_ns():
+            self._entries[path] = self._used[path] = _Remembered(_seen(before), digest, found)
+            self._changed = True
+
+    def save(self) -> None:
+        """Write down what is remembered; where that is impossible, the next run reads the files again."""
+        if not self._changed:
+            return
+        entries = self._entries if len(self._entries) <= _MAX_ENTRIES else self._used
+        try:
+            data = msgspec.msgpack.encode(_CacheFile(SCHEMA, self._root, entries))
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(self._path, data)
+        except (OSError, ValueError, KciError):
+            return
+        self._changed = False
+
+
+def _seen(status: os.stat_result) -> tuple[int, int, int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev

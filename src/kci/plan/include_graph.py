@@ -1,0 +1,228 @@
+"""Which files of a repository a component's sources may read: includes followed from file to file.
+
+Every directory in which a compiler might look is searched, not only the first that has the file: too much is found
+rather than too little. Paths are those of a `SourceTree`.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from kci.files.include_scan import defined_names, quoted_includes
+from kci.files.source_tree import EntryKind, SourceTree
+
+_WORK_LINKS = ("kernel", "hip")
+"""How a builder's work directory calls the kernel; an include or a flag may go by that name."""
+_FROM_BUILDERS = ("EMBEDDED_METALLIB_HEADER",)
+"""Macros that the reference builder defines, as a header that it generates."""
+
+_FLAG_PARTS = re.compile(r"[,=@\s]")
+_PATH_FLAGS = re.compile(r"-(?:I|L|B|isystem|iquote|idirafter|iprefix|include|imacros|isysroot|F|J)")
+
+
+_DOTS = (".", "..")
+
+
+class _Place(NamedTuple):
+    prefix: str
+    entries: Mapping[str, EntryKind]
+
+
+class Escape(msgspec.Struct, frozen=True, order=True):
+    """An include that leads to a file outside of the kernel's directory."""
+
+    file: str
+    name: str
+    leads_to: str
+    """The file; its absolute path where it is outside of the tree as well."""
+
+
+class Reached(msgspec.Struct, frozen=True):
+    """What some sources may read."""
+
+    files: frozenset[tuple[str, str]]
+    """Paths, and the real path behind each."""
+    unknown: str = ""
+    """An include that cannot be followed, as in `a.cu: #include MACRO`: it may stand for any file."""
+    escapes: tuple[Escape, ...] = ()
+    unlisted: frozenset[str] = frozenset()
+    """Real paths of files that are read without a compiler saying so: named by flags, or by assembler."""
+
+
+class IncludeGraph:
+    """Follows includes inside one kernel; each file is searched once, whoever includes it."""
+
+    def __init__(self, tree: SourceTree, kernel: str, allowed: Sequence[str] = ()) -> None:
+        """A graph.
+
+        Args:
+            tree: the files.
+            kernel: the kernel's directory in it.
+            allowed: files and directories outside of the kernel that may be included.
+        """
+        self.tree = tree
+        self.kernel = kernel
+        self.allowed = allowed
+        self._places: dict[str, _Place] = {}
+        self._definitions: dict[str, set[tuple[str, str]]] = {}
+
+    def follow(self, sources: Iterable[str], directories: Iterable[str], flags: Sequence[str]) -> Reached:
+        """Everything that sources may read.
+
+        Args:
+            sources: what is compiled, relative to the kernel.
+            directories: where includes are looked for, relative to the kernel.
+            flags: the compiler's flags, which may name files and directories as well.
+        """
+        places, named = self._flagged(flags)
+        named_places = dict.fromkeys([*(posixpath.normpath(self._inside(entry)) for entry in directories), *places])
+        shared = [self._place(directory) for directory in named_places]
+        seen = {(path, real) for path in map(self._inside, sources) if (real := self._file(path)) is not None}
+        seen |= named
+        unlisted = {real for _, real in named}
+        escapes: set[Escape] = set()
+        macros: dict[str, str] = {}
+        searched: set[str] = set()
+        waiting = deque(sorted(seen))
+        while waiting or (more := self._defined(macros, searched, shared) - seen):
+            if not waiting:
+                seen |= more
+                waiting.extend(sorted(more))
+            path, real = waiting.popleft()
+            beside = dict.fromkeys((posixpath.dirname(path), posixpath.dirname(real)))
+            searched.add(real)
+            found = self.tree.scan(real)
+            for macro in found.macros:
+                macros.setdefault(macro, real)
+            where = [*(self._place(directory) for directory in beside), *shared]
+            for name in found.embedded:
+                unlisted |= {behind for _, behind in self._candidates(name, [*where, self._place(self.kernel)])[0]}
+            for name in found.names:
+                new, suspects = self._candidates(name, where)
+                if suspects and not new:
+                    escapes.update(self._escapes(real, name, suspects))
+                new -= seen
+                waiting.extend(sorted(new))
+                seen |= new
+        unknown = self._unresolved(macros, searched, flags)
+        return Reached(frozenset(seen), unknown, tuple(sorted(escapes)), frozenset(unlisted))
+
+    def is_allowed(self, real: str) -> bool:
+        """Whether a file may be read: it is the kernel's, or declared."""
+        return self._owns(real) or any(real == entry or real.startswith(f"{entry}/") for entry in self.allowed)
+
+    def _owns(self, real: str) -> bool:
+        return not self.kernel or real.startswith(f"{self.kernel}/")
+
+    def _inside(self, path: str) -> str:
+        return f"{self.kernel}/{path}" if self.kernel else path
+
+    def _file(self, path: str) -> str | None:
+        real = self.tree.file(path)
+        return real if real is not None and self.is_allowed(real) else None
+
+    def _place(self, directory: str) -> _Place:
+        """A directory to look in, and what is there: most names are of no file of the kernel, which this tells fast."""
+        if directory not in self._places:
+            here = self.tree.real(directory)
+            there = self.tree.entries(here) if here is not None and self.tree.is_directory(directory) else {}
+            self._places[directory] = _Place(f"{directory}/" if directory else "", there)
+        return self._places[directory]
+
+    def _candidates(self, name: str, places: Iterable[_Place]) -> tuple[set[tuple[str, str]], list[_Place]]:
+        """The files that a name can mean when it is looked up in some places, and where it leads somewhere else."""
+        found: set[tuple[str, str]] = set()
+        suspects: list[_Place] = []
+        if name.startswith("/"):
+            inside = name.removeprefix(f"{self.tree.root}/")
+            real = self._file(inside) if inside != name else None
+            return ({(posixpath.normpath(inside), real)} if real is not None else set()), []
+        first = name.partition("/")[0]
+        walks = first in _DOTS
+        for place in places:
+            if walks or first in place.entries:
+                path = place.prefix + name
+                if (real := self._file(path)) is not None:
+                    found.add((posixpath.normpath(path), real))
+                else:
+                    suspects.append(place)
+        if first in _WORK_LINKS and "/" in name and (real := self._file(self._inside(name.partition("/")[2]))):
+            found.add((posixpath.normpath(self._inside(name.partition("/")[2])), real))
+        return found, suspects
+
+    def _escapes(self, file: str, name: str, places: Iterable[_Place]) -> Iterator[Escape]:
+        """Where a name leads that no file of the kernel has, if that is out of the kernel's directory."""
+        for place in places:
+            path = place.prefix + name
+            real = self.tree.file(path)
+            if real is None:
+                outside = f"{self.tree.root}/{path}"
+                real = os.path.realpath(outside) if os.path.isfile(outside) else None  # noqa: PTH113
+                if real is None or real.startswith(f"{self.tree.root}/"):
+                    continue
+            if name in quoted_includes(self.tree.content(file)):  # and not in a comment, or in angle brackets
+                yield Escape(file, name, real)
+            return
+
+    def _defined(self, macros: dict[str, str], searched: set[str], shared: Sequence[_Place]) -> set[tuple[str, str]]:
+        """The files that included macros stand for, as far as the files read so far define them."""
+        if not macros:
+            return set()
+        found = set()
+        for file in searched:
+            for macro, name in self._names_defined(file):
+                if macro in macros:
+                    users = {posixpath.dirname(item) for item in searched if macro in self.tree.scan(item).macros}
+                    places = [self._place(directory) for directory in (*users, posixpath.dirname(file))]
+                    found |= self._candidates(name, (*places, *shared))[0]
+        return found
+
+    def _names_defined(self, file: str) -> set[tuple[str, str]]:
+        if file not in self._definitions:
+            self._definitions[file] = defined_names(self.tree.content(file))
+        return self._definitions[file]
+
+    def _unresolved(self, macros: dict[str, str], searched: set[str], flags: Sequence[str]) -> str:
+        """The first macro of which nothing says what it stands for; a flag may say so anew."""
+        macros = {macro: file for macro, file in macros.items() if macro not in _FROM_BUILDERS}
+        known = {macro for file in searched for macro, _ in self._names_defined(file)} if macros else set()
+        for macro, file in sorted(macros.items()):
+            if not macro or macro not in known or any(macro in flag for flag in flags):
+                return f"{file}: #include {macro}".strip()
+        return ""
+
+    def _flagged(self, flags: Sequence[str]) -> tuple[list[str], set[tuple[str, str]]]:
+        """The directories and files that flags name: every part of a flag that is one counts."""
+        places: list[str] = []
+        files: set[tuple[str, str]] = set()
+        for flag in flags:
+            for part in _FLAG_PARTS.split(flag):
+                word = part.strip("\"'\\")
+                shorter = _PATH_FLAGS.match(word)
+                for text in dict.fromkeys((word, word[shorter.end() :] if shorter else word)):
+                    for path in self._seen_as(text):
+                        if self.tree.is_directory(path):
+                            places.append(path)
+                        elif (real := self._file(path)) is not None:
+                            files.add((posixpath.normpath(path), real))
+        return list(dict.fromkeys(places)), files
+
+    def _seen_as(self, text: str) -> Iterator[str]:
+        """What a path on a command line of the work directory can mean in the tree."""
+        if not text or text.startswith("-") or "\0" in text:
+            return
+        if text.startswith("/"):
+            if text.startswith(f"{self.tree.root}/"):
+                yield text[len(self.tree.root) + 1 :]
+            return
+        yield self._inside(text)
+        for link in _WORK_LINKS:
+            if f"{text}/".startswith(f"{link}/"):
+                yield self._inside(text[len(link) + 1 :] or ".")

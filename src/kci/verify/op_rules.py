@@ -1,0 +1,163 @@
+"""Registrations of torch ops: every one has to take its namespace from `._ops`, which differs between builds.
+
+The reference looks at decorators of top-level definitions, by their last name (docs/format.md#requirements). Those are
+judged here as it does. Beyond that, what a file says outright is judged wherever it stands: a name written out in a
+call, a keyword, below a condition, behind an alias, or with a prefix function that is not the one of `._ops`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, finding
+from kci.verify.imports import last_name, span_of
+
+PREFIX = "add_op_namespace_prefix"
+PREFIXES = (PREFIX, "torch_add_op_namespace_prefix")
+
+_BY_REFERENCE = frozenset(
+    ("custom_op", "register_fake", "register_kernel", "register_torch_dispatch", "register_vmap", "triton_op")
+)
+_KEYWORDS = {
+    "custom_op": "name", "triton_op": "name", "define": "qualname", "impl": "qualname", "impl_abstract": "qualname",
+    "register_fake": "op", "register_kernel": "op", "register_vmap": "op", "register_torch_dispatch": "op",
+    "register_autograd": "op", "register_autocast": "op", "Library": "ns",
+}  # fmt: skip
+"""The functions of torch.library that take an op's name, and what that argument is called."""
+
+_LIBRARY = "torch.library"
+
+
+class FileNames(msgspec.Struct, frozen=True):
+    """What names stand for in a file."""
+
+    dotted: Mapping[str, str]
+    """A local name to what was imported under it: `co` is `torch.library.custom_op`."""
+    defined: frozenset[str]
+    """Functions that the file defines itself."""
+
+    def canonical(self, node: ast.expr) -> str:
+        """`tl.custom_op` is `torch.library.custom_op`; empty for what is no dotted name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        return ".".join([self.dotted.get(node.id, node.id), *reversed(parts)])
+
+
+def names_of(tree: ast.Module) -> FileNames:
+    """Follow imports and plain assignments of dotted names, wherever they stand."""
+    dotted: dict[str, str] = {}
+    defined = set()
+    assigned = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    dotted[alias.asname or alias.name.partition(".")[0]] = (
+                        alias.name if alias.asname else alias.name.partition(".")[0]
+                    )
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = "." * level + (module or "")
+                joined = base if base.endswith(".") else f"{base}."
+                dotted |= {alias.asname or alias.name: f"{joined}{alias.name}" for alias in names}
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                defined.add(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Attribute() | ast.Name() as value):
+                assigned.append((name, value))
+            case _:
+                pass
+    found = FileNames(dotted, frozenset(defined))
+    for name, value in assigned:
+        if (meant := found.canonical(value)).startswith(("torch", ".")) and name not in dotted:
+            dotted[name] = meant
+    return found
+
+
+def check_ops(tree: ast.Module, shown: str, own: str) -> Iterator[Diagnostic]:
+    """The rules about ops in one file.
+
+    Args:
+        tree: the file.
+        shown: its path for diagnostics.
+        own: the kernel's Python name.
+    """
+    names = names_of(tree)
+    judged = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
+                    judged.add(id(decorator))
+                    if not _prefixed(decorator.args[0], names):
+                        yield _unprefixed(decorator, f"{last_name(decorator.func)} of {node.name}", shown)
+    for inner in ast.walk(tree):
+        match inner:
+            case ast.Call() if id(inner) not in judged:
+                yield from _call(inner, names, shown)
+            case ast.Attribute(attr=name):
+                namespace = names.canonical(inner)
+                if namespace == f"torch.ops.{name}" and name == own:
+                    message = f"it uses torch.ops.{name}, and no build of this kernel registers that namespace"
+                    yield finding("KCI780", message, hint=_FROM_OPS, path=shown, span=span_of(inner))
+            case _:
+                pass
+
+
+_FROM_OPS = "from ._ops import ops, then ops.<name>"
+
+
+def _call(node: ast.Call, names: FileNames, shown: str) -> Iterator[Diagnostic]:
+    """A call of a function of torch.library, however it is reached."""
+    name = last_name(node.func)
+    meant = names.canonical(node.func)
+    by_name = meant == name and name in _BY_REFERENCE and name not in names.defined
+    if not meant.startswith(f"{_LIBRARY}.") and not by_name:
+        return
+    target = meant.rpartition(".")[2]
+    keyword = _KEYWORDS.get(target)
+    if keyword is None or (target == "Library" and _extends(node)):
+        return
+    argument = node.args[0] if node.args else next((item.value for item in node.keywords if item.arg == keyword), None)
+    if argument is None or _prefixed(argument, names):
+        return
+    if _fixed(argument) or (isinstance(argument, ast.Call) and last_name(argument.func) in PREFIXES):
+        yield _unprefixed(node, target, shown)
+
+
+def _extends(node: ast.Call) -> bool:
+    """Whether a Library adds implementations to a namespace that exists, such as aten."""
+    kind = node.args[1] if len(node.args) > 1 else next((i.value for i in node.keywords if i.arg == "kind"), None)
+    return isinstance(kind, ast.Constant) and kind.value == "IMPL"
+
+
+def _unprefixed(node: ast.Call, what: str, shown: str) -> Diagnostic:
+    name = last_name(node.func)
+    message = f"{what} takes its op name without {PREFIX}"
+    hint = f"from ._ops import {PREFIX}, then {name}({PREFIX}(...))"
+    return finding("KCI772", message, hint=hint, path=shown, span=span_of(node))
+
+
+def _prefixed(argument: ast.expr, names: FileNames) -> bool:
+    """Whether an argument is a call of the prefix function of `._ops`, and not of one that only has its name."""
+    if not isinstance(argument, ast.Call) or last_name(argument.func) not in PREFIXES:
+        return False
+    return not (isinstance(argument.func, ast.Name) and argument.func.id in names.defined)
+
+
+def _fixed(argument: ast.expr) -> bool:
+    """Whether an op's name or namespace is written out."""
+    match argument:
+        case ast.Constant(value=str()):
+            return True
+        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]):
+            return "::" in text
+        case ast.BinOp(op=ast.Add() | ast.Mod(), left=left):
+            return isinstance(left, ast.Constant) and isinstance(left.value, str) and "::" in left.value
+        case _:
+            return False

@@ -1,0 +1,88 @@
+"""Suppressions of what verification finds: a kernel's own repository may, a tree that came from elsewhere may not.
+
+Sources: a comment behind a finding or on the line above it, a comment `# kci: ignore[KCI771] reason` in build.toml for
+the whole kernel, and `[lint] ignore` of kci.toml. Trees and variants: `[lint] ignore` of the kci.toml above them, for
+a comment inside of a tree would be whoever made the tree judging it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.config.reader import BUILD_TOML, read_kernel
+from kci.config.settings import FoundSettings, find_settings
+from kci.config.suppression import SuppressedFinding, apply_settings, kernel_suppressions, line_suppression
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
+
+_MAX_BYTES = 4 * 1024 * 1024
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What verification of one path found."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    suppressed: tuple[SuppressedFinding, ...] = ()
+
+
+def apply_suppressions(found: Sequence[Diagnostic], path: Path, shown: str) -> Verification:
+    """Sort out the findings that somebody suppressed.
+
+    Args:
+        found: what was found below the path.
+        path: what was verified.
+        shown: the path as the user wrote it.
+    """
+    sources = (path / BUILD_TOML).exists()
+    try:
+        # A kci.toml inside of a tree is part of what is judged.
+        settings = find_settings(path if sources else path.resolve().parent)
+    except FindingsError as error:
+        return Verification((*found, *error.diagnostics))
+    suppressed: list[SuppressedFinding] = []
+    kept = list(found)
+    if sources:
+        kept = _by_comments(kept, shown, suppressed)
+    kept = apply_settings(kept, _of_verification(settings), {item.path for item in found}, suppressed.append)
+    return Verification(tuple(kept), tuple(suppressed))
+
+
+def _of_verification(settings: FoundSettings) -> FoundSettings:
+    """The settings with the suppressions of this room's rules only: the others are judged by `kci check`."""
+    ignore = settings.settings.lint.ignore
+    mine = tuple(entry if entry.rule.startswith("KCI7") else None for entry in ignore)
+    if settings.document is None or all(mine):
+        return settings
+    lint = msgspec.structs.replace(settings.settings.lint, ignore=tuple(entry for entry in mine if entry is not None))
+    return msgspec.structs.replace(settings, settings=msgspec.structs.replace(settings.settings, lint=lint))
+
+
+def _by_comments(found: Iterable[Diagnostic], shown: str, suppressed: list[SuppressedFinding]) -> list[Diagnostic]:
+    try:
+        whole = kernel_suppressions(read_kernel(shown).document)
+    except FindingsError:
+        whole = {}
+    lines: dict[str, list[str]] = {}
+    kept = []
+    for item in found:
+        reason = whole.get(item.rule)
+        if reason is None and item.line:
+            if item.path not in lines:
+                lines[item.path] = _lines(item.path)
+            reason = line_suppression(lines[item.path], item.line, item.rule)
+        if reason is None:
+            kept.append(item)
+        else:
+            suppressed.append(SuppressedFinding(item, reason))
+    return kept
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MAX_BYTES).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []

@@ -1,0 +1,66 @@
+"""What kci says of a file that is not TOML: where, what was expected, where the other end is, and how to write it."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.mistakes import HEAD, MISTAKES
+from conftest import ROOT
+from kci.config.document import parse_document
+from kci.diagnostics import Diagnostic, render_text
+from kci.errors import FindingsError
+
+PAGE = ROOT / "tests" / "golden" / "mistakes.txt"
+
+
+def said(text: str) -> Diagnostic:
+    with pytest.raises(FindingsError) as caught:
+        parse_document(text.encode(), "build.toml")
+    (found,) = caught.value.diagnostics
+    return found
+
+
+def page() -> str:
+    parts = []
+    for name, text in MISTAKES.items():
+        lines = text.split("\n")
+        parts.append(f"# {name}\n{render_text(said(text), lambda _path, line, lines=lines: lines[line - 1])}\n")  # type: ignore[misc]
+    return "\n".join(parts)
+
+
+def test_the_page_of_mistakes(request: pytest.FixtureRequest) -> None:
+    """The page is read by people: see that each message helps before it is updated with --update-golden."""
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(page(), encoding="utf-8")
+    assert page() == PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.rule("KCI004", triggers=True)
+@pytest.mark.parametrize("name", MISTAKES)
+def test_every_message_has_a_place_and_a_hint_and_nothing_of_the_parser(name: str) -> None:
+    found = said(MISTAKES[name])
+    assert found.rule == "KCI004"
+    assert found.line
+    assert found.column
+    assert found.hint
+    for word in ("namespace", "key/value", "Cannot", "statement", "tuple", "("):
+        assert word not in found.message
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("a key twice", (2, 1, 2, 5)), ("a table twice", (4, 2, 4, 13)), ("no comma", (4, 12, 4, 13))],
+)
+def test_two_places_are_told_where_two_are_needed(name: str, first: tuple[int, int, int, int]) -> None:
+    (other,) = said(MISTAKES[name]).related
+    assert (other.line, other.column, other.end_line, other.end_column) == first
+
+
+def test_a_key_of_another_table_is_not_the_first_one() -> None:
+    found = said(HEAD + "[torch]\nsrc = []\n[kernel.norm]\nsrc = []\nsrc = [1]\n")
+    assert [item.line for item in found.related] == [7]
+
+
+def test_brackets_in_strings_and_comments_open_nothing() -> None:
+    found = said(HEAD + 'backends = ["a[", # and [\n  "b"\n')
+    assert (found.line, found.column) == (4, 12)

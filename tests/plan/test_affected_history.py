@@ -1,0 +1,371 @@
+"""`--affected` over a history: what it plans between any two commits is what fingerprints at both ends say.
+
+The truth is rebuilt each time from two checkouts that git makes, without any of the code that reads a base out of git.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pytest
+
+from kci.catalog.overlay import for_kernel, overlays_of
+from kci.catalog.rows import Catalog, load_catalog
+from kci.config.discover import find_kernels
+from kci.config.document import parse_document
+from kci.config.reader import Kernel, read_kernel
+from kci.config.settings import KCI_TOML, FoundSettings, Settings, interpret_settings
+from kci.errors import FindingsError, KciError
+from kci.files.source_tree import SourceTree
+from kci.matrix.selection import compute_matrix, select
+from kci.matrix.variants import KernelMatrix
+from kci.plan.affected import Touch
+from kci.plan.changes import Base, Terms, only_affected
+from kci.plan.fingerprint import Fingerprints, image_of
+from kci.plan.legs import each_once
+from kci.plan.machines import runners_from
+
+REPO = Path(__file__).parent / "affected" / "repo"
+SETTINGS = ("user.name=a", "user.email=a@example.org", "commit.gpgsign=false", "protocol.file.allow=always")
+IDENTITY = [part for setting in SETTINGS for part in ("-c", setting)]
+
+
+def git(where: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *IDENTITY, *arguments], cwd=where, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+# --- the history ---
+
+
+class Step(NamedTuple):
+    """One commit."""
+
+    name: str
+    change: Callable[[Path], object]
+
+
+def write(path: str, text: str) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+    return change
+
+
+def append(path: str, text: str) -> Callable[[Path], object]:
+    return lambda root: (root / path).write_text((root / path).read_text() + text)
+
+
+def replace(path: str, old: str, new: str) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        text = (root / path).read_text()
+        assert old in text, (path, old)
+        (root / path).write_text(text.replace(old, new, 1))
+
+    return change
+
+
+def move(old: str, new: str) -> Callable[[Path], object]:
+    return lambda root: git(root, "mv", old, new)
+
+
+def move_untracked(old: str, new: str) -> Callable[[Path], object]:
+    return lambda root: (root / old).rename(root / new)
+
+
+def remove(path: str) -> Callable[[Path], object]:
+    return lambda root: git(root, "rm", "-qr", path)
+
+
+def link(path: str, target: str) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        (root / path).unlink(missing_ok=True)
+        (root / path).symlink_to(target)
+
+    return change
+
+
+def several(*changes: Callable[[Path], object]) -> Callable[[Path], object]:
+    def change(root: Path) -> None:
+        for one in changes:
+            one(root)
+
+    return change
+
+
+NORM = "norm/build.toml"
+STEPS = [
+    Step("a CUDA source", append("norm/csrc/cuda/hopper.cu", "// 1\n")),
+    Step("a CPU source", append("norm/csrc/cpu/norm.cpp", "// 1\n")),
+    Step("a README", write("norm/README.md", "# better\n")),
+    Step("a flake", several(write("norm/flake.nix", "{ }\n"), write("norm/flake.lock", "{}\n"))),
+    Step("the flake again", write("norm/flake.lock", '{"a": 1}\n')),
+    Step("a shared header", append("norm/csrc/shared.h", "// 2\n")),
+    Step("a header of one backend", append("norm/csrc/cpu/util.h", "// 2\n")),
+    Step("a file that nobody lists", append("norm/csrc/stray.h", "// 2\n")),
+    Step("a comment in build.toml", append(NORM, "\n# a comment\n")),
+    Step("a flag", replace(NORM, "[kernel.on_cpu]", '[kernel.on_cpu]\ncxx-flags = ["-O2"]')),
+    Step("the licence", replace(NORM, '"MIT"', '"Apache-2.0"')),
+    Step("the bounds", replace(NORM, 'minver = "12.6"', 'minver = "12.8"')),
+    Step("the bounds back", replace(NORM, 'minver = "12.8"', 'minver = "12.6"')),
+    Step("a new header that is included", several(
+        write("norm/csrc/cuda/new.h", "#pragma once\n"), append("norm/csrc/cuda/norm.cu", '#include "new.h"\n'))),
+    Step("a header beside it that comes first", write("norm/csrc/new.h", "#pragma once\n// other\n")),
+    Step("that header gone", remove("norm/csrc/new.h")),
+    Step("a rename with its entry", several(
+        move("norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/sm90.cu"), replace(NORM, "cuda/hopper.cu", "cuda/sm90.cu"))),
+    Step("a rename of a header with its includes", several(
+        move("norm/csrc/cuda/new.h", "norm/csrc/cuda/newer.h"),
+        replace("norm/csrc/cuda/norm.cu", '"new.h"', '"newer.h"'))),
+    Step("a header deleted, and its include", several(
+        remove("norm/csrc/cuda/newer.h"), replace("norm/csrc/cuda/norm.cu", '#include "newer.h"\n', ""))),
+    Step("a source becomes a link", several(
+        move("norm/csrc/cuda/sm90.cu", "norm/csrc/cuda/real.cu"), link("norm/csrc/cuda/sm90.cu", "real.cu"))),
+    Step("what the link leads to", append("norm/csrc/cuda/real.cu", "// 3\n")),
+    Step("a second target", write("norm/csrc/cuda/other.cu", "// other\n")),
+    Step("the link elsewhere", link("norm/csrc/cuda/sm90.cu", "other.cu")),
+    Step("the first target, which nothing reads now", append("norm/csrc/cuda/real.cu", "// 4\n")),
+    Step("the link becomes a file", several(
+        lambda root: (root / "norm/csrc/cuda/sm90.cu").unlink(), write("norm/csrc/cuda/sm90.cu", "// a file\n"))),
+    Step("a folder behind a link", several(
+        write("norm/include/api.h", "#pragma once\n"), link("norm/csrc/api", "../include"),
+        append("norm/csrc/cpu/norm.cpp", '#include "../api/api.h"\n'))),
+    Step("a header in that folder", append("norm/include/api.h", "// 2\n")),
+    Step("the folder's link elsewhere", several(
+        write("norm/include2/api.h", "#pragma once\n// two\n"), link("norm/csrc/api", "../include2"))),
+    Step("the folder that nothing reads now", append("norm/include/api.h", "// 3\n")),
+    Step("a module of the package", append("pyonly/torch-ext/pyonly/__init__.py", "MORE = 1\n")),
+    Step("data in a package of Python only", write("pyonly/torch-ext/pyonly/data.json", "{}\n")),
+    Step("a stub in a compiled package", write("norm/torch-ext/norm/__init__.pyi", "x: int\n")),
+    Step("data in a compiled package", write("norm/torch-ext/norm/table.json", "{}\n")),
+    Step("that data is installed", replace(NORM, "[torch]", '[torch]\npyext = ["py", "json"]')),
+    Step("that data changes", write("norm/torch-ext/norm/table.json", '{"a": 1}\n')),
+    Step("kci.toml with a comment", write(KCI_TOML, "# nothing\n")),
+    Step("a runner", write(KCI_TOML, '[runners.cuda.x86_64-linux]\nlabels = ["big"]\n')),
+    Step("an image", append(KCI_TOML, '[images.cuda]\nx86_64-linux = "acme/cuda:{compute}"\n')),
+    Step("another image", replace(KCI_TOML, "acme/cuda:", "acme/cuda-2:")),
+    Step("a row less", append(KCI_TOML, '[[overlay]]\ndrop = ["torch == 2.11"]\n')),
+    Step("the row back", replace(KCI_TOML, '[[overlay]]\ndrop = ["torch == 2.11"]\n', "")),
+    Step("an older catalog", replace(KCI_TOML, "[runners", 'catalog = "2026-03-25"\n[runners')),
+    Step("the newer one", replace(KCI_TOML, 'catalog = "2026-03-25"\n', "")),
+    Step("a declared input", several(
+        write("common/scale.h", "#pragma once\n"),
+        append("norm/csrc/cuda/norm.cu", '#include "../../../common/scale.h"\n'),
+        append(KCI_TOML, '[[inputs]]\nkernel = "norm"\npaths = ["common"]\n'))),
+    Step("the declared input changes", append("common/scale.h", "// 2\n")),
+    Step("a declared file that nobody reads", write("common/unused.h", "//\n")),
+    Step("a kernel moves", move("pyonly", "python-only")),
+    Step("a new kernel", several(
+        lambda root: shutil.copytree(REPO / "pyonly", root / "third"),
+        replace("third/build.toml", 'name = "pyonly"', 'name = "third"'),
+        move_untracked("third/torch-ext/pyonly", "third/torch-ext/third"))),
+    Step("its code", append("third/torch-ext/third/__init__.py", "MORE = 2\n")),
+    Step("a kernel goes", remove("third")),
+    Step("a workflow", write(".github/workflows/kci.yml", "on: push\n")),
+    Step("a mode", lambda root: (root / "norm/csrc/cpu/norm.cpp").chmod(0o755)),
+    Step("line ends", lambda root: (root / "norm/csrc/cpu/util.h").write_bytes(
+        (root / "norm/csrc/cpu/util.h").read_bytes().replace(b"\n", b"\r\n"))),
+    Step("an odd name", write('norm/csrc/ä "b".h', "//\n")),
+    Step("that name included", append("norm/csrc/cpu/norm.cpp", '#include <ä "b".h>\n')),
+    Step("a file becomes a folder", several(remove("norm/csrc/stray.h"), write("norm/csrc/stray.h/x.h", "//\n"))),
+    Step("the folder becomes a file", several(remove("norm/csrc/stray.h"), write("norm/csrc/stray.h", "//\n"))),
+    Step("a macro that nobody defines", append("norm/csrc/cpu/norm.cpp", "#include UNKNOWN\n")),
+    Step("any file of the kernel then", append("norm/README.md", "more\n")),
+    Step("the macro goes", replace("norm/csrc/cpu/norm.cpp", "#include UNKNOWN\n", "")),
+    Step("nothing", lambda _root: None),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A repository with every step as a commit, two branches merged on top, and a submodule that moves."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("GIT_")]:
+            patch.delenv(name)
+        place = tmp_path_factory.mktemp("history")
+        library = place / "library"
+        write("lib.h", "#pragma once\n")(library)
+        git(library, "init", "-q", "-b", "main")
+        git(library, "add", ".")
+        git(library, "commit", "-qm", "one")
+        root = place / "r"
+        shutil.copytree(REPO, root)
+        git(root, "init", "-q", "-b", "main")
+        commit(root, "first")
+        for step in STEPS:
+            step.change(root)
+            commit(root, step.name)
+        git(root, "checkout", "-qb", "topic", "HEAD~3")
+        append("norm/csrc/cuda/norm.cu", "// on a branch\n")(root)
+        commit(root, "branch")
+        git(root, "checkout", "-q", "main")
+        append("norm/csrc/cpu/util.h", "// on main\n")(root)
+        commit(root, "main")
+        git(root, "merge", "-q", "-m", "merge", "topic")
+        git(root, "submodule", "--quiet", "add", str(library), "norm/csrc/lib")
+        append("norm/csrc/cuda/norm.cu", '#include "../lib/lib.h"\n')(root)
+        commit(root, "submodule")
+        append("lib.h", "// two\n")(library)
+        git(library, "commit", "-qam", "two")
+        git(root / "norm/csrc/lib", "pull", "-q", "origin", "main")
+        commit(root, "submodule moves")
+        append("norm/csrc/cpu/util.h", "// after it\n")(root)
+        commit(root, "after it")
+        yield root
+
+
+def commit(root: Path, name: str) -> None:
+    git(root, "add", "--all")
+    git(root, "commit", "-q", "--allow-empty", "-m", name)
+
+
+# --- the truth, and the answer ---
+
+
+class World(NamedTuple):
+    """A checkout, with what its kci.toml says."""
+
+    root: Path
+    settings: Settings
+    catalog: Catalog
+
+    def select(self, kernel: Kernel) -> KernelMatrix:
+        document = parse_document((self.root / KCI_TOML).read_bytes(), KCI_TOML) if self.has_settings else None
+        overlays = overlays_of(FoundSettings(self.settings, self.root, document))
+        return select(kernel, for_kernel(self.catalog, overlays, kernel.build.name))
+
+    @property
+    def has_settings(self) -> bool:
+        return (self.root / KCI_TOML).is_file()
+
+    def terms(self) -> Terms:
+        return Terms(self.select, runners_from(self.settings), self.settings)
+
+
+def world(root: Path) -> World:
+    file = root / KCI_TOML
+    settings = interpret_settings(parse_document(file.read_bytes(), KCI_TOML)) if file.is_file() else Settings()
+    return World(root, settings, load_catalog(settings.catalog))
+
+
+def truth(root: Path) -> dict[tuple[str, str], str]:
+    """The fingerprint of every variant of a checkout; those of a kernel that cannot be planned are not there."""
+    here, tree = world(root), SourceTree(root)
+    found = {}
+    for directory in find_kernels([str(root)]):
+        kernel = read_kernel(directory)
+        try:
+            prints = Fingerprints(kernel, tree, here.settings.inputs_of(kernel.build.name))
+            for name, variant in each_once(here.select(kernel)):
+                image = image_of(variant, here.terms().runners)
+                found[kernel.build.name, name] = prints.fingerprint(variant, image)
+        except KciError:
+            continue
+    return found
+
+
+def answer(root: Path, base: str) -> tuple[set[tuple[str, str]], list[Touch]]:
+    """What --affected plans."""
+    here = world(root)
+    kernels = [read_kernel(directory) for directory in find_kernels([str(root)])]
+    matrix = compute_matrix(kernels, here.catalog)
+    matrix = msgspec.structs.replace(matrix, kernels=tuple(here.select(kernel) for kernel in kernels))
+
+    def then(origin: Base) -> Terms:
+        raw = origin.read(root / KCI_TOML)
+        document = parse_document(raw, KCI_TOML) if raw is not None else None
+        settings = interpret_settings(document) if document is not None else Settings()
+        overlays = overlays_of(FoundSettings(settings, root, document))
+        catalog = load_catalog(settings.catalog)
+        return Terms(
+            lambda kernel: select(kernel, for_kernel(catalog, overlays, kernel.build.name)),
+            runners_from(settings), settings,
+        )  # fmt: skip
+
+    left, decisions = only_affected(matrix, kernels, base, here.terms(), then, [root / KCI_TOML])
+    return {(kernel.name, variant.name) for kernel in left.kernels for variant in kernel.variants}, decisions
+
+
+def checkout(history: Path, commit_id: str, into: Path) -> Path:
+    """A commit in a clone of its own, with the submodule as it was."""
+    git(into.parent, "clone", "-q", "--no-checkout", str(history), str(into))
+    git(into, "checkout", "-q", commit_id)
+    if (into / ".gitmodules").exists():
+        git(into, "submodule", "--quiet", "update", "--init")
+    return into
+
+
+def moved_between(old: dict[tuple[str, str], str], new: dict[tuple[str, str], str]) -> set[tuple[str, str]]:
+    return {key for key, value in new.items() if old.get(key) != value}
+
+
+def commits(history: Path) -> list[str]:
+    return git(history, "rev-list", "--first-parent", "--reverse", "HEAD").splitlines()
+
+
+@pytest.mark.slow
+def test_every_commit_against_its_parent_and_against_one_much_older(
+    history: Path, tmp_path: Path, no_git_environment: None
+) -> None:
+    chain = commits(history)
+    assert len(chain) > 60
+    work = checkout(history, chain[0], tmp_path / "work")
+    then: list[dict[tuple[str, str], str]] = []
+    compared = planned = 0
+    for index, commit_id in enumerate(chain):
+        subject = git(history, "log", "-1", "--format=%s", commit_id)
+        git(work, "checkout", "-q", commit_id)
+        if (work / ".gitmodules").exists():
+            git(work, "submodule", "--quiet", "update", "--init")
+        elif (work / "norm/csrc/lib").exists():
+            shutil.rmtree(work / "norm/csrc/lib")
+        now = truth(work)
+        for distance in (1, 7):
+            if index < distance:
+                continue
+            found, decisions = answer(work, chain[index - distance])
+            expected = moved_between(then[index - distance], now)
+            if "kernel moves" in subject or not _same_places(work, chain[index - distance]):
+                # A kernel in another folder has no base to be compared with, so all of it is planned.
+                assert found >= expected, subject
+            else:
+                assert found == expected, (subject, distance)
+            told = {(item.kernel, name) for item in decisions for name in item.touches}
+            assert told == found, (subject, "every variant is named with a file")
+            assert all(item.reason for item in decisions)
+            compared += 1
+            planned += len(found)
+        then.append(now)
+    print(f"{len(chain)} commits, {compared} comparisons, {planned} variants planned, none too many, none too few")
+
+
+def _same_places(work: Path, base: str) -> bool:
+    """Whether the kernels lay in the same folders at a base."""
+    listed = git(work, "ls-tree", "-r", "--name-only", base).splitlines()
+    there = {name for name in listed if name.endswith("build.toml")}
+    here = {f"{Path(directory).relative_to(work)}/build.toml" for directory in find_kernels([str(work)])}
+    return here <= there
+
+
+def test_a_shallow_clone_says_what_it_lacks(history: Path, tmp_path: Path, no_git_environment: None) -> None:
+    chain = commits(history)
+    git(tmp_path, "clone", "-q", "--depth", "2", f"file://{history}", str(tmp_path / "shallow"))
+    with pytest.raises(FindingsError) as caught:
+        answer(tmp_path / "shallow", chain[3])
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI312"]
+    assert "fetch-depth" in caught.value.hint
+
+
+def test_a_partial_clone_says_what_it_lacks(history: Path, tmp_path: Path, no_git_environment: None) -> None:
+    git(history, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--filter=blob:none", f"file://{history}", str(tmp_path / "partial"))
+    with pytest.raises(FindingsError, match="partial") as caught:
+        answer(tmp_path / "partial", commits(history)[3])
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI312"]

@@ -1,0 +1,238 @@
+"""Fingerprints held against compilers: a fingerprint moves if and only if what is in the variant does.
+
+Each layout is a repository of one kernel, with everything that has led a reading of sources astray. Every file of it is
+changed, and then removed, in turn; the compiler says whether the variant's objects or package changed. A fingerprint
+that stayed though they did is stale, and there must be none. One that moved though they did not is a needless build: it
+is counted, and must have a reason.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from buildkit import CPU, variant
+from kci.builders.read_files import Watch
+from kci.config.reader import read_kernel
+from kci.config.settings import Settings, parse_settings
+from kci.errors import BuildFailedError
+from kci.files.source_tree import SourceTree
+from kci.plan.inputs import KernelInputs
+from witness import Seen, confirm, look, request_for
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("g++") is None or shutil.which("ninja") is None, reason="needs g++ and ninja"),
+]
+
+BUILD = """[general]
+name = "kk"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["cpu", "rocm"]
+
+[torch]
+src = ["torch-ext/binding.cpp"]
+
+[kernel.one]
+backend = "cpu"
+depends = []
+src = ["csrc/a.cpp"{src}]
+{more}
+
+[kernel.other]
+backend = "rocm"
+depends = []
+src = ["csrc/x.h", "csrc/rocm.hip"]
+"""
+
+USUAL = {
+    "k/torch-ext/binding.cpp": '#include "bound.h"\nint bound() { return BOUND; }\n',
+    "k/torch-ext/bound.h": "#define BOUND 1\n",
+    "k/torch-ext/kk/__init__.py": "VALUE = 1\n",
+    "k/torch-ext/kk/__init__.pyi": "VALUE: int\n",
+    "k/torch-ext/kk/data.json": "{}\n",
+    "k/csrc/x.h": "#pragma once\nconst int x = 1;\n",
+    "k/csrc/rocm.hip": "int r;\n",
+    "k/csrc/stray.h": "int stray;\n",
+    "common/scale.h": "#pragma once\nconst int scale = 2;\n",
+}
+NOISE = {
+    "k/csrc/a.cpp~": "backup\n",
+    "k/.clang-format": "x\n",
+    "k/flake.nix": "{}\n",
+    "k/flake.lock": "{}\n",
+    "k/pyproject.toml": "\n",
+    "k/Makefile": "all:\n",
+    "k/nohup.out": "\n",
+    "k/README.md": "# k\n",
+    "k/tests/test_k.py": "\n",
+    "k/venv/include/x.h": "int venv;\n",
+    "k/build/torch-cpu/x.h": "int built;\n",
+    "README.md": "# all\n",
+}
+"""What lies about in kernels and decides nothing."""
+
+Layout = dict[str, str]
+
+LAYOUTS: dict[str, Layout] = tomllib.loads((Path(__file__).parent / "layouts.toml").read_text(encoding="utf-8"))
+
+
+def make(root: Path, layout: Layout) -> tuple[Path, Settings]:
+    """Write a layout; `a` is csrc/a.cpp, `src` and `more` are about build.toml, and `-> x` is a link."""
+    noise = NOISE if layout in (LAYOUTS["plain"], LAYOUTS["unrelated"], LAYOUTS["macro of a flag"]) else {}
+    files: Layout = {**USUAL, **noise, **layout}
+    source, more, listed = files.pop("a"), files.pop("more", ""), files.pop("src", "")
+    text = BUILD.format(src=listed, more=more)
+    if pyext := files.pop("pyext", ""):
+        text = text.replace('src = ["torch-ext/binding.cpp"]', f'src = ["torch-ext/binding.cpp"]\n{pyext}')
+    for name, content in {**files, "k/csrc/a.cpp": source, "k/build.toml": text}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if content.startswith("-> "):
+            path.symlink_to(content.removeprefix("-> "))
+        else:
+            path.write_bytes(content.encode())
+    return root / "k", parse_settings(files.get("kci.toml", "").encode())
+
+
+def changed(path: Path) -> None:
+    """Other content of the same meaning, as far as one is known for the kind of file."""
+    name = f"kci_{abs(hash(path.name)) % 10**6}"
+    old = path.read_bytes()
+    if path.suffix == ".bin":
+        path.write_bytes(old + b"5")
+    elif path.name == "flags.txt":
+        path.write_text("-DM=2\n")
+    elif path.name == "m.h" and b"define M 1" in old:
+        path.write_text("#define M 2\n")
+    elif path.name == "bound.h":
+        path.write_text("#define BOUND 2\n")
+    elif path.name == "maybe.h":
+        path.write_text("// its content is not read\n")
+    else:
+        path.write_bytes(old + f"\nstatic int {name} __attribute__((used)) = 1;\n".encode())
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def files_of(root: Path) -> Iterator[Path]:
+    for path in sorted(root.rglob("*")):
+        if path.is_file() or path.is_symlink():
+            yield path
+
+
+def after(path: Path, change: Callable[[Path], None], seen: Callable[[], Seen]) -> Seen:
+    """A variant after a change, which is undone."""
+    link = path.readlink() if path.is_symlink() else None
+    content = None if link is not None else path.read_bytes()
+    change(path)
+    found = seen()
+    path.unlink(missing_ok=True)
+    if link is not None:
+        path.symlink_to(link)
+    else:
+        path.write_bytes(content or b"")
+    return found
+
+
+TOTALS = {"changes": 0, "moved": 0, "stale": 0, "needless": 0}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_fingerprint_moves_if_and_only_if_the_variant_does(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "r"
+    kernel, settings = make(root, LAYOUTS[name])
+    wanted = variant(CPU)
+
+    def seen() -> Seen:
+        return look(root, kernel, wanted, tmp_path / "cache", settings)
+
+    first = seen()
+    assert "refused" not in first.fingerprint
+    assert not first.content.startswith(("refused", "failed")), first.content
+    needless = []
+    for path in list(files_of(root)):
+        if path.name in ("build.toml", "kci.toml"):
+            continue
+        for change in (removed,) if path.is_symlink() else (changed, removed):
+            now = after(path, change, seen)
+            moved, differs = now.fingerprint != first.fingerprint, now.content != first.content
+            TOTALS["changes"] += 1
+            TOTALS["moved"] += moved and differs
+            TOTALS["stale"] += differs and not moved
+            TOTALS["needless"] += moved and not differs
+            shown = path.relative_to(root).as_posix()
+            assert moved or not differs, f"stale: {shown} {change.__name__}, {first.content} -> {now.content}"
+            if moved and not differs:
+                needless.append(f"{shown} {change.__name__}: {first.uncertain or 'a comment, a condition or a shadow'}")
+    assert seen() == first, "the changes were undone"
+    print(f"{name}: {len(needless)} needless: {needless}; so far {TOTALS}")
+    expected = name in NEEDLESS or first.uncertain
+    assert bool(needless) == bool(expected), needless
+
+
+NEEDLESS = {
+    "only in a comment", "raw string", "not compiled in", "shadowed", "asked for", "next",
+    "listed by another component",
+}  # fmt: skip
+"""Layouts in which reading the sources finds too much; once there is a record, what the compiler read decides."""
+
+
+@pytest.mark.rule("KCI510", triggers=False)
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_compiler_confirms_it_and_its_record_is_exact(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "r"
+    kernel, settings = make(root, LAYOUTS[name])
+    request = request_for(root, kernel, variant(CPU), tmp_path / "cache")
+    inputs = KernelInputs(request.build, kernel, SourceTree(root), settings.inputs_of("kk"))
+    read = confirm(request, Watch(request, inputs))
+    assert "torch-ext/binding.cpp" in read
+    assert "torch-ext/kk/__init__.py" in read
+    assert not [path for path in read if "stray" in path], "read by nobody"
+    if "x.h" in str(LAYOUTS[name]) and name != "only in a comment":
+        assert "csrc/x.h" in read
+    if "declared" in name:
+        assert "../common/scale.h" in read
+
+
+@pytest.mark.rule("KCI510", triggers=True)
+def test_a_build_that_read_more_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "r"
+    kernel, _ = make(root, {"a": '#include "scale.h"\nint a() { return scale; }\n'})
+    monkeypatch.setenv("CPATH", str(root / "common"))
+    request = request_for(root, kernel, variant(CPU), tmp_path / "cache")
+    inputs = KernelInputs(request.build, kernel, SourceTree(root))
+    with pytest.raises(BuildFailedError, match=r"read \.\./common/scale\.h, which") as caught:
+        confirm(request, Watch(request, inputs))
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI510"]
+
+
+@pytest.mark.rule("KCI511", triggers=True)
+def test_a_source_that_changes_while_it_is_compiled_is_noticed(tmp_path: Path) -> None:
+    root = tmp_path / "r"
+    kernel, _ = make(root, LAYOUTS["plain"])
+    request = request_for(root, kernel, variant(CPU), tmp_path / "cache")
+    watch = Watch(request, KernelInputs(request.build, kernel, SourceTree(root)))
+    changed(kernel / "csrc/x.h")
+    with pytest.raises(BuildFailedError, match=r"x.h changed while") as caught:
+        confirm(request, watch)
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI511"]
+
+
+@pytest.mark.rule("KCI511", triggers=False)
+def test_what_is_not_read_may_change_meanwhile(tmp_path: Path) -> None:
+    root = tmp_path / "r"
+    kernel, _ = make(root, LAYOUTS["not compiled in"])
+    request = request_for(root, kernel, variant(CPU), tmp_path / "cache")
+    watch = Watch(request, KernelInputs(request.build, kernel, SourceTree(root)))
+    changed(kernel / "csrc/stray.h")
+    assert "csrc/x.h" in confirm(request, watch)
+    assert read_kernel(kernel).build.name == "kk"

@@ -1,0 +1,160 @@
+"""`kci run` and `kci build` as processes: what their exit codes say, and that neither a crash nor a twin does harm."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from buildkit import noarch_kernel
+from cli.runner import kci_process
+from conftest import AT_TOP, ROOT
+from kci.verify import verify
+from run.crash_anywhere import CRASHED
+
+ROUNDS = int(os.environ.get("KCI_TEST_ROUNDS", "4"))
+"""Rounds of two processes at once. 200 take some minutes: KCI_TEST_ROUNDS=200 pytest -k at_once."""
+
+NAMES = ["torch-cpu", "torch-cuda"]
+CODE = "torch-ext/just_python/__init__.py"
+
+
+def states(output: str) -> dict[str, str]:
+    """What the closing table says of each variant."""
+    rows = [line.split() for line in output.splitlines()]
+    return {row[1]: row[2] for row in rows if len(row) > 2 and row[1] in NAMES}
+
+
+# --- exit codes ---
+
+
+def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> None:
+    good, bad = noarch_kernel(tmp_path / "good"), noarch_kernel(tmp_path / "bad")
+    (bad / "build.toml").write_text((bad / "build.toml").read_text().replace("just-python", "without-package"))
+    alone = kci_process("build", bad, "--variant", "torch-cpu", "--output", tmp_path / "out")
+    assert alone.code != 0
+    done = kci_process("run", good, bad, "--cache", tmp_path / "cache", "--into", tmp_path / "trees")
+    assert done.code == alone.code
+    assert "without-package torch-cpu failed:" in done.stderr
+    assert done.stdout.count("failed") == done.stdout.count("built") == 2
+    assert verify(tmp_path / "trees" / "just-python") == []
+
+
+def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
+    """A path that leads out of the kernel is refused for safety, which is worse than a package that is missing."""
+    missing, unsafe = noarch_kernel(tmp_path / "missing"), noarch_kernel(tmp_path / "unsafe")
+    (missing / CODE).unlink()
+    (tmp_path / "secret.py").write_text("")
+    (unsafe / "torch-ext/just_python/secret.py").symlink_to(tmp_path / "secret.py")
+    text = (unsafe / "build.toml").read_text().replace("just-python", "unsafe")
+    (unsafe / "build.toml").write_text(text)
+    (unsafe / "torch-ext/just_python").rename(unsafe / "torch-ext/unsafe")
+    codes = {
+        kernel: kci_process("run", kernel, "--cache", tmp_path / "cache", "--into", tmp_path / "tree").code
+        for kernel in (missing, unsafe)
+    }
+    assert codes[unsafe] > codes[missing] > 0
+    for kernels in ((missing, unsafe), (unsafe, missing)):
+        both = kci_process("run", *kernels, "--cache", tmp_path / "cache", "--into", tmp_path / "trees")
+        assert both.code == codes[unsafe]
+
+
+def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
+    kernel = noarch_kernel(tmp_path / "k", **{CODE: "import requests\n"})
+    done = kci_process("run", kernel, "--cache", tmp_path / "cache")
+    assert done.code == 1
+    assert states(done.stdout) == dict.fromkeys(NAMES, "built")
+    assert "1 errors" in done.stdout
+
+
+# --- what is taken over ---
+
+
+def test_another_version_of_kci_builds_anew(tmp_path: Path) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    other = Path(shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__")))
+    shutil.copytree(ROOT / "templates", tmp_path / "templates")
+    version = other / "kci" / "version.py"
+    text = version.read_text().replace('__version__ = "', '__version__ = "9')
+    assert text != version.read_text()
+    arguments = ("run", kernel, "--cache", tmp_path / "cache")
+    assert states(kci_process(*arguments).stdout) == dict.fromkeys(NAMES, "built")
+    assert states(kci_process(*arguments, PYTHONPATH=str(other)).stdout) == dict.fromkeys(NAMES, "reused")
+    version.write_text(text)
+    assert states(kci_process(*arguments, PYTHONPATH=str(other)).stdout) == dict.fromkeys(NAMES, "built")
+
+
+@pytest.mark.slow
+def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(tmp_path: Path) -> None:
+    """Built from one text, crashed while building from another, asked for the first again, then for the other."""
+    kernel = noarch_kernel(tmp_path / "k", **{CODE: "A = 1\n"})
+    code, cache, tree = kernel / CODE, tmp_path / "cache", tmp_path / "tree"
+    arguments = ["run", str(kernel), "--only", "torch-cpu", "--cache", str(cache), "--into", str(tree)]
+    first = kci_process(*arguments)
+    assert first.code == 0, first.stderr
+    for path in (cache, tree):
+        shutil.copytree(path, tmp_path / "before" / path.name)
+    for step in itertools.count(1):
+        for path in (cache, tree):
+            shutil.rmtree(path)
+            shutil.copytree(tmp_path / "before" / path.name, path)
+        code.write_text("B = 1\n")
+        crashing = [sys.executable, str(Path(__file__).parent / "crash_anywhere.py"), str(step), *arguments]
+        crashed = subprocess.run(crashing, capture_output=True, text=True, check=False)
+        for text in ("A = 1\n", "B = 1\n"):
+            code.write_text(text)
+            again = kci_process(*arguments)
+            assert again.code == 0, (step, again.stderr)
+            assert (tree / "torch-cpu" / "__init__.py").read_text() == text, step
+        assert verify(tree) == [], step
+        assert sorted(path.name for path in tree.iterdir()) == [
+            *AT_TOP,
+            "torch-cpu",
+        ], step
+        if crashed.returncode != CRASHED:
+            assert crashed.returncode == 0, crashed.stderr
+            break
+    assert step > 10
+
+
+# --- two at once ---
+
+
+def two_at_once(*arguments: str | Path) -> None:
+    """Run the same command twice at the same time; neither fails."""
+    command = [sys.executable, "-m", "kci", *map(str, arguments)]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
+    said = [process.communicate()[0] for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["into an empty folder", "over an older build"])
+def test_two_builds_at_once_of_one_variant(tmp_path: Path, again: bool) -> None:
+    kernel, out = noarch_kernel(tmp_path / "k"), tmp_path / "out"
+    for number in range(ROUNDS):
+        if not again:
+            shutil.rmtree(out, ignore_errors=True)
+        (kernel / CODE).write_text(f"NUMBER = {number}\n")
+        two_at_once("build", kernel, "--variant", "torch-cpu", "--output", out, "--cache", tmp_path / "cache")
+        assert [path.name for path in out.iterdir()] == ["torch-cpu"]
+        assert (out / "torch-cpu" / "__init__.py").read_text() == f"NUMBER = {number}\n"
+        assert verify(out / "torch-cpu") == []
+
+
+def test_two_runs_at_once_of_one_kernel(tmp_path: Path) -> None:
+    kernel = noarch_kernel(tmp_path / "k")
+    for number in range(ROUNDS):
+        (kernel / CODE).write_text(f"NUMBER = {number}\n")
+        two_at_once("run", kernel, "--cache", tmp_path / "cache")
+        tree = kernel / "build"
+        assert sorted(path.name for path in tree.iterdir()) == [
+            *AT_TOP,
+            *NAMES,
+        ]
+        assert {(tree / name / "__init__.py").read_text() for name in NAMES} == {f"NUMBER = {number}\n"}
+        assert verify(tree) == []

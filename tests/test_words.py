@@ -1,0 +1,52 @@
+"""Plain words: what users and contributors read uses the terms of docs/glossary.md, not idioms of our own making."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+INSTEAD = {
+    r"(tier|runner|machine|matrix|file|process|job)s? of (one|your|its|his)('s)? own": "custom, self-hosted, separate",
+    r"beside the (supported )?(window|range|ones)": "outside of the supported torch range",
+    r"supported window": "supported torch range",
+    r"throw-?away": "GitHub-hosted",
+    r"\bneighbours?\b": "neighbor",
+    r"\b(silences?|silenced|silencing)\b": "suppress, suppression",
+    r"without a word\b": "silently",
+    r"\bmend(s|ed|ing)?\b": "fix",
+    r"\bhalf understood\b": "misread",
+    r"\bmisspelt\b": "misspelled",
+    r"\blicence": "license",
+    r"\bhand(s|ed)? (it |them )?over\b": "pass, upload",
+    r"\btake (it|the row|the backend) out\b": "remove",
+    r"\bnobody (knows|offers|hears|but you)\b": "unknown, none",
+    r"is no (revision|directory|catalog|system|tree|backend|artifact|number)\b": "is not a",
+}
+"""An idiom, and what to write."""
+
+
+def texts() -> list[Path]:
+    source = [path for path in (ROOT / "src" / "kci").rglob("*") if path.suffix in (".py", ".toml")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "templates").rglob("*.j2")]
+    workflows = [*(ROOT / ".github").rglob("*.yml"), *ROOT.glob("*/action.yml"), ROOT / "action.yml"]
+    return sorted([*source, *pages, *workflows])
+
+
+@pytest.mark.parametrize("idiom", INSTEAD)
+def test_an_idiom_is_not_used(idiom: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
+        for path in texts()
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(idiom, line, re.IGNORECASE)
+    ]
+    assert found == [], f"write: {INSTEAD[idiom]}"
+
+
+def test_the_texts_are_looked_at() -> None:
+    names = {path.name for path in texts()}
+    assert names >= {"lints.toml", "selection.py", "README.md", "plan.md", "_jobs.j2", "ci.yml", "action.yml"}

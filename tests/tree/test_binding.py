@@ -1,0 +1,157 @@
+"""An artifact is merged only as what it is: by its name, its leg, its metadata, its run and the commit of the plan."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from cli.runner import kci
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
+from kci.tree.binding import CiRun
+from kci.tree.digest import variant_digest
+from kci.tree.identity import GitState
+from kci.tree.leg_record import MAX_ATTEMPT, decode_leg
+from kci.tree.manifest import Replaced
+from kci.tree.merge import merge
+from kci.tree.pack import pack
+from kci.tree.planned import Planned, PlannedKernel
+from kci.verify import verify
+from variants import COMMIT, CPU, CUDA, leg_of, make_artifact, make_variant
+
+OTHER = "f" * 40
+NEXT = "torch212-cxx11-cpu-x86_64-linux"
+
+
+def plan(*variants: str, commit: str | None = COMMIT) -> Planned:
+    return Planned({"gated-norm": PlannedKernel("gated-norm", variants, 1)}, commit)
+
+
+def refused(*arguments: object, **keys: object) -> list[Diagnostic]:
+    with pytest.raises(FindingsError) as caught:
+        merge(*arguments, **keys)  # type: ignore[arg-type]
+    return list(caught.value.diagnostics)
+
+
+@pytest.mark.rule("KCI612", triggers=True)
+def test_a_file_named_for_another_variant_or_kernel_is_refused(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
+    for name in ("kci-gated-norm-torch213-cxx11-rocm72-x86_64-linux.tar", f"kci-other-{CPU}.tar", "kci-x.tar"):
+        renamed = artifact.rename(tmp_path / "a" / name)
+        (found,) = refused([tmp_path / "a"], tmp_path / "build")
+        assert found.rule == "KCI612"
+        assert f"kci-gated-norm-{CPU}.tar" in found.hint
+        artifact = renamed.rename(artifact)
+    anything = artifact.rename(tmp_path / "built.tar")
+    assert merge([anything], tmp_path / "build")[0].present[0].variant == CPU
+
+
+@pytest.mark.rule("KCI612", triggers=True)
+def test_artifacts_of_other_commits_than_the_plan_s_are_refused(tmp_path: Path) -> None:
+    files = [
+        make_artifact(
+            tmp_path / name, make_variant(tmp_path / name / "src", variant, source=GitState(name * 40, False))
+        )
+        for name, variant in (("a", CPU), ("b", CUDA))
+    ]
+    found = refused(files, tmp_path / "build", plan(CPU, CUDA, commit="c" * 40))
+    assert [item.rule for item in found] == ["KCI612", "KCI612"]
+    assert "built from aaaaaaaaaaaa; cccccccccccc was planned" in found[0].message
+    assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.rule("KCI614", triggers=True)
+def test_an_artifact_of_no_known_commit_is_reported(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src", source=None))
+    said: list[Diagnostic] = []
+    merge([artifact], tmp_path / "build", plan(CPU), report=said.append)
+    assert [item.rule for item in said] == ["KCI614"]
+
+
+@pytest.mark.rule("KCI612", "KCI613", "KCI614", "KCI615", triggers=False)
+def test_the_artifacts_of_the_plan_s_own_run_are_merged_without_a_word(tmp_path: Path) -> None:
+    files = [
+        make_artifact(tmp_path / "a", make_variant(tmp_path / "1"), run="77"),
+        make_artifact(tmp_path / "b", make_variant(tmp_path / "2"), run="77", attempt=2),
+    ]
+    said: list[Diagnostic] = []
+    (manifest,) = merge(files, tmp_path / "build", plan(CPU), run=CiRun("77", 2), report=said.append)
+    assert said == []
+    assert manifest.replaced == ()
+
+
+@pytest.mark.rule("KCI612", triggers=True)
+def test_an_attempt_that_the_run_has_not_reached_does_not_win(tmp_path: Path) -> None:
+    genuine = make_artifact(tmp_path / "a", make_variant(tmp_path / "1"))
+    other = make_artifact(tmp_path / "b", make_variant(tmp_path / "2", files={"__init__.py": ""}), attempt=999)
+    (found,) = refused([genuine, other], tmp_path / "build", run=CiRun("77", 2))
+    assert "attempt 999; this run is at attempt 2" in found.message
+    (found,) = refused([make_artifact(tmp_path / "c", tmp_path / "1" / CPU, run="1")], tmp_path / "x", run=CiRun("77"))
+    assert "built in the run 1; this is the run 77" in found.message
+
+
+@pytest.mark.rule("KCI613", triggers=True)
+def test_an_attempt_that_replaces_other_bytes_is_reported_and_recorded(tmp_path: Path) -> None:
+    first, second = make_variant(tmp_path / "1"), make_variant(tmp_path / "2", files={"__init__.py": ""})
+    files = [make_artifact(tmp_path / "a", first), make_artifact(tmp_path / "b", second, attempt=2)]
+    said: list[Diagnostic] = []
+    (manifest,) = merge(files, tmp_path / "build", report=said.append)
+    assert [item.rule for item in said] == ["KCI613"]
+    assert manifest.replaced == (Replaced(CPU, f"kci-gated-norm-{CPU}.tar", 1, leg_of(first).digest),)
+
+
+def test_attempts_have_an_end(tmp_path: Path) -> None:
+    data = {
+        "schema": 1, "kernel": "ab", "version": 1, "variant": CPU, "backend": "cpu", "system": "x86_64-linux",
+        "digest": "0" * 64, "kci": "1", "builder": "x", "attempt": MAX_ATTEMPT,
+    }  # fmt: skip
+    assert decode_leg(json.dumps(data).encode()).attempt == MAX_ATTEMPT
+    for attempt in (MAX_ATTEMPT + 1, 10**30, 0, 1.5):
+        with pytest.raises(ValueError, match="attempt"):
+            decode_leg(json.dumps(data | {"attempt": attempt}).encode())
+    assert kci("pack", make_variant(tmp_path), "--attempt", 10**6).code == 2
+
+
+@pytest.mark.rule("KCI612", triggers=True)
+def test_a_renamed_build_is_no_other_variant(tmp_path: Path) -> None:
+    renamed = make_variant(tmp_path).rename(tmp_path / NEXT)
+    assert "built as torch213" in refused([renamed], tmp_path / "build")[0].message
+    with pytest.raises(FindingsError, match="built as torch213"):
+        leg_of(renamed)
+
+
+@pytest.mark.rule("KCI612", triggers=True)
+def test_an_artifact_whose_leg_names_another_variant_than_its_metadata(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, NEXT, built_as=NEXT)
+    leg = leg_of(directory)
+    directory = make_variant(tmp_path / "x", NEXT, built_as=CPU)
+    leg = msgspec.structs.replace(leg, digest=variant_digest(directory))
+    artifact = pack(directory, tmp_path / f"kci-gated-norm-{NEXT}.tar", leg)
+    assert "was built as torch213" in refused([artifact], tmp_path / "build")[0].message
+
+
+@pytest.mark.rule("KCI722", triggers=True)
+def test_verification_sees_a_renamed_build_too(tmp_path: Path) -> None:
+    renamed = make_variant(tmp_path, "torch-cpu").rename(tmp_path / "torch-cuda")
+    assert "KCI722" in [item.rule for item in verify(renamed)]
+
+
+def test_a_leg_that_contradicts_the_metadata_about_the_commit(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path)
+    leg = msgspec.structs.replace(leg_of(directory), source=GitState(OTHER, dirty=False))
+    artifact = pack(directory, tmp_path / f"kci-gated-norm-{CPU}.tar", leg)
+    with pytest.raises(FindingsError, match="contradicts itself about the commit"):
+        merge([artifact], tmp_path / "build")
+
+
+@pytest.mark.rule("KCI615", triggers=True)
+def test_archives_with_another_name_are_not_passed_over_in_suppression(tmp_path: Path) -> None:
+    artifact = make_artifact(tmp_path / "a", make_variant(tmp_path / "src"))
+    for name in ("artifact.tar", f"kci-gated-norm-{CPU}.tar.gz", "x.ZIP", "notes.txt"):
+        (tmp_path / "a" / name).write_bytes(b"")
+    done = kci("merge", artifact.parent, "--into", tmp_path / "build")
+    assert done.code == 0
+    assert done.stderr.count("KCI615") == 3
