@@ -12,7 +12,9 @@ import pytest
 
 from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
 from cli.runner import kci
+from conftest import AT_TOP
 from kci import Plan, PlanRequest, open_workspace, plan_run
+from kci.tree.identity import GitState
 from many_kernels import REAL, make_repository
 from variants import make_artifact, make_variant
 
@@ -66,10 +68,11 @@ class Many:
     def plan(self, **request: Any) -> Plan:
         """What a run plans; everything in it is built beforehand."""
         plan = plan_run(open_workspace([self.root]), PlanRequest(**request)).plan
+        source = GitState(head(self.root), dirty=False)
         for leg in plan.legs:
             for name in leg.variants:
-                made = make_variant(self.prebuilt / "made" / leg.kernel, name, name=leg.kernel, unique="abc1234",
-                                    files={"__init__.py": "x = 1\n"})  # fmt: skip
+                place, files = self.prebuilt / "made" / leg.kernel, {"__init__.py": "x = 1\n"}
+                made = make_variant(place, name, name=leg.kernel, unique="abc1234", source=source, files=dict(files))
                 make_artifact(self.prebuilt, made, system=leg.system)
         return plan
 
@@ -89,7 +92,7 @@ def assert_trees(run: Run, plan: Plan) -> None:
     """Every kernel has one tree, flat, with all that was planned of it and nothing else."""
     wanted: dict[str, set[str]] = {}
     for leg in plan.legs:
-        wanted.setdefault(leg.kernel, {"kci-manifest.json"}).update(leg.variants)
+        wanted.setdefault(leg.kernel, set(AT_TOP)).update(leg.variants)
     assert {path.name for path in run.artifacts.glob("tree.*")} == {f"tree.{kernel}.1" for kernel in wanted}
     for kernel, names in wanted.items():
         with tarfile.open(run.artifacts / f"tree.{kernel}.1" / "kci-tree.tar") as archive:

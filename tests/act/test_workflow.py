@@ -301,7 +301,7 @@ def test_a_broken_kernel_stops_only_itself(repository: Path, runner: Runner, scr
         **dict.fromkeys([*LEGS, "merge some-kernel", "plan"], "success"),
     }, run.log
     assert not run.ok
-    assert tree_names(run.artifacts) == {"kci-manifest.json", "torch-cpu", "torch-cuda"}
+    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
     assert not (run.artifacts / "tree.broken-kernel.1").exists()
     done = gate(run, scratch, runner)
     assert done.returncode == 1, done.stdout + done.stderr
@@ -377,7 +377,7 @@ def test_one_leg_builds_several_variants(repository: Path, runner: Runner, scrat
     merges = ["merge"] if count == 1 else ["merge other-kernel", "merge some-kernel"]
     others = ["build other-kernel noarch"] * (count - 1)
     assert run.jobs == dict.fromkeys(["build some-kernel noarch", *others, *merges, "kci", "plan"], "success"), run.log
-    assert tree_names(run.artifacts) == {"kci-manifest.json", "torch-cpu", "torch-cuda"}
+    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
 
 
 def test_an_invalid_build_toml_fails_the_gate(repository: Path, runner: Runner, scratch: Path) -> None:

@@ -39,36 +39,36 @@ def test_the_first_run_knows_nothing(tmp_path: Path) -> None:
 
 def test_trees_stay_where_they_are_until_there_is_a_newer_one(tmp_path: Path) -> None:
     first = next_index(None, "", 5)
-    second = next_index(hand_over(tmp_path / "1", first, good("a"), good("b")), "41", 6)
-    assert places(second) == {"a": ("41", 1), "b": ("41", 1)}
-    third = next_index(hand_over(tmp_path / "2", second, good("a", 2)), "42", 7)
-    assert places(third) == {"a": ("42", 2), "b": ("41", 1)}
+    second = next_index(hand_over(tmp_path / "1", first, good("aa"), good("bb")), "41", 6)
+    assert places(second) == {"aa": ("41", 1), "bb": ("41", 1)}
+    third = next_index(hand_over(tmp_path / "2", second, good("aa", 2)), "42", 7)
+    assert places(third) == {"aa": ("42", 2), "bb": ("41", 1)}
 
 
 def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
-    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("a")), "41", 6)
-    failed = KernelRecord("a", 1, complete=False, error="no")
-    assert places(next_index(hand_over(tmp_path / "2", known, failed), "42", 7)) == {"a": ("41", 1)}
-    partial = KernelRecord("a", 1, complete=False, manifest=manifest("a", 3))
-    assert places(next_index(hand_over(tmp_path / "3", known, partial), "43", 7)) == {"a": ("41", 1)}
+    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("aa")), "41", 6)
+    failed = KernelRecord("aa", 1, complete=False, error="no")
+    assert places(next_index(hand_over(tmp_path / "2", known, failed), "42", 7)) == {"aa": ("41", 1)}
+    partial = KernelRecord("aa", 1, complete=False, manifest=manifest("aa", 3))
+    assert places(next_index(hand_over(tmp_path / "3", known, partial), "43", 7)) == {"aa": ("41", 1)}
 
 
 def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
-    known = next_index(hand_over(tmp_path / "1", TreeIndex(day=100), good("a")), "41", 101)
+    known = next_index(hand_over(tmp_path / "1", TreeIndex(day=100), good("aa")), "41", 101)
     again = hand_over(tmp_path / "2", known)
-    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {"a": ("41", 1)}
+    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {"aa": ("41", 1)}
     assert places(next_index(again, "42", 101 + KEPT_DAYS)) == {}
     assert KEPT_DAYS < 90
 
 
 def test_manifests_for_the_plan(tmp_path: Path) -> None:
-    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("a"), good("b", 2)), "41", 6)
+    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("aa"), good("bb", 2)), "41", 6)
     written = known.write_manifests(tmp_path / "manifests")
     assert [path.relative_to(tmp_path).as_posix() for path in written] == [
-        f"manifests/a/{FILE_NAME}",
-        f"manifests/b/{FILE_NAME}",
+        f"manifests/aa/{FILE_NAME}",
+        f"manifests/bb/{FILE_NAME}",
     ]
-    assert load_manifest(written[1]) == manifest("b", 2)
+    assert load_manifest(written[1]) == manifest("bb", 2)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"trees": {"a": {"run": 1}}}'])
