@@ -91,6 +91,29 @@ def choose_pins(files: Mapping[str, str]) -> dict[str, Pin]:
     return chosen
 
 
+def judge_pins(text: str, path: str) -> list[Diagnostic]:
+    """What a person or a bot has made of the pins in a file that this very kci wrote, well-formed ones only.
+
+    Returns:
+        KCI407 for a pin that is older than the one that kci ships, KCI408 for a commit that kci does not know.
+    """
+    found = []
+    for pin in find_pins(text, path):
+        shipped = shipped_pins().get(pin.action)
+        if shipped is None or not shipped.sha or pin.sha == shipped.sha or _wrong(pin, shipped):
+            continue
+        span = Span(pin.line, pin.column, pin.line, pin.column + pin.width)
+        if _order(pin.version) < _order(shipped.version):
+            message = f"{pin.action} is pinned to {pin.version}; kci ships {shipped.version}"
+            hint = "say why in a review, or let `kci render --force` bring it back"
+            found.append(finding("KCI407", message, hint=hint, path=path, span=span))
+        else:
+            message = f"kci does not know whether {pin.sha[:12]} is {pin.version} of {pin.action}"
+            hint = f"`git ls-remote https://github.com/{pin.action} {pin.version}` tells"
+            found.append(finding("KCI408", message, hint=hint, path=path, span=span))
+    return found
+
+
 def find_pins(text: str, path: str) -> Iterator[FoundPin]:
     """Every `uses:` that names a commit. Tags and branches are not pins, and re-rendering replaces them."""
     for number, line in enumerate(text.splitlines(), start=1):

@@ -16,6 +16,7 @@ import msgspec
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.config.values import Tier
 from kci.errors import FindingsError, UnsafeError
+from kci.render.header import with_content
 from kci.render.pins import Pin, action_of
 
 if TYPE_CHECKING:
@@ -124,7 +125,8 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
     }
     environment = _environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers else {})
-    return {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    rendered = {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    return {path: with_content(text) for path, text in rendered.items()}
 
 
 _CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crowded full hour"
