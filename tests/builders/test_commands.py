@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path, PurePosixPath
 
+import msgspec
 import pytest
 
 from buildkit import variant
@@ -19,8 +20,9 @@ from kci.builders.commands import (
     stub_command,
 )
 from kci.builders.cuda import Toolkit
+from kci.builders.cuda_headers import LibraryHeaders
+from kci.builders.cutlass import Headers, HeaderSource
 from kci.builders.environment import Environment
-from kci.builders.header_wheels import Headers
 from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError
 
@@ -28,7 +30,7 @@ TORCH = Path("/env/torch")
 ENVIRONMENT = Environment(python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env"))
 
 
-CUTLASS = Headers("cutlass_3_8", "nvidia-cutlass==3.8.0.0", Path("/cache/cutlass"))
+CUTLASS = Headers("cutlass_3_8", Path("/cache/cutlass"), "include", HeaderSource.FOLDER)
 
 
 def chain(**changes: object) -> Toolchain:
@@ -50,7 +52,7 @@ def target(name: str, **options: str) -> Target:
 def unit(language: Language, *archs: str, flags: tuple[str, ...] = ()) -> Unit:
     name = "a.cu" if language is Language.CUDA else "a.cpp"
     source, include = PurePosixPath("csrc") / name, (PurePosixPath("inc"),)
-    return Unit(source, f"csrc/{name}", f"obj/000-{name}.o", language, include, flags, archs)
+    return Unit(source, f"csrc/{name}", f"obj/000/{name}.o", language, include, flags, archs)
 
 
 @pytest.fixture
@@ -60,6 +62,7 @@ def toolkit(tmp_path: Path) -> Toolkit:
     return Toolkit("13.0", Path("/cuda/bin/nvcc"), tmp_path)
 
 
+TORCH_DEFINES = ["-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO", "-DUSE_RPC", "-DUSE_TENSORPIPE"]
 TORCH_INCLUDES = [
     "-isystem", "torch/include",
     "-isystem", "torch/include/torch/csrc/api/include",
@@ -70,10 +73,10 @@ TORCH_INCLUDES = [
 def test_a_cpp_source_of_a_full_build() -> None:
     command = compile_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX, flags=("-DA b",)))
     assert command == [
-        "g++", "-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/000-a.cpp.o",
-        "-DTORCH_EXTENSION_NAME=_k_cpu_1", "-DPy_LIMITED_API=0x03090000", "-DCPU_KERNEL",
-        "-Igenerated", "-Ikernel/csrc", "-Ikernel/inc", *TORCH_INCLUDES,
-        "-DA b", "-MD", "-MF", "obj/000-a.cpp.o.d", "-c", "kernel/csrc/a.cpp", "-o", "obj/000-a.cpp.o",
+        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/000/a.cpp.o",
+        "-DTORCH_EXTENSION_NAME=_k_cpu_1", "-DPy_LIMITED_API=0x03090000", "-DCPU_KERNEL", *TORCH_DEFINES,
+        "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES,
+        "-DA b", "-MD", "-MF", "obj/000/a.cpp.o.d", "-c", "kernel/csrc/a.cpp", "-o", "obj/000/a.cpp.o",
     ]  # fmt: skip
 
 
@@ -81,18 +84,20 @@ def test_a_cuda_source_of_a_stable_abi_build(toolkit: Toolkit) -> None:
     made = chain(cuda=toolkit, nvcc_threads=2)
     source = unit(Language.CUDA, "8.0", "9.0a", "12.0+PTX", flags=("--use_fast_math",))
     command = compile_command(made, target("torch-stable-abi211-cu130-x86_64-linux"), source)
-    options = ["-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/000-a.cu.o"]
+    options = ["-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/000/a.cu.o"]
     host = [word for option in options for word in ("-Xcompiler", option)]
     assert command == [
         "/cuda/bin/nvcc", "-ccbin", "g++", "-std=c++20", "-O3", "-DNDEBUG",
-        "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "--threads", "2",
+        "--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2",
+        "--threads", "2",
+        "-Xcudafe", "--orig_src_path_name=/kci/kernel/csrc/a.cu", "--frandom-seed=obj/000/a.cu.o", "-objtemp",
         "-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90a,code=sm_90a",
         "-gencode=arch=compute_120,code=sm_120", "-gencode=arch=compute_120,code=compute_120",
         *host,
         "-DTORCH_EXTENSION_NAME=_k_cuda_1", "-DPy_LIMITED_API=0x03090000", "-DCUDA_KERNEL", "-DUSE_CUDA=1",
-        "-DTORCH_TARGET_VERSION=0x020b000000000000",
-        "-Igenerated", "-Ikernel/csrc", "-Ikernel/inc", *TORCH_INCLUDES,
-        "--use_fast_math", "-MD", "-MF", "obj/000-a.cu.o.d", "-c", "kernel/csrc/a.cu", "-o", "obj/000-a.cu.o",
+        *TORCH_DEFINES, "-DUSE_C10D_NCCL", "-DUSE_NVSHMEM", "-DTORCH_TARGET_VERSION=0x020b000000000000",
+        "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES,
+        "--use_fast_math", "-MD", "-MF", "obj/000/a.cu.o.d", "-c", "kernel/csrc/a.cu", "-o", "obj/000/a.cu.o",
     ]  # fmt: skip
 
 
@@ -112,7 +117,39 @@ def test_the_compat_headers_come_before_those_of_the_system() -> None:
     made = chain(glibc_compat=True, headers=(CUTLASS,))
     command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
     assert command[command.index("-isystem") + 1] == "compat"
-    assert "cutlass_3_8/cutlass_library/source/include" in command
+
+
+def test_dependencies_come_after_the_components_own_headers_and_before_csrc() -> None:
+    command = compile_command(chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
+    assert [word for word in command if word.startswith("-I")] == [
+        "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include", "-Ikernel/csrc",
+    ]  # fmt: skip
+
+
+def test_a_source_that_never_mentions_the_name_is_not_given_it() -> None:
+    made = target("torch213-cxx11-cpu-x86_64-linux")
+    unnamed = msgspec.structs.replace(unit(Language.CXX), named=False)
+    assert "-DTORCH_EXTENSION_NAME=@" in compile_command(chain(), made, unnamed)
+    assert not any(made.kernel_id in word for word in compile_command(chain(), made, unnamed))
+
+
+def test_an_nvcc_without_the_options_for_equal_bytes_is_not_given_them(toolkit: Toolkit) -> None:
+    old = msgspec.structs.replace(toolkit, reproducible=False)
+    command = compile_command(chain(cuda=old), target("torch213-cxx11-cu126-x86_64-linux"), unit(Language.CUDA, "8.0"))
+    assert not any(word == "-objtemp" or word.startswith("--frandom-seed") for word in command)
+
+
+def test_every_compiler_is_started_through_the_launcher(toolkit: Toolkit) -> None:
+    made = chain(cuda=toolkit, launcher=("/usr/bin/ccache",))
+    for language, program in ((Language.CXX, "g++"), (Language.CUDA, "/cuda/bin/nvcc")):
+        command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
+        assert command[:2] == ["/usr/bin/ccache", program]
+
+
+def test_openmp_is_linked_as_torch_links_it_and_only_where_it_is_used() -> None:
+    made = target("torch213-cxx11-cpu-x86_64-linux")
+    assert link_command(chain(), made, ["a.o"], openmp=True)[-1] == "-l:libgomp.so.1"
+    assert not any("gomp" in word for word in link_command(chain(), made, ["a.o"]))
 
 
 def test_clang_is_not_given_a_flag_of_gcc() -> None:
@@ -123,7 +160,7 @@ def test_clang_is_not_given_a_flag_of_gcc() -> None:
 @pytest.mark.parametrize(("torch", "standard"), [("211", 17), ("212", 20), ("213", 20), ("216", 20)])
 def test_the_standard_follows_torch(torch: str, standard: int) -> None:
     command = compile_command(chain(), target(f"torch{torch}-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
-    assert f"-std=c++{standard}" in command
+    assert f"-std=gnu++{standard}" in command
 
 
 def test_the_links_are_what_the_commands_name(tmp_path: Path, toolkit: Toolkit) -> None:
@@ -141,7 +178,8 @@ def test_linking_a_full_cpu_build() -> None:
     command = link_command(chain(), target("torch213-cxx11-cpu-x86_64-linux"), ["a.o", "b.o"])
     assert command == [
         "g++", "-shared", "-o", "_k_cpu_1.abi3.so", "a.o", "b.o", "-Wl,--strip-debug", "-Wl,--discard-all",
-        "-Wl,--as-needed", "-Ltorch/lib", "-ltorch_cpu", "-ltorch", "-lc10",
+        "-Wl,--version-script=exports.map",
+        "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_cpu", "-ltorch", "-lc10",
     ]  # fmt: skip
 
 
@@ -150,10 +188,29 @@ def test_linking_a_stable_abi_cuda_build_names_the_stub(toolkit: Toolkit) -> Non
     command = link_command(chain(cuda=toolkit), made, ["a.o"])
     assert command == [
         "g++", "-shared", "-o", "_k_cuda_1.abi3.so", "a.o", "-Wl,--strip-debug", "-Wl,--discard-all",
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-Wl,--as-needed", "-Ltorch/lib",
+        "-Wl,--version-script=exports.map",
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
         f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch_cpu",
     ]  # fmt: skip
-    assert "-Wl,-soname,libtorch_cuda.so" in stub_command(chain())
+    assert "-Wl,-soname,libtorch_cuda.so" in stub_command(chain(), "torch_cuda")
+
+
+def test_linking_a_full_cuda_build_against_headers_alone(toolkit: Toolkit) -> None:
+    made = chain(cuda=toolkit, environment=msgspec.structs.replace(ENVIRONMENT, headers_only=True))
+    command = link_command(made, target("torch213-cxx11-cu130-x86_64-linux"), ["a.o"])
+    assert command[command.index("-Wl,--no-as-needed") :] == [
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_cuda", "-ltorch_cpu", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib",
+        "-lc10_cuda", f"-L{toolkit.root / 'lib64'}", "-l:libcudart.so.13", "-ltorch", "-lc10",
+    ]  # fmt: skip
+
+
+def test_the_headers_of_cudas_libraries_come_after_torchs(toolkit: Toolkit) -> None:
+    made = chain(cuda=toolkit, cuda_headers=LibraryHeaders(Path("/cache/libs"), ()))
+    for language in (Language.CXX, Language.CUDA):
+        command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
+        assert command[command.index("cuda-headers") - 1] == "-isystem"
+        assert command.index("torch/include") < command.index("cuda-headers")
+    assert links(made, Path("/k"))["cuda-headers"] == Path("/cache/libs")
 
 
 def test_linking_a_full_cuda_build(toolkit: Toolkit) -> None:
@@ -171,7 +228,7 @@ def test_no_library_path_goes_into_the_binary(toolkit: Toolkit, name: str) -> No
 
 def test_a_stable_abi_cpu_build_needs_only_the_shims() -> None:
     command = link_command(chain(), target("torch-stable-abi211-cpu-x86_64-linux"), ["a.o"])
-    assert [word for word in command if word.startswith("-l")] == ["-ltorch_cpu"]
+    assert [word for word in command if word.startswith("-l")] == ["-lstdc++", "-ltorch_cpu"]
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,8 @@ from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, 
 from kci.builders import build_variant, native
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique
 from kci.builders.cuda import ensure_toolkit, find_toolkit
-from kci.builders.header_wheels import find_headers
 from kci.builders.job_limits import job_count
 from kci.builders.toolchains import toolchains
-from kci.config.values import Depend
 from kci.errors import MissingToolError, UnsafeError, UsageError
 from wheels import make_wheel, only_wheels
 
@@ -180,16 +178,7 @@ def test_a_toolkit_without_headers_or_runtime_is_named(
         find_toolkit("12.6", tmp_path, quiet)
 
 
-# --- dependencies, limits, glibc ---
-
-
-def test_dependencies_come_as_wheels_or_are_named(tmp_path: Path) -> None:
-    (cutlass,) = find_headers([Depend.CUTLASS_3_8, Depend.TORCH], tmp_path)
-    assert cutlass.package == "nvidia-cutlass==3.8.0.0"
-    assert cutlass.setup(Path("python"))[-3:] == ["--target", str(cutlass.folder), "nvidia-cutlass==3.8.0.0"]
-    for depend in (Depend.CUTLASS_4_5, Depend.SYCL_TLA, Depend.METAL_CPP):
-        with pytest.raises(MissingToolError, match=depend.value):
-            find_headers([depend], tmp_path)
+# --- limits, glibc ---
 
 
 def test_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from kci.builders.process import stream
+from kci.builders.process import guarded, stream
+from kci.errors import MissingToolError
+from kci.files.lock import locked
 
 
 def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
@@ -23,3 +29,74 @@ def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
         stream(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(int(said[0]), 0)
+
+
+TREE = """
+import os, sys
+from kci.builders.process import guarded
+from kci.files.lock import locked
+from pathlib import Path
+with locked(Path(sys.argv[1])) as lock:
+    # The first of the two leaves its session and its parent; the other ignores a request to end.
+    fifo = sys.argv[2]
+    inner = f"setsid sh -c 'echo $$; exec cat {fifo}' & trap '' TERM; echo $$; cat {fifo}; cat {fifo}"
+    guarded(["sh", "-c", inner], lambda line: print(line, flush=True), lock=lock)
+"""
+
+
+def gone(pid: int) -> bool:
+    """Wait for the end of a process; it need not be a child."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], 60)[0])
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_however_kci_ends(tmp_path: Path, how: signal.Signals) -> None:
+    os.mkfifo(tmp_path / "never")
+    command = [sys.executable, "-c", TREE, str(tmp_path / "work"), str(tmp_path / "never")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as kci:
+        assert kci.stdout is not None
+        pids = [int(kci.stdout.readline()) for _ in range(2)]
+        kci.send_signal(how)
+        kci.wait()
+        # The lock is free only once the last of them is gone: whoever gets it has the work directory to himself.
+        with locked(tmp_path / "work"):
+            running = [pid for pid in pids if is_running(pid)]
+    assert running == []
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    pids: list[int] = []
+
+    def kill_parent(line: str) -> None:
+        pids.extend(map(int, line.split()))
+        os.kill(pids[1], signal.SIGKILL)
+
+    done = guarded(["sh", "-c", f"echo $$ $PPID; exec cat {tmp_path / 'never'}"], kill_parent)
+    assert done.code == -signal.SIGKILL
+    assert gone(pids[0])
+
+
+def test_a_guarded_program_tells_its_code_and_output() -> None:
+    said: list[str] = []
+    done = guarded(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)
+    assert (done.code, said) == (7, ["one", "two"])
+    assert guarded(["sh", "-c", "kill -9 $$"], said.append).code == 128 + 9
+    with pytest.raises(MissingToolError, match="no-such-program"):
+        guarded(["no-such-program"], said.append)

@@ -197,7 +197,10 @@ TORCH_INCLUDES = [
     "-isystem", "torch/include/torch/csrc/api/include",
     "-isystem", "python",
 ]  # fmt: skip
-DEFINES = ["-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"]
+DEFINES = [
+    "-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2",
+    "-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO", "-DUSE_RPC", "-DUSE_TENSORPIPE",
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -227,10 +230,10 @@ def test_a_translated_source(chain: Toolchain) -> None:
     assert chain.rocm is not None
     assert compile_command(chain, target(FULL), made) == [
         f"{chain.rocm.root}/bin/hipcc", "--rocm-path=rocm", "-std=c++20", "-O3", "-DNDEBUG",
-        "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=c3b9f82481ea9210", "-fPIC",
+        "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=82ff4eb55debe800", "-fPIC",
         "-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8",
         "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated", "-Ihip/csrc", "-Ihip/inc", *TORCH_INCLUDES,
+        "-Igenerated/torch-ext", "-Ihip/inc", "-Ihip/csrc", *TORCH_INCLUDES,
         "-ffast-math", "-MD", "-MF", "obj/a.cu.o.d", "-x", "hip", "-c", "hip/csrc/a.hip", "-o", "obj/a.cu.o",
     ]  # fmt: skip
 
@@ -241,7 +244,8 @@ def test_each_source_of_a_module_has_a_cuid_of_its_own(chain: Toolchain) -> None
         return [word for word in command if word.startswith("-cuid=")]
 
     assert cuid("a.hip") == cuid("a.hip")
-    assert len({*cuid("a.hip"), *cuid("b.hip"), *cuid("a.hip", "_k_rocm_2")}) == 3
+    assert len({*cuid("a.hip"), *cuid("b.hip"), *cuid("a.hip", "_other_rocm_1")}) == 3
+    assert cuid("a.hip") == cuid("a.hip", "_k_rocm_2"), "a new commit compiles nothing anew"
 
 
 def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) -> None:
@@ -256,9 +260,9 @@ def test_a_source_that_is_hip_already_is_compiled_where_it_is(chain: Toolchain) 
 def test_a_cpp_source_is_not_translated_and_sees_the_headers_of_hip(chain: Toolchain) -> None:
     (made,), _ = translated([unit("csrc/cuda/bind.cpp", flags=("-Wall",))])
     assert compile_command(chain, target(FULL), made) == [
-        "g++", "-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/bind.cpp.o",
+        "g++", "-std=gnu++20", "-O3", "-DNDEBUG", "-fPIC", "-fno-gnu-unique", "-frandom-seed=obj/bind.cpp.o",
         "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated", "-Ikernel/csrc", "-Ikernel/inc", *TORCH_INCLUDES, "-isystem", "rocm/include",
+        "-Igenerated/torch-ext", "-Ikernel/inc", "-Ikernel/csrc", *TORCH_INCLUDES, "-isystem", "rocm/include",
         "-Wall", "-MD", "-MF", "obj/bind.cpp.o.d", "-c", "kernel/csrc/cuda/bind.cpp", "-o", "obj/bind.cpp.o",
     ]  # fmt: skip
 
@@ -281,14 +285,14 @@ def test_linking_names_the_stub_or_the_libraries_of_torch(chain: Toolchain) -> N
     assert chain.rocm is not None
     runtime = [f"-L{chain.rocm.root / 'lib'}", "-lamdhip64", "-ltorch_cpu"]
     stable = link_command(chain, target(STABLE), ["a.o"])
-    assert stable[-8:] == [
-        "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-Ltorch/lib", *runtime
+    assert stable[-9:] == [
+        "-Wl,--no-as-needed", "-Lstub", "-ltorch_hip", "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", *runtime
     ]  # fmt: skip
-    assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "rocm")
-    assert stub_command(chain, "rocm")[-1] == "stub/libtorch_hip.so"
+    assert "-Wl,-soname,libtorch_hip.so" in stub_command(chain, "torch_hip")
+    assert stub_command(chain, "torch_hip")[-1] == "stub/libtorch_hip.so"
     full = link_command(chain, target(FULL), ["a.o"])
-    assert full[-9:] == [
-        "-Wl,--as-needed", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
+    assert full[-10:] == [
+        "-Wl,--as-needed", "-lstdc++", "-Ltorch/lib", "-ltorch_hip", "-lc10_hip", *runtime, "-ltorch", "-lc10"
     ]  # fmt: skip
     assert links(chain, Path("/k"))["rocm"] == chain.rocm.root
 

@@ -89,6 +89,7 @@ cuda-capabilities = ["8.0", "9.0a"]
 backend = "cuda"
 depends = ["torch"]
 src = ["csrc/a.cu", "csrc/a.cu"]
+cuda-flags = ["-DTWO"]
 cuda-capabilities = ["12.0+PTX", "8.0"]
 
 [kernel.late]
@@ -115,11 +116,11 @@ def test_flags_includes_and_archs_are_per_component(tmp_path: Path) -> None:
         (unit.shown, unit.language, [path.name for path in unit.include], unit.flags, unit.archs)
         for unit in found.units
     ]
+    both = ("-DCUDA", "-static-global-template-stub=false", "-DTWO")
     assert rows == [
         ("bind.cpp", Language.CXX, ["api"], ("-DBIND",), ()),
-        ("csrc/a.cu", Language.CUDA, ["one"], ("-DCUDA", "-static-global-template-stub=false"), ("8.0", "9.0a")),
+        ("csrc/a.cu", Language.CUDA, ["one"], both, ("8.0", "9.0a", "12.0+PTX")),
         ("csrc/b.cc", Language.CXX, ["one"], ("-DCXX",), ()),
-        ("csrc/a.cu", Language.CUDA, [], (), ("8.0", "12.0+PTX")),
     ]
     assert len({unit.object for unit in found.units}) == len(found.units)
     assert found.archs == ("12.0+PTX", "8.0", "9.0a")
@@ -136,9 +137,9 @@ def test_a_component_joins_at_its_minimum_toolkit(tmp_path: Path) -> None:
 def test_a_flag_that_old_toolkits_do_not_know_is_dropped_there(tmp_path: Path) -> None:
     root = kernel(tmp_path, PARTS, *FILES)
     old = collect(request(root, "torch213-cxx11-cu126-x86_64-linux", tmp_path), quiet)
-    assert old.units[1].flags == ("-DCUDA",)
+    assert old.units[1].flags == ("-DCUDA", "-DTWO")
     new = collect(request(root, "torch213-cxx11-cu128-x86_64-linux", tmp_path), quiet)
-    assert new.units[1].flags == ("-DCUDA", "-static-global-template-stub=false")
+    assert new.units[1].flags == ("-DCUDA", "-static-global-template-stub=false", "-DTWO")
 
 
 def test_only_the_components_of_the_backend_are_compiled(tmp_path: Path) -> None:
@@ -215,3 +216,47 @@ def test_the_kernels_of_these_tests_have_what_they_name(tmp_path: Path) -> None:
                     collect(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path), quiet)
                 except KciError as error:
                     pytest.fail(f"{name} {backend}: {error.message}")
+
+
+@pytest.mark.rule("KCI508", triggers=True)
+def test_an_arch_that_nvcc_would_stop_at_is_named_before_it_runs(tmp_path: Path) -> None:
+    root = kernel(tmp_path, one_component("cuda", "a.cu", 'cuda-capabilities = ["8.0", "8.7x"]'), "a.cu")
+    with pytest.raises(FindingsError, match=r"kernel\.one lists 8\.7x, which CUDA 13\.0 does not support"):
+        collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet)
+
+
+def test_a_source_of_two_components_takes_the_includes_of_the_later_one(tmp_path: Path) -> None:
+    second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["./a.cpp"]\ninclude = ["two"]\n'
+    root = kernel(tmp_path, one_component("cpu", "a.cpp", 'include = ["one"]\n') + second, "a.cpp")
+    (unit,) = collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
+    assert [path.name for path in unit.include] == ["two"]
+
+
+def test_sources_of_one_name_have_objects_of_their_own(tmp_path: Path) -> None:
+    second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp", "x/a.cpp", "y/a.cpp"]\n'
+    root = kernel(tmp_path, one_component("cpu", "a.cpp") + second, "a.cpp", "x/a.cpp", "y/a.cpp")
+    found = collect(request(root, "torch213-cxx11-cpu-x86_64-linux", tmp_path), quiet).units
+    assert [unit.object for unit in found] == ["obj/000/a.cpp.o", "obj/001/a.cpp.o", "obj/002/a.cpp.o"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "one", "two"),
+    [
+        (("9.0a",), ("9.0a",), ("8.0",)),
+        (("9.0",), ("9.0a",), ("8.0",)),
+        (("8.6",), ("8.0",), ("8.0",)),
+        (("12.0", "8.0"), ("8.0",), ("8.0", "12.0+PTX")),
+        ((), ("8.0", "9.0a"), ("8.0", "12.0+PTX")),
+    ],
+)
+def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
+    tmp_path: Path, asked: tuple[str, ...], one: tuple[str, ...], two: tuple[str, ...]
+) -> None:
+    parts = PARTS.replace('src = ["csrc/a.cu", "csrc/a.cu"]', 'src = ["csrc/c.cu"]')
+    root = kernel(tmp_path, parts, *FILES, "csrc/c.cu")
+    said: list[str] = []
+    found = collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path, archs=asked), said.append)
+    archs = {unit.shown: unit.archs for unit in found.units}
+    assert (archs["csrc/a.cu"], archs["csrc/c.cu"]) == (one, two)
+    told = "component two has no code for" in " ".join(said)
+    assert told == (asked in (("9.0a",), ("9.0",))), "functions of a component that the GPU has no use for are there"

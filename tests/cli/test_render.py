@@ -233,3 +233,15 @@ def move_checkout(repository: Path, version: str, written_by: str = __version__)
         )
         moved = re.sub(r"actions/checkout@\S+ # \S+", f"actions/checkout@{'d' * 40} # {version}", text)
         (repository / path).write_text(moved)
+
+
+def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:
+    kci("render")
+    sha = "e" * 40
+    (repository / "kci.toml").write_text(f'[actions."actions/checkout"]\nsha = "{sha}"\nversion = "v5.0.0"\n')
+    assert kci("render").stdout == f"{COMPAT}: written\n{RELEASE}: written\n"
+    text = (repository / RELEASE).read_text()
+    assert f"actions/checkout@{sha} # v5.0.0\n" in text
+    assert text.count("actions/checkout@") == text.count(sha)
+    found = kci("render", "--check")
+    assert (found.code, found.stderr) == (0, "")

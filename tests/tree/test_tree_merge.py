@@ -15,6 +15,7 @@ from kci.tree.digest import variant_digest
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.pack import pack
+from kci.tree.partial import MARK
 from kci.tree.planned import Planned, PlannedKernel, parse_plan, read_plan
 from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant
 
@@ -388,3 +389,28 @@ def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
     (tmp_path / "kci-manifest.json").write_text('{"schema": 9}')
     with pytest.raises(FindingsError, match="is not a manifest"):
         read_manifest(tmp_path)
+
+
+@pytest.mark.rule("KCI617", triggers=True)
+def test_a_part_for_ones_own_gpu_is_no_part_of_a_tree(tmp_path: Path) -> None:
+    whole = artifact(tmp_path, CPU)
+    part = artifact(tmp_path, CUDA, files={"__init__.py": b"", MARK: b"{}\n"})
+    for merged in ([part], [whole, part]):
+        with pytest.raises(FindingsError, match=f"{CUDA} was built with --arch") as caught:
+            merge(merged, tmp_path / "build")
+        assert caught.value.diagnostics[0].rule == "KCI617"
+    assert not (tmp_path / "build").exists()
+
+
+@pytest.mark.rule("KCI617", triggers=True)
+def test_a_part_that_stands_in_the_tree_is_not_carried_along(tmp_path: Path) -> None:
+    made = make_variant(tmp_path / "build", CUDA, files={"__init__.py": b"", MARK: b"{}\n"})
+    with pytest.raises(FindingsError, match="was built with --arch"):
+        merge([artifact(tmp_path, CPU)], tmp_path / "build")
+    assert made.is_dir()
+
+
+@pytest.mark.rule("KCI617", triggers=False)
+def test_a_whole_variant_is(tmp_path: Path) -> None:
+    (manifest,) = merge([artifact(tmp_path, CUDA)], tmp_path / "build")
+    assert [entry.variant for entry in manifest.present] == [CUDA]

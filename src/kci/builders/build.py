@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -30,6 +31,8 @@ def build_variant(
     isolation: bool = True,
     jobs: int | None = None,
     cache: Path,
+    archs: tuple[str, ...] = (),
+    mirrors: Mapping[str, str] | None = None,
     log: Log,
     inputs: KernelInputs | None = None,
 ) -> Built:
@@ -46,6 +49,8 @@ def build_variant(
         builder: one of `BUILDERS`; auto is noarch for a noarch variant and native for every other.
         isolation: compile against a torch of kci's own instead of the one of this Python.
         jobs: how many compilers to run at once; by default as many as cores and memory allow.
+        archs: compile for the author's own GPUs only, such as `9.0a`; the result is a part of the variant.
+        mirrors: where to get what GitHub has, by name; `[mirrors]` of kci.toml.
         cache: where environments, toolkits and objects are kept; see `default_cache`.
         log: takes lines of progress.
         inputs: the files that the variant's fingerprint covers; by default those of the repository on the disk.
@@ -58,7 +63,19 @@ def build_variant(
         BuildFailedError: a compiler failed, the variant cannot be built at all, or its compilers read a file of the
             repository that its fingerprint does not cover (KCI510).
     """
-    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs, inputs)
+    request = Request(
+        kernel_dir,
+        build,
+        variant,
+        kernel_id,
+        output,
+        cache.absolute(),
+        isolation,
+        jobs,
+        inputs=inputs,
+        archs=archs,
+        mirrors=mirrors or {},
+    )
     name = choose_builder(builder, variant)
     started = time.monotonic()
     match name:
@@ -82,13 +99,26 @@ def plan_commands(
     isolation: bool = True,
     jobs: int | None = None,
     cache: Path,
+    archs: tuple[str, ...] = (),
+    mirrors: Mapping[str, str] | None = None,
     log: Log = silent,
 ) -> list[str]:
     """The shell lines that `build_variant` would run, in order; lines that start with `#` are what kci does itself.
 
     Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
     """
-    request = Request(kernel_dir, build, variant, kernel_id, output, cache.absolute(), isolation, jobs)
+    request = Request(
+        kernel_dir,
+        build,
+        variant,
+        kernel_id,
+        output,
+        cache.absolute(),
+        isolation,
+        jobs,
+        archs=archs,
+        mirrors=mirrors or {},
+    )
     match choose_builder(builder, variant):
         case "noarch":
             return noarch.commands(request)

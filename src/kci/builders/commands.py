@@ -16,8 +16,10 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.builders.cuda import Toolkit
+from kci.builders.cuda_headers import LINK, LibraryHeaders
+from kci.builders.cutlass import Headers
 from kci.builders.environment import Environment
-from kci.builders.header_wheels import Headers
+from kci.builders.extension_name import POISON
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.rocm import Rocm
 from kci.builders.toolchains import toolchains
@@ -30,12 +32,15 @@ from kci.matrix.variants import Variant
 KERNEL, TORCH, PYTHON, CUDA, ROCM = "kernel", "torch", "python", "cuda", "rocm"
 """Links in the work directory: to the kernel, the torch package, Python's headers, the CUDA toolkit, ROCm."""
 
-GENERATED = "generated"
+GENERATED = "generated/torch-ext"
+"""Where `registration.h` lies. Sources ask for it by that name or as `../torch-ext/registration.h`."""
+
 COMPAT = "compat"
 COMPAT_SOURCE = "compat.cpp"
 COMPAT_OBJECT = "obj/compat.o"
-STUBS = {"cuda": "torch_cuda", "rocm": "torch_hip"}
-"""Torch's library for a GPU backend, for which an empty one stands in; see `link_command`."""
+EXPORTS = "exports.map"
+_GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip"}
+"""Torch's library for a GPU backend."""
 
 PYTHON_ABI = "0x03090000"
 """The limited API of CPython 3.9, the oldest that kernels promise to work with (docs/format.md#python-abi)."""
@@ -62,9 +67,12 @@ class Toolchain(msgspec.Struct, frozen=True):
     cuda: Toolkit | None = None
     rocm: Rocm | None = None
     headers: tuple[Headers, ...] = ()
+    cuda_headers: LibraryHeaders | None = None
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     nvcc_threads: int | None = None
+    launcher: tuple[str, ...] = ()
+    """A compiler cache that every compiler is started through."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -86,12 +94,13 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if unit.language is Language.HIP:
         return _hipcc(chain, target, unit)
     return [
+        *chain.launcher,
         *chain.cxx,
-        *_standard(target),
+        _standard(target, gnu=True),
         "-O3",
         "-DNDEBUG",
         *_host_flags(chain, unit),
-        *_defines(target),
+        *_defines(target, unit),
         *_includes(chain, target, unit),
         *_toolkit_includes(chain),
         *unit.flags,
@@ -105,48 +114,67 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def compat_command(chain: Toolchain, target: Target) -> list[str]:
     """The command that compiles what an older C++ library lacks."""
-    return [*chain.cxx, *_standard(target), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
+    return [*chain.cxx, _standard(target, gnu=True), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
 
 
-def stub_command(chain: Toolchain, backend: str = "cuda") -> list[str]:
-    """The command that makes an empty libtorch_cuda.so or libtorch_hip.so; see `link_command`."""
-    soname = f"-Wl,-soname,lib{STUBS[backend]}.so"
-    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(backend)]
+def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
+    """The libraries of torch for which empty ones stand in; see `link_command`."""
+    library = _GPU_LIBRARY.get(target.variant.backend)
+    if library is None:
+        return ()
+    if chain.environment.headers_only:
+        return (library, "torch_cpu")
+    return (library,) if target.variant.kind is Kind.STABLE_ABI else ()
 
 
-def stub_path(backend: str) -> str:
-    """Where that library is, in the work directory."""
-    return f"stub/lib{STUBS[backend]}.so"
+def stub_command(chain: Toolchain, library: str) -> list[str]:
+    """The command that makes an empty library."""
+    soname = f"-Wl,-soname,lib{library}.so"
+    return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(library)]
 
 
-def link_command(chain: Toolchain, target: Target, objects: Iterable[str]) -> list[str]:
+def stub_path(library: str) -> str:
+    """Where it is, in the work directory."""
+    return f"stub/lib{library}.so"
+
+
+def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, openmp: bool = False) -> list[str]:
     """The command that links the native module.
 
     The libraries of torch, CUDA and ROCm are linked dynamically and found by whoever imported torch first, so there is
     no RPATH. A stable-ABI CUDA module imports its stream and device functions from libtorch_cuda.so and must name that
     library, or its import fails; the CPU wheel it is compiled against has no such library, so an empty one of that
     SONAME stands in. Undefined symbols are resolved when the module is loaded, in the real library. For ROCm the same
-    holds of libtorch_hip.so.
+    holds of libtorch_hip.so, and for a full CUDA build of libtorch_cuda.so and libtorch_cpu.so, which are a gigabyte.
 
     Torch's wheels for ROCm can have a HIP runtime of their own, with the SONAME of AMD's. Their directory comes first,
     so that a full build links the runtime that will be in the process.
+
+    The C++ library comes before torch's libraries, which export parts of it as well: what is taken from those carries
+    no version, and another torch need not export it.
+
+    OpenMP's library is the one that torch's wheels bring along and `libtorch_cpu.so` itself needs, so that one process
+    has one set of threads. The reference links none and leaves its symbols open.
 
     Local and debugging symbols are left out. The rest of .symtab stays: the reference's ABI check reads only that table
     and would find nothing to check in a stripped file.
     """
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
-    backend, cuda, rocm = target.variant.backend, chain.cuda, chain.rocm
+    command.append(f"-Wl,--version-script={EXPORTS}")
+    cuda, rocm = chain.cuda, chain.rocm
     stable = target.variant.kind is Kind.STABLE_ABI
-    if stable and backend in STUBS:
-        command += ["-Wl,--no-as-needed", "-Lstub", f"-l{STUBS[backend]}"]
-    command += ["-Wl,--as-needed", f"-L{TORCH}/lib"]
+    if stand_ins := stubs(chain, target):
+        command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
+    command += ["-Wl,--as-needed", "-lstdc++", f"-L{TORCH}/lib"]
     if cuda is not None:
-        command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"]
+        command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
     if rocm is not None:
         command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
-    return [*command, "-ltorch_cpu", *([] if stable else ["-ltorch", "-lc10"])]
+    command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
+    command += [] if stable else ["-ltorch", "-lc10"]
+    return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
@@ -178,19 +206,22 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
     threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     return [
+        *chain.launcher,
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
-        *_standard(target),
+        _standard(target),
         "-O3",
         "-DNDEBUG",
         "--expt-relaxed-constexpr",
         "--expt-extended-lambda",
         "-DENABLE_FP8",
+        "-DONNX_NAMESPACE=onnx_c2",
         *threads,
+        *(_same_bytes(unit) if chain.cuda.reproducible else ()),
         *gencode(unit.archs),
         *host,
-        *_defines(target),
+        *_defines(target, unit),
         *_includes(chain, target, unit),
         *unit.flags,
         *_dependencies(unit),
@@ -201,6 +232,17 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     ]
 
 
+def _same_bytes(unit: Unit) -> list[str]:
+    """What makes nvcc give the same object in any directory.
+
+    It hashes the source's real path into names that are local to a file, and a process id into names of temporary
+    files. The first is told by cudafe++'s own option; with the object's folder in place of the temporary one there is
+    no second.
+    """
+    place = f"--orig_src_path_name=/kci/{seen(unit, unit.source)}"
+    return ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
+
+
 def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The command for device code of ROCm.
 
@@ -209,11 +251,13 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     a `-cuid`, which must differ between the sources of one module.
     """
     assert chain.rocm is not None  # noqa: S101  - a HIP unit exists only in a ROCm variant
-    cuid = hashlib.sha256(f"{target.kernel_id}\0{unit.object}".encode()).hexdigest()[:16]
+    kernel = target.kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
+    cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
+        *chain.launcher,
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
-        *_standard(target),
+        _standard(target),
         "-O3",
         "-DNDEBUG",
         *(f"--offload-arch={arch}" for arch in unit.archs),
@@ -223,7 +267,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-DCUDA_HAS_FP16=1",
         "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
         "-DENABLE_FP8",
-        *_defines(target),
+        *_defines(target, unit),
         *_includes(chain, target, unit),
         *unit.flags,
         *_dependencies(unit),
@@ -242,9 +286,10 @@ def host_compiler(cxx: tuple[str, ...]) -> str:
     return programs[0] if programs else cxx[0]
 
 
-def _standard(target: Target) -> list[str]:
+def _standard(target: Target, *, gnu: bool = False) -> str:
+    """The C++ standard: with GNU's extensions for host sources, as CMake has it, and without for device sources."""
     assert target.variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    return [f"-std=c++{toolchains().cxx_standard(target.variant.torch)}"]
+    return f"-std={'gnu' if gnu else 'c'}++{toolchains().cxx_standard(target.variant.torch)}"
 
 
 def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
@@ -257,21 +302,27 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
     return ["-fPIC", *unique, f"-frandom-seed={unit.object}"]
 
 
-def _defines(target: Target) -> list[str]:
+def _defines(target: Target, unit: Unit) -> list[str]:
     variant = target.variant
-    defines = [f"-DTORCH_EXTENSION_NAME={target.kernel_id}", f"-DPy_LIMITED_API={PYTHON_ABI}"]
+    name = target.kernel_id if unit.named else POISON
+    defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API={PYTHON_ABI}"]
     defines += _BACKEND_DEFINES[variant.backend]
+    defines += toolchains().torch_defines(variant.backend)
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
         defines.append(stable_abi_define(variant.stable_abi))
     return defines
 
 
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    own = [GENERATED, seen(unit, PurePosixPath("csrc")), *(seen(unit, path) for path in unit.include)]
-    system = [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
-    system += [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
+    """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
+    own = [GENERATED, *(seen(unit, path) for path in unit.include)]
+    own += [f"{headers.name}/{headers.include}" for headers in chain.headers]
+    own.append(seen(unit, PurePosixPath("csrc")))
+    system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
         system.insert(0, TORCH_FOLDER)
+    if chain.cuda_headers is not None:
+        system.append(LINK)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
     return [f"-I{path}" for path in own] + [part for path in system for part in ("-isystem", path)]
@@ -293,6 +344,8 @@ def links(chain: Toolchain, kernel_dir: Path) -> dict[str, Path]:
         found[CUDA] = chain.cuda.root
     if chain.rocm is not None:
         found[ROCM] = chain.rocm.root
+    if chain.cuda_headers is not None:
+        found[LINK] = chain.cuda_headers.folder
     return {**found, **{headers.name: headers.folder for headers in chain.headers}}
 
 

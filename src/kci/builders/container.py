@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from kci.builders.process import Finished, run, stream
+from kci.builders.process import Finished, guarded, run
 from kci.builders.request import Log
 from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
 from kci.version import __version__
@@ -75,7 +75,7 @@ room="$(mktemp -d)"
 trap 'rm -rf "$room"' EXIT
 "$found" -m venv "$room/venv" >&2
 "$room/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$kci" >&2
-"$room/venv/bin/kci" "$@"
+exec "$room/venv/bin/kci" "$@"
 """
 
 
@@ -176,7 +176,7 @@ def run_in_container(
     places = list(writable)
     for place in (*places, cache, cache / "home"):
         place.mkdir(parents=True, exist_ok=True)
-    done = stream(build_command(image, kernel_dir, arguments, writable=places, cache=cache), log)
+    done = guarded(build_command(image, kernel_dir, arguments, writable=places, cache=cache), log)
     if done.code == 0:
         return done
     if done.code in _ENGINE_CODES:

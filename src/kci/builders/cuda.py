@@ -30,6 +30,8 @@ class Toolkit(msgspec.Struct, frozen=True):
     root: Path
     wheels: Path | None = None
     """The folder that the wheels go into, if it is made of wheels."""
+    reproducible: bool = True
+    """Whether its nvcc has the options that make objects independent of the directory; those of CUDA 13 have."""
 
     @property
     def runtime(self) -> str:
@@ -129,6 +131,11 @@ def nvcc_version(nvcc: Path) -> str | None:
     return found[1] if done.code == 0 and found else None
 
 
+def _is_reproducible(nvcc: Path) -> bool:
+    help_text = run([str(nvcc), "--help"]).output
+    return "--frandom-seed" in help_text and "-objtemp" in help_text
+
+
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:
     if explicit := os.environ.get("NVCC"):
         nvcc = shutil.which(explicit)
@@ -137,11 +144,11 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
             what = f"is CUDA {found}" if found else "does not run"
             hint = f"set NVCC to the nvcc of CUDA {version}, or unset it"
             raise MissingToolError(f"NVCC={explicit} {what}, but the variant needs CUDA {version}", hint=hint)
-        return Toolkit(version, Path(nvcc), _root(Path(nvcc)))
+        return Toolkit(version, Path(nvcc), _root(Path(nvcc)), reproducible=_is_reproducible(Path(nvcc)))
     for nvcc_path in _candidates(version):
         found = nvcc_version(nvcc_path)
         if same_version(found, version):
-            return Toolkit(version, nvcc_path, _root(nvcc_path))
+            return Toolkit(version, nvcc_path, _root(nvcc_path), reproducible=_is_reproducible(nvcc_path))
         if found:
             log(f"{nvcc_path} is CUDA {found}, not {version}: not used")
     return None

@@ -10,6 +10,7 @@ import ast
 import hashlib
 import importlib.util
 import os
+import platform
 import shutil
 import sys
 import sysconfig
@@ -22,6 +23,7 @@ import msgspec
 from kci.builders.process import Finished, run, shown
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
+from kci.builders.wheel_ranges import extract, find_wheel
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.lock import locked
@@ -29,6 +31,8 @@ from kci.files.lock import locked
 COMPLETE = ".kci-complete"
 _RUNTIME = ".kci-runtime"
 _PROBE_SECONDS = 5
+_SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so")
+"""What is linked as it is. The other libraries of a wheel for GPUs are a gigabyte, of which linking needs the names."""
 
 
 class Environment(msgspec.Struct, frozen=True):
@@ -43,6 +47,8 @@ class Environment(msgspec.Struct, frozen=True):
     release: str | None = None
     """The torch release that is asked for, `2.13.0`."""
     flavour: str = "cpu"
+    headers_only: bool = False
+    """Whether it has torch's headers and small libraries only; stubs stand in for the large ones."""
 
     @property
     def complete(self) -> bool:
@@ -62,7 +68,7 @@ class Environment(msgspec.Struct, frozen=True):
         pip = pip_install(self.python)
         return [
             [base_python(), "-m", "venv", str(self.root)],
-            [*pip, "--no-deps", *torch],
+            *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
             [*pip, "--no-deps", toolchains().tools["ninja"]],
         ]
 
@@ -92,19 +98,20 @@ class TorchVersion(msgspec.Struct, frozen=True):
         return f"CUDA {self.cuda}" if self.cuda else "the CPU"
 
 
-def isolated(cache: Path, torch: str, flavour: str) -> Environment:
+def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
     """An environment of kci's own for a torch minor version, which `ensure` makes if it is not there.
 
     Args:
         cache: the cache directory.
         torch: the minor version, `2.13`.
         flavour: the last part of the wheel index, `cpu` or `cu130`.
+        headers_only: take only what compiling needs out of the wheel.
     """
     release = toolchains().torch_release(torch)
     # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
     base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
     python = f"cp{sys.version_info.major}{sys.version_info.minor}-{base}"
-    root = cache / "envs" / f"torch-{release}-{flavour}-{python}"
+    root = cache / "envs" / f"torch-{release}-{flavour}{'-headers' if headers_only else ''}-{python}"
     packages = sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)})
     return Environment(
         python=root / "bin" / "python",
@@ -113,6 +120,7 @@ def isolated(cache: Path, torch: str, flavour: str) -> Environment:
         root=root,
         release=release,
         flavour=flavour,
+        headers_only=headers_only,
     )
 
 
@@ -243,15 +251,33 @@ def _make(environment: Environment, log: Log) -> None:
         raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
     if not reachable:
         log(f"{index} cannot be reached: taking torch {environment.release} from pip's default index")
-    venv, torch, ninja = environment.setup(from_index=reachable)
+    venv, *torch, ninja = environment.setup(from_index=reachable)
     made = run(venv)
     if made.code != 0:
         hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
         raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
-    log(f"installing torch {environment.release} ({environment.flavour}) into {environment.root}")
-    _must(torch, f"torch {environment.release}")
+    if environment.headers_only:
+        log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {environment.root}")
+        _take_headers(environment, index if reachable else None)
+    for command in torch:
+        log(f"installing torch {environment.release} ({environment.flavour}) into {environment.root}")
+        _must(command, f"torch {environment.release}")
     _check_flavour(environment)
     _must(ninja, "ninja")
+
+
+def _take_headers(environment: Environment, index: str | None) -> None:
+    """Ten megabytes out of the five hundred of a wheel for GPUs."""
+    release = f"{environment.release}+{environment.flavour}" if index else str(environment.release)
+    wheel = find_wheel("torch", release, platform.machine(), index)
+    extract(wheel, needed_to_compile, environment.torch.parent)
+
+
+def needed_to_compile(path: str) -> str | None:
+    """Which files of torch's wheel a build reads, at their own places."""
+    folder, _, name = path.rpartition("/")
+    wanted = path.startswith("torch/include/") or path == "torch/version.py"
+    return path if wanted or (folder == "torch/lib" and name in _SMALL_LIBRARIES) else None
 
 
 def _check_flavour(environment: Environment) -> None:

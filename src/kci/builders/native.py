@@ -20,9 +20,9 @@ from kci.builders.commands import (
     COMPAT,
     COMPAT_OBJECT,
     COMPAT_SOURCE,
+    EXPORTS,
     GENERATED,
     KERNEL,
-    STUBS,
     Target,
     Toolchain,
     compat_command,
@@ -32,9 +32,13 @@ from kci.builders.commands import (
     seen,
     stub_command,
     stub_path,
+    stubs,
 )
+from kci.builders.compiler_cache import CompilerCache, find_compiler_cache
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
+from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
+from kci.builders.cutlass import ensure_headers, find_headers
 from kci.builders.environment import (
     Environment,
     ensure,
@@ -44,14 +48,13 @@ from kci.builders.environment import (
     read_torch_version,
     same_version,
 )
-from kci.builders.header_wheels import ensure_headers, find_headers
 from kci.builders.job_limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
-from kci.builders.process import Finished, shown, stream
+from kci.builders.process import Finished, guarded, shown
 from kci.builders.read_files import Watch, read_by_compilers
-from kci.builders.request import Built, Log, Request
+from kci.builders.request import Built, CacheUse, Log, Request
 from kci.builders.rocm import HOMES, find_rocm
 from kci.builders.toolchains import toolchains
 from kci.builders.units import Language, Sources, Unit, collect
@@ -85,6 +88,7 @@ class Recipe(msgspec.Struct, frozen=True):
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
     jobs: int
+    compiler_cache: CompilerCache | None = None
 
     def setup(self) -> Iterator[list[str]]:
         """The commands that install what is missing."""
@@ -95,7 +99,7 @@ class Recipe(msgspec.Struct, frozen=True):
             yield from self.chain.cuda.setup(environment.python)
         for headers in self.chain.headers:
             if not headers.complete:
-                yield headers.setup(environment.python)
+                yield from headers.setup(environment.python)
 
     def ninja(self) -> list[str]:
         """The command that compiles and links."""
@@ -119,20 +123,25 @@ def plan(request: Request, log: Log) -> Recipe:
     files = installed_files(request.kernel_dir, package, request.build)
     sources = collect(request, log)
     work = work_dir(request.cache, request.kernel_dir, variant.name).absolute()
-    environment, headers = _environment(request), find_headers(sources.depends, request.cache)
+    environment = _environment(request)
+    headers = find_headers(sources.depends, request.cache, request.mirrors, log)
     cxx = cxx_compiler()
+    cuda = find_toolkit(variant.compute, request.cache, log) if variant.backend == "cuda" and variant.compute else None
+    launcher = find_compiler_cache(cxx)
+    files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
+    wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
     chain = Toolchain(
         cxx=cxx,
         gnu_unique=knows_gnu_unique(cxx),
         environment=environment,
         python_include=python_include(),
-        cuda=find_toolkit(variant.compute, request.cache, log)
-        if variant.backend == "cuda" and variant.compute
-        else None,
+        cuda=cuda,
+        cuda_headers=find_library_headers(cuda, request.cache) if cuda is not None and wants_libraries else None,
         rocm=find_rocm(variant.compute, variant.system, log) if variant.backend == "rocm" and variant.compute else None,
         headers=headers,
         glibc_compat=glibc_is_newer(),
         nvcc_threads=nvcc_threads(),
+        launcher=(str(launcher.program),) if launcher else (),
     )
     target = Target(variant, request.kernel_id)
     generated = _generated(chain)
@@ -148,12 +157,18 @@ def plan(request: Request, log: Log) -> Recipe:
         files=generated,
         package=files,
         jobs=job_count(request.jobs, variant.backend),
+        compiler_cache=launcher,
     )
 
 
 def commands(recipe: Recipe) -> list[str]:
     """What a build runs, one shell line each, for `--dry-run`."""
     lines = [shown(command) for command in recipe.setup()]
+    environment, libraries = recipe.chain.environment, recipe.chain.cuda_headers
+    if environment.headers_only and not environment.complete:
+        lines.append(f"# kci takes the headers out of the wheel of torch {environment.release}+{environment.flavour}")
+    if libraries is not None and not libraries.complete:
+        lines.append(f"# kci takes the headers out of {', '.join(libraries.requirements)}")
     lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
     lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
     lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
@@ -180,13 +195,15 @@ def build(request: Request, log: Log) -> Built:
     _check_torch(request, environment)
     if recipe.chain.cuda is not None:
         ensure_toolkit(recipe.chain.cuda, environment.python, log)
+    if recipe.chain.cuda_headers is not None:
+        ensure_library_headers(recipe.chain.cuda_headers, log)
     ensure_headers(recipe.chain.headers, environment.python, log)
     work = recipe.work
-    with locked(work, log):
+    with locked(work, log) as lock:
         _prepare(recipe)
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
-        done = stream(recipe.ninja(), log, env=_compile_environment(recipe.chain))
+        done, use = _compile(recipe, request.cache, lock, log)
         if done.code != 0:
             raise BuildFailedError(_failure(request, work, done), hint=_hint(done))
         inputs = _recorded(recipe, watch)
@@ -194,7 +211,7 @@ def build(request: Request, log: Log) -> Built:
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(output=request.output, builder="native", archs=archs, inputs=inputs)
+    return Built(output=request.output, builder="native", archs=archs, inputs=inputs, cache=use)
 
 
 def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
@@ -205,6 +222,20 @@ def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
     if any(unit.language is Language.HIP for unit in recipe.sources.units):
         read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
     return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))
+
+
+def _compile(recipe: Recipe, cache: Path, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
+    """Run ninja, and ask the compiler cache what it had of it."""
+    tools, found = _compile_environment(recipe.chain), recipe.compiler_cache
+    if found is None:
+        return guarded(recipe.ninja(), log, env=tools, lock=lock), None
+    tools |= found.settings(recipe.work, cache)
+    before = found.start(recipe.work, tools)
+    done = guarded(recipe.ninja(), log, env=tools, lock=lock)
+    use = found.use(recipe.work, tools, before)
+    if use is not None:
+        log(str(use))
+    return done, use
 
 
 def _check_kind(request: Request) -> None:
@@ -233,8 +264,7 @@ def _environment(request: Request) -> Environment:
     """The torch to compile against.
 
     A stable-ABI build needs torch's headers only, and the CPU wheel carries those for GPUs as well, so it takes the
-    small wheel whatever the backend. A full build links torch's own GPU libraries and needs the wheel of the exact
-    toolkit version.
+    small wheel whatever the backend. A full build needs the headers of the exact toolkit version's wheel.
     """
     if not request.isolation:
         return own()
@@ -242,7 +272,8 @@ def _environment(request: Request) -> Environment:
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
-    return isolated(request.cache, variant.torch, flavour)
+    headers_only = full_gpu and variant.backend == "cuda"
+    return isolated(request.cache, variant.torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:
@@ -270,17 +301,14 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
         tool = _TOOLS[unit.language]
         command = tuple(compile_command(chain, target, unit))
         yield Step(unit.object, (seen(unit, unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
-    libraries: tuple[str, ...] = ()
-    backend = target.variant.backend
-    if target.variant.kind is Kind.STABLE_ABI and backend in STUBS:
-        stub = stub_path(backend)
-        libraries = (stub,)
-        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, backend)), f"link {stub}", generated)
+    libraries = tuple(stub_path(library) for library in stubs(chain, target))
+    for library, stub in zip(stubs(chain, target), libraries, strict=True):
+        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
     objects = tuple(unit.object for unit in units)
     if chain.glibc_compat:
         objects = (*objects, COMPAT_OBJECT)
         yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
-    link = tuple(link_command(chain, target, objects))
+    link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
 
 
@@ -309,6 +337,7 @@ def _generated(chain: Toolchain) -> dict[str, str]:
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
         _TOOLS_FILE: "\n".join(tools) + "\n",
+        EXPORTS: generate.EXPORTS_MAP,
     }
     if chain.glibc_compat:
         files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H

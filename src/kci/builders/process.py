@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from kci.builders.request import Log
 from kci.errors import MissingToolError
 
 _SHOWN_LINES = 200
+_GUARD = Path(__file__).with_name("guard_script.py")
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -48,11 +52,59 @@ def stream(
     Raises:
         MissingToolError: there is no such program, or it is not executable here.
     """
+    return _finish(command, log, cwd=cwd, env=env)
+
+
+def guarded(
+    command: Sequence[str],
+    log: Log,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    lock: int | None = None,
+) -> Finished:
+    """Like `stream`, for a program that starts others: all of them end with this process, however that ends.
+
+    Args:
+        command: the program and its arguments.
+        log: takes each line.
+        cwd: where to run it.
+        env: its environment.
+        lock: an open lock file (`kci.files.lock.locked`), which stays locked until the last of them has ended.
+
+    Raises:
+        MissingToolError: there is no such program, or it is not executable here.
+    """
+    if sys.platform == "win32":  # pragma: no cover - there is no such thing as taking over a child there
+        return _finish(command, log, cwd=cwd, env=env)
+    if shutil.which(command[0], path=(env or os.environ).get("PATH")) is None:
+        raise MissingToolError(f"cannot run {command[0]}: there is no such program")
+    alive, ours = os.pipe()
+    try:
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), *command]
+        inherited = (alive,) if lock is None else (alive, lock)
+        return _finish(guard, log, cwd=cwd, env=env, pass_fds=inherited, start_new_session=True)
+    finally:
+        os.close(ours)
+        os.close(alive)
+
+
+def _finish(
+    command: Sequence[str],
+    log: Log,
+    *,
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    pass_fds: tuple[int, ...] = (),
+    start_new_session: bool = False,
+) -> Finished:
     lines: list[str] = []
     try:
         process = subprocess.Popen(
             list(command),
             cwd=cwd,
+            pass_fds=pass_fds,
+            start_new_session=start_new_session,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

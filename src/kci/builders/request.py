@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,21 @@ class Request(msgspec.Struct, frozen=True):
     jobs: int | None = None
     inputs: KernelInputs | None = None
     """What the variant is made from, as the plan's fingerprint sees it; worked out anew if it is not given."""
+    archs: tuple[str, ...] = ()
+    """Only these of the archs that the components are for, for a quick build; all of them if there is none."""
+    mirrors: Mapping[str, str] = {}
+    """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
+
+
+class CacheUse(msgspec.Struct, frozen=True):
+    """How often the cache had what was asked for."""
+
+    tool: str
+    hits: int
+    misses: int
+
+    def __str__(self) -> str:
+        return f"{self.tool}: {self.hits} of {self.hits + self.misses} compilations were in the cache"
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -46,6 +61,8 @@ class Built(msgspec.Struct, frozen=True):
     archs: tuple[str, ...] | None
     """What it really holds code for, in the order of metadata.json; None for backends without archs."""
     seconds: float = 0.0
+    cache: CacheUse | None = None
+    """What a compiler cache had of it; None where there is none."""
     sealed: bool = False
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
     inputs: RecordedInputs | None = None

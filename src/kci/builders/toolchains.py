@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
+
+import msgspec
 
 from kci.config.values import Version
 from kci.files.dated_data import Dated, load_dated
 from kci.matrix.names import digits
+
+TORCH_INDEX = "KCI_TORCH_INDEX"
+"""In place of https://download.pytorch.org/whl/: a mirror with a folder for each flavour of torch."""
+
+
+class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One version of CUTLASS that a component can depend on."""
+
+    tag: str
+    commit: str
+    digest: str
+    """`headers_digest` of its `include`."""
+    wheel: str = ""
+    """The requirement of the wheel that carries just this version, if one does."""
 
 
 class Toolchains(Dated, frozen=True):
@@ -17,10 +34,14 @@ class Toolchains(Dated, frozen=True):
     torch: dict[str, str]
     cxx: dict[str, int]
     cuda: dict[str, tuple[str, ...]]
-    cutlass: dict[str, str]
+    cuda_headers: dict[str, dict[str, str]]
+    repositories: dict[str, str]
+    cutlass: dict[str, CutlassRelease]
     runtime: dict[str, tuple[str, ...]]
     tools: dict[str, str]
     environment: dict[str, tuple[str, ...]]
+    defines: dict[str, tuple[str, ...]]
+    openmp: str
 
     def torch_release(self, torch: str) -> str:
         """The exact torch release of a minor version: `2.13` is `2.13.0`."""
@@ -32,6 +53,10 @@ class Toolchains(Dated, frozen=True):
         before = Version.parse(torch) < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
 
+    def torch_defines(self, backend: str) -> list[str]:
+        """What torch's own CMake targets define for whoever compiles against them."""
+        return [f"-D{name}" for name in (*self.defines["torch"], *self.defines.get(backend, ()))]
+
     def flavour(self, backend: str, compute: str | None) -> str:
         """The last part of a wheel index, which also names the flavour of torch there: `cpu`, `cu130`, `rocm7.1`."""
         pattern = self.index.get(backend, self.index["cpu"])
@@ -42,7 +67,8 @@ class Toolchains(Dated, frozen=True):
 
     def index_url(self, flavour: str) -> str:
         """The wheel index of a flavour of torch."""
-        return self.index["base"] + flavour
+        base = os.environ.get(TORCH_INDEX)
+        return (base.rstrip("/") + "/" if base else self.index["base"]) + flavour
 
 
 @cache

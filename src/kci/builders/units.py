@@ -8,13 +8,15 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.builders.extension_name import sources_with_name
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
+from kci.catalog.toolkits import toolkits
 from kci.config.model import Component, CudaComponent, RocmComponent
 from kci.config.source_kinds import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS
-from kci.config.values import Depend, Version
+from kci.config.values import Backend, Depend, Version
 from kci.errors import BuildFailedError
-from kci.matrix.archs import component_archs
+from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.plan.inputs import active
 
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
@@ -40,7 +42,7 @@ class Unit(msgspec.Struct, frozen=True):
     shown: str
     """The path as build.toml names it."""
     object: str
-    """Where the object goes, relative to the work directory."""
+    """Where the object goes, relative to the work directory: into a folder of its own, which nvcc also works in."""
     language: Language
     include: tuple[PurePosixPath, ...]
     flags: tuple[str, ...]
@@ -48,6 +50,13 @@ class Unit(msgspec.Struct, frozen=True):
     archs: tuple[str, ...] = ()
     translated: bool = False
     """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
+    named: bool = True
+    """Whether it may mention the extension's name, which is the kernel's id; see `kci.builders.extension_name`."""
+
+    @property
+    def openmp(self) -> bool:
+        """Whether it is compiled with OpenMP, for the host."""
+        return any("-fopenmp" in flag for flag in self.flags)
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -89,12 +98,17 @@ def collect(request: Request, log: Log) -> Sources:
         hint = "lower the component's cuda-minver, or raise general.cuda.minver so that the variant is not planned"
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
     origins = [_Origin("torch", torch.src, torch.include or (), torch.cxx_flags or ())]
-    origins += [_origin(request, label, component) for label, component in components.items()]
-    units: list[Unit] = []
+    origins += [_origin(request, label, component, log) for label, component in components.items()]
+    units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
-        units += _units(request.kernel_dir, origin, len(units))
+        for unit in _units(request.kernel_dir, origin):
+            known = units.get(unit.source)
+            place = f"obj/{len(units):03d}/{_plain_name(unit.shown)}.o"
+            units[unit.source] = (
+                msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
+            )
     return Sources(
-        units=tuple(units),
+        units=_with_names(request.kernel_dir, units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
     )
@@ -109,7 +123,7 @@ def _active(request: Request, log: Log) -> dict[str, Component]:
     return found
 
 
-def _origin(request: Request, label: str, component: Component) -> _Origin:
+def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
     origin = _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
     if not isinstance(component, CudaComponent | RocmComponent):
         return origin
@@ -121,11 +135,31 @@ def _origin(request: Request, label: str, component: Component) -> _Origin:
     else:
         language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
         flags = component.hip_flags or ()
-    archs = component_archs(component, compute)
+    archs = _chosen(request, label, component_archs(component, compute), log)
     if not archs:
         wanted = ", ".join(asked or ()) or "no archs"
         raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
+    if language is Language.CUDA:
+        for arch in archs:
+            if not toolkits().builds(arch.removesuffix(PTX), compute):
+                raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
     return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
+
+
+def _chosen(request: Request, label: str, archs: tuple[str, ...], log: Log) -> tuple[str, ...]:
+    """What is left of a component's archs if only some are asked for.
+
+    A component that has nothing for them is compiled for one arch all the same, so that its functions are there.
+    """
+    if not request.archs or not archs:
+        return archs
+    if request.variant.backend == Backend.ROCM:
+        found = tuple(arch for arch in archs if arch in request.archs)
+    else:
+        found = intersect_capabilities(archs, (arch.removesuffix(PTX).rstrip("af") for arch in request.archs))
+    if not found:
+        log(f"component {label} has no code for {', '.join(request.archs)}: compiled for {archs[0]} alone")
+    return found or archs[:1]
 
 
 def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
@@ -133,13 +167,12 @@ def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
     return (flag for flag in flags if compute >= _STUB_SINCE or not flag.startswith(_STUB_FLAGS))
 
 
-def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
+def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
-    number = first
     for entry in dict.fromkeys(origin.src):
         source = source_file(kernel_dir, entry, f"{origin.label}.src")
         language = _language(origin, entry)
@@ -148,13 +181,32 @@ def _units(kernel_dir: Path, origin: _Origin, first: int) -> Iterator[Unit]:
         yield Unit(
             source=_relative(root, source),
             shown=entry,
-            object=f"obj/{number:03d}-{_plain_name(entry)}.o",
+            object="",
             language=language,
             include=include,
             flags=origin.cxx_flags if language is Language.CXX else origin.device_flags,
             archs=() if language is Language.CXX else origin.archs,
         )
-        number += 1
+
+
+def _with_names(kernel_dir: Path, units: Iterable[Unit]) -> tuple[Unit, ...]:
+    """The units, each knowing whether it is given the extension's name."""
+    found = {unit.source.as_posix(): unit for unit in units}
+    named = sources_with_name(kernel_dir.resolve(), found)
+    return tuple(msgspec.structs.replace(unit, named=source in named) for source, unit in found.items())
+
+
+def _together(first: Unit, later: Unit) -> Unit:
+    """A source that two components list: compiled once, as the reference's one CMake target does.
+
+    The later component's `include` holds, if it has one; archs and flags are those of both, each once.
+    """
+    return msgspec.structs.replace(
+        first,
+        include=later.include or first.include,
+        flags=first.flags if later.flags == first.flags else (*first.flags, *later.flags),
+        archs=tuple(sorted({*first.archs, *later.archs}, key=natural)),
+    )
 
 
 def _relative(root: Path, path: Path) -> PurePosixPath:

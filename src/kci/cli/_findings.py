@@ -49,7 +49,7 @@ def show_findings(
             from kci.cli._sarif import render_sarif
             from kci.config.settings import locate
 
-            click.echo(render_sarif(found, __version__, locate(Path())[0]))
+            click.echo(render_sarif(found, __version__, locate(Path())[0], suppressed))
         case "github":
             click.echo("".join(render_github(item) + "\n" for item in found), nl=False)
         case "markdown":

@@ -12,13 +12,19 @@ from urllib.parse import quote
 
 import msgspec
 
+from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Related, Rule, Severity, rules
 
 _LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-def render_sarif(diagnostics: Iterable[Diagnostic], tool_version: str, root: Path | None = None) -> str:
+def render_sarif(
+    diagnostics: Iterable[Diagnostic],
+    tool_version: str,
+    root: Path | None = None,
+    suppressed: Iterable[SuppressedFinding] = (),
+) -> str:
     """One SARIF log with one run.
 
     Args:
@@ -26,11 +32,13 @@ def render_sarif(diagnostics: Iterable[Diagnostic], tool_version: str, root: Pat
         tool_version: the version of kci.
         root: what files are named relative to; the working directory by default. Code scanning wants the top of the
             repository.
+        suppressed: findings that somebody suppressed; they are results with a suppression and its reason.
     """
     found = list(diagnostics)
+    hidden = list(suppressed)
     base = Path(os.path.realpath(root or "."))
     known = rules()
-    used = sorted({item.rule for item in found})
+    used = sorted({item.rule for item in [*found, *(item.diagnostic for item in hidden)]})
     index = {rule: position for position, rule in enumerate(used)}
     seen: Counter[str] = Counter()
     driver = {
@@ -42,7 +50,10 @@ def render_sarif(diagnostics: Iterable[Diagnostic], tool_version: str, root: Pat
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(item, index[item.rule], base, seen) for item in found],
+        "results": [
+            *(_result(item, index[item.rule], base, seen) for item in found),
+            *(_suppressed(item, index[item.diagnostic.rule], base, seen) for item in hidden),
+        ],
     }
     log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode()
@@ -96,6 +107,11 @@ def _result(diagnostic: Diagnostic, index: int, base: Path, seen: Counter[str]) 
             for item in diagnostic.related
         ]
     return result
+
+
+def _suppressed(item: SuppressedFinding, index: int, base: Path, seen: Counter[str]) -> dict[str, Any]:
+    suppression = {"kind": "external", "status": "accepted", "justification": item.reason}
+    return _result(item.diagnostic, index, base, seen) | {"suppressions": [suppression]}
 
 
 def _region(diagnostic: Diagnostic | Related) -> dict[str, int]:

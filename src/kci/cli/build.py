@@ -8,7 +8,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
-from kci.cli._output import progress_log
+from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, ci_run, leg_commands
 from kci.run.one_variant import BuildOptions
@@ -30,6 +30,13 @@ from kci.tree.leg_record import artifact_name
 )
 @click.option("--tier", help="Where to look the variant up (default: release, then all).")
 @CATALOG
+@click.option(
+    "--arch",
+    "archs",
+    multiple=True,
+    metavar="ARCH",
+    help="Only for this GPU, such as 9.0a: quick, and only for your own use.",
+)
 @click.option("--unique-id", help="In place of the id derived from the sources.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
@@ -46,6 +53,7 @@ def command(
     artifact: Path | None,
     tier: str | None,
     catalog: str | None,
+    archs: tuple[str, ...],
     unique_id: str | None,
     no_isolation: bool,
     jobs: int | None,
@@ -65,6 +73,8 @@ def command(
         unique_id=unique_id,
         attempt=run.attempt or 1,
         run=run.id,
+        archs=archs,
+        mirrors=workspace.settings.settings.mirrors,
     )
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     for variant in variants:
@@ -80,4 +90,6 @@ def command(
         if dry_run:
             click.echo("\n".join(leg_commands(workspace, request)))
         else:
-            click.echo(str(build_leg(workspace, request, progress_log(options)).directory))
+            built = build_leg(workspace, request, progress_log(options))
+            print_diagnostics(built.findings, quiet=options.quiet)
+            click.echo(str(built.directory))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from kci.diagnostics import Diagnostic
 from kci.tree.binding import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
-from kci.tree.planned import read_plan
+from kci.tree.planned import Planned, read_plan
 from kci.tree.record_durations import record
 from kci.verify.elf import symbol_names
 
@@ -44,6 +45,9 @@ from kci.verify.elf import symbol_names
     envvar="GITHUB_RUN_ATTEMPT",
     help="Refuse artifacts of a later attempt than this.  [env: GITHUB_RUN_ATTEMPT]",
 )
+@click.option("--require-attestation", is_flag=True, help="Take only artifacts that are signed by who may.")
+@click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file, that may sign.")
+@click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that attestations must name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 @click.pass_obj
 def command(
@@ -58,6 +62,9 @@ def command(
     kernel: str | None,
     run_id: str,
     run_attempt: int | None,
+    require_attestation: bool,
+    keys: tuple[str, ...],
+    repository: str,
     as_json: bool,
 ) -> None:
     """Merge artifacts, folders of artifacts and variant directories to one tree per kernel.
@@ -76,6 +83,7 @@ def command(
         log=lambda line: click.echo(line, err=True),
         report=warnings.append,
         symbols_of=symbol_names,
+        require=_attested(into, keys, repository, planned) if require_attestation else None,
     )
     print_diagnostics(warnings, quiet=options.quiet)
     if durations is not None:
@@ -86,6 +94,15 @@ def command(
     elif not options.quiet:
         for manifest in manifests:
             click.echo(_text(manifest))
+
+
+def _attested(into: Path, keys: tuple[str, ...], repository: str, planned: Planned | None) -> Callable[[Path], None]:
+    """A check of each artifact: signed by who may, and of the repository and the commit that was planned."""
+    from kci.cli._signing import policy
+    from kci.tree.artifact_attestation import check_artifact
+
+    allowed, context = policy(into, keys, repository, (planned.commit or "") if planned else "")
+    return lambda artifact: check_artifact(artifact, allowed, context)
 
 
 def _text(manifest: Manifest) -> str:

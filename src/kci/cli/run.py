@@ -44,7 +44,9 @@ def command(
     """
     workspace = opened(options, kernels, selection["catalog"])
     outcomes = local.outcomes_of(workspace, take_choice(selection))
-    how = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
+    how = BuildOptions(
+        cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=workspace.settings.settings.mirrors
+    )
     with _display(outcomes, options) as changed:
         result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)
     return _report(result, options)

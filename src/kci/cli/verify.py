@@ -2,29 +2,100 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import click
 
 from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
+from kci.cli._output import table, to_json
+from kci.cli._signing import context_options, policy
+from kci.diagnostics import Diagnostic
+from kci.errors import UsageError
 from kci.verify import verify_with_suppressions
+from kci.verify.compliance import Compliance, badge, compliance, shields
+from kci.verify.load_rules import default_python
+from kci.verify.requirements import verify_loading
+from kci.verify.signature_rules import check_signatures
+
+REPORTS = ("table", "shields", "badge")
+"""Forms that say how many variants meet the requirements, not what was found."""
 
 
 @click.command("verify", cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--select", multiple=True, metavar="RULE", help="Only this rule, or all that start so.")
 @click.option("--ignore", multiple=True, metavar="RULE", help="Not this rule, nor any that start so.")
-@click.option("--format", "output", type=click.Choice(FORMATS), default="text", show_default=True)
+@click.option("--format", "output", type=click.Choice([*FORMATS, *REPORTS]), default="text", show_default=True)
+@click.option(
+    "--requirements",
+    default="current",
+    show_default=True,
+    metavar="SET",
+    help="The set of requirements: current, or seed for those of the first kernels.",
+)
+@click.option("--load", is_flag=True, help="Also load each variant for this machine. This runs the variant's code.")
+@click.option("--python", type=click.Path(path_type=Path), help="A Python with torch and kernels; for --load.")
+@click.option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
+@click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file; for --signatures.")
+@context_options
 @click.pass_obj
 def command(
-    options: Options, /, *, paths: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], output: str
+    options: Options,
+    /,
+    *,
+    paths: tuple[str, ...],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    output: str,
+    requirements: str,
+    load: bool,
+    python: Path | None,
+    signatures: bool,
+    keys: tuple[str, ...],
+    repository: str,
+    commit: str,
 ) -> int:
     """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
-    verified = [verify_with_suppressions(path, select, ignore) for path in paths]
-    return show_findings(
-        [item for one in verified for item in one.diagnostics],
+    if (keys or repository or commit) and not signatures:
+        raise UsageError("--key, --repository and --commit are about signatures", hint="add --signatures")
+    extra: list[Diagnostic] = []
+    for path in paths if load else ():
+        extra += verify_loading(Path(path), path.rstrip("/"), python or default_python() or Path(sys.executable))
+    for path in paths if signatures else ():
+        allowed, context = policy(Path(path), keys, repository, commit)
+        extra += check_signatures(Path(path), path.rstrip("/"), allowed, context)
+    verified = [verify_with_suppressions(path, select, ignore, requirements) for path in paths]
+    found = [*extra, *(item for one in verified for item in one.diagnostics)]
+    state_of = compliance(paths, found)
+    if output in REPORTS:
+        return _report(state_of, output)
+    code = show_findings(
+        found,
         output,
         quiet=options.quiet,
         verbose=options.verbose,
         what=f"{len(paths)} verified",
         suppressed=[item for one in verified for item in one.suppressed],
     )
+    for line in state_of.lines() if output == "markdown" or (output == "text" and options.verbose) else ():
+        click.echo(line if output == "text" else f"- {line}")
+    return code
+
+
+def _report(state: Compliance, output: str) -> int:
+    """The state in one of the forms that are about variants instead of findings."""
+    if output == "shields":
+        click.echo(to_json(shields(state)))
+    elif output == "badge":
+        click.echo(badge(state), nl=False)
+    else:
+        rows = [
+            (item.variant, "yes" if item.compliant else "no" if item.there else "missing", item.errors, item.warnings)
+            for item in state.variants
+        ]
+        click.echo(table(("variant", "compliant", "errors", "warnings"), [tuple(map(str, row)) for row in rows]))
+        for line in state.lines():
+            click.echo(line)
+    return 0 if state.compliant else 1

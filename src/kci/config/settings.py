@@ -180,6 +180,17 @@ class DeclaredInputs(Table, frozen=True):
     """The name of a kernel; without it, every kernel."""
 
 
+class Signing(Table, frozen=True):
+    """`[signing]`: who may sign a tree or an artifact, and what an attestation has to name."""
+
+    keys: tuple[str, ...] = ()
+    """Public keys: files relative to kci.toml, or the keys themselves (`ssh-ed25519 AAAA...`)."""
+    repository: str | None = None
+    """The repository that files must come from, as `owner/name`."""
+    workflow: str | None = None
+    """The workflow that must have made them, as GitHub names it: `owner/name/.github/workflows/x.yaml@<ref>`."""
+
+
 class Settings(Table, frozen=True):
     """A complete kci.toml."""
 
@@ -192,6 +203,7 @@ class Settings(Table, frozen=True):
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
     publish: Publish = Publish()
+    signing: Signing = Signing()
     actions: dict[str, ActionPin] = {}  # noqa: RUF012
     catalog: str | None = None
     """The name of an edition of the catalog, or a catalog file relative to kci.toml."""
@@ -200,6 +212,8 @@ class Settings(Table, frozen=True):
     inputs: tuple[DeclaredInputs, ...] = ()
     """What kernels may include from outside of their directories; it counts as an input of theirs."""
     lint: LintSettings = LintSettings()
+    mirrors: dict[str, str] = {}  # noqa: RUF012
+    """Where builds get what is on GitHub, by name: `cutlass`."""
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
         """What the sources of a kernel may include outside of its directory, relative to kci.toml."""

@@ -46,7 +46,7 @@ def beside(path: Path, purpose: str) -> Path:
 
 
 @contextmanager
-def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Iterator[None]:
+def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Iterator[int]:
     """Hold the lock of a path; another process waits.
 
     The lock file is next to the path, whose parent is made if it is missing, and ends with the process that holds it,
@@ -56,6 +56,9 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
         path: what is to be worked on; it need not exist.
         log: is told if there is something to wait for.
 
+    Yields:
+        The open lock file. A child process that inherits it holds the lock as well, beyond the end of this one.
+
     Raises:
         OSError: the parent cannot be made, or nothing can be written there.
     """
@@ -63,7 +66,7 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
     file = beside(path, "lock")
     handle = _acquire(file, lambda: log(f"waiting for another kci process that uses {path}"))
     try:
-        yield
+        yield handle
     finally:
         if sys.platform == "win32":  # pragma: no cover - an open file cannot be removed there
             os.close(handle)

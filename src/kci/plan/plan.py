@@ -111,6 +111,6 @@ class Plan(msgspec.Struct, frozen=True):
     skipped: tuple[Skipped, ...] = ()
     shards: tuple[Shard, ...] = ()
     commit: str | None = None
-    """The commit that the fingerprints hold for; None without them, outside of git, and with uncommitted changes."""
+    """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""
     faulty: tuple[FaultyKernel, ...] = ()
     """The kernels that are not planned because `kci check` finds an error in them."""

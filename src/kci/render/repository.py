@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from kci.render.committed import read_committed, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
-from kci.render.pins import choose_pins, judge_pins
+from kci.render.pins import choose_pins, fixed_pins, judge_pins
 from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render
 from kci.version import __version__
 from kci.workspace.choice import Choice
@@ -101,24 +101,25 @@ def render_workflows(
         tiers=tuple(sorted(chosen.tiers)),
         **legs,
     )
+    fixed = fixed_pins(chosen.actions)
     committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
-    files = render(inputs, choose_pins(committed), __version__)
+    files = render(inputs, choose_pins(committed, fixed), __version__)
     problems = [*bounds.refused, *check_files(files)]
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
     comparisons = compare(files, committed)
-    found = [*drift_diagnostics(comparisons, committed, __version__), *moved_pins(committed), *bounds.warnings]
+    found = [*drift_diagnostics(comparisons, committed, __version__), *moved_pins(committed, fixed), *bounds.warnings]
     rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
     return RenderedFiles(root, files, tuple(comparisons), tuple(found), rewritten)
 
 
-def moved_pins(committed: Mapping[str, str]) -> list[Diagnostic]:
+def moved_pins(committed: Mapping[str, str], fixed: Collection[str]) -> list[Diagnostic]:
     """Pins that this kci did not write: KCI407 for older ones, KCI408 for commits that nothing here knows.
 
     A file of an older kci has the pins of that one, and the next rendering brings newer ones.
     """
     ours = {path: text for path, text in committed.items() if written_by(text) == __version__}
-    return [item for path in sorted(ours) for item in judge_pins(ours[path], path)]
+    return [item for path in sorted(ours) for item in judge_pins(ours[path], path, fixed)]
 
 
 def recorded(root: Path) -> RecordedOptions:

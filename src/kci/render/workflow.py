@@ -186,7 +186,7 @@ def build_groups(inputs: Inputs) -> list[Group]:
 def _uses(action: str, pins: Mapping[str, Pin]) -> str:
     pin = pins[action_of(action)]
     if pin.sha:
-        return f"{action}@{pin.sha} # {pin.version}"
+        return f"{action}@{pin.sha}" + (f" # {pin.version}" if pin.version else "")
     # Auditors ask for a commit here; kci's tag is the documented contract, and a committed commit is kept.
     return f"{action}@{pin.version} # zizmor: ignore[unpinned-uses]"
 

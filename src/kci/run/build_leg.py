@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,8 @@ import msgspec
 from kci.builders.build import plan_commands
 from kci.builders.container import build_command, choose_image, run_in_container
 from kci.config.reader import Kernel
-from kci.errors import UsageError
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Variant
 from kci.plan.legs import Unplaced, place
 from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir
@@ -21,9 +22,12 @@ from kci.tree.archive import SUFFIXES
 from kci.tree.binding import CiRun
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.pack import pack
+from kci.verify import verify
 from kci.workspace.workspace import Workspace
 
 Log = Callable[[str], None]
+
+_ABOUT_BINARIES = ("KCI74", "KCI75", "KCI76")
 
 
 class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +57,15 @@ class BuiltLeg(msgspec.Struct, frozen=True):
     directory: Path
     record: LegRecord
     artifact: Path | None
+    findings: tuple[Diagnostic, ...] = ()
+    """What `kci verify` will say about its binaries."""
 
 
 def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     """Build a variant, in its image or here, and pack it if an artifact is asked for.
+
+    What was made is held to the requirements for binaries at once. It is not packed if it does not meet them; the
+    directory stays, because it may still serve on this machine.
 
     Args:
         workspace: where the variant comes from.
@@ -68,17 +77,22 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         UnsafeError: something else than a variant of this kernel stands where it would go.
         MissingToolError: this machine lacks something that the build needs.
         BuildFailedError: the compiler refused; nothing is left behind.
-        FindingsError: the kernel's files are not as build.toml says.
+        FindingsError: the kernel's files are not as build.toml says; or an artifact was asked for, and the binary does
+            not meet the requirements.
     """
+    if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
+        raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
     check_replaceable(request.directory, request.kernel.build.name)
     own = image_of(workspace, request.kernel, request.variant)
     image = choose_image(request.container, own, log)
     if image is None:
         made = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
+        findings = tuple(verify(made.directory, select=_ABOUT_BINARIES))
         if request.artifact is not None:
+            _require_packable(made.directory, findings)
             request.artifact.parent.mkdir(parents=True, exist_ok=True)
             pack(made.directory, request.artifact, made.leg)
-        return BuiltLeg(made.directory, made.leg, request.artifact)
+        return BuiltLeg(made.directory, made.leg, request.artifact, findings)
     run_in_container(
         image,
         Path(request.kernel.directory).resolve(),
@@ -95,6 +109,14 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         run=request.options.run,
     )
     return BuiltLeg(request.directory, record, request.artifact)
+
+
+def _require_packable(directory: Path, findings: Sequence[Diagnostic]) -> None:
+    errors = [item for item in findings if item.severity is Severity.ERROR]
+    if errors:
+        message = f"{directory} was built and is not packed: it does not meet {len(errors)} of the requirements"
+        hint = "build in the leg's image (--container auto), which meets those about older systems"
+        raise FindingsError(message, hint=hint, diagnostics=findings)
 
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
@@ -124,6 +146,8 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
         isolation=request.options.isolation,
         jobs=request.options.jobs,
         cache=request.options.cache,
+        archs=request.options.archs,
+        mirrors=request.options.mirrors,
     )
 
 
@@ -159,6 +183,8 @@ def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
     }
     for name, value in optional.items():
         arguments += [name, str(value)] if value is not None else []
+    for arch in request.options.archs:
+        arguments += ["--arch", arch]
     return arguments if request.options.isolation else [*arguments, "--no-isolation"]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,7 @@ from kci.matrix.variants import Variant
 from kci.tree import identity
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, metadata_for, read_metadata, seal
+from kci.tree.partial import mark_partial
 
 
 class BuildOptions(msgspec.Struct, frozen=True):
@@ -28,6 +29,10 @@ class BuildOptions(msgspec.Struct, frozen=True):
     jobs: int | None = None
     unique_id: str | None = None
     """In place of the one derived from the sources."""
+    archs: tuple[str, ...] = ()
+    """Only for these GPU archs; what is made is then marked as a part, which no merge takes."""
+    mirrors: Mapping[str, str] = {}
+    """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
     attempt: int = 1
     """Which attempt of a CI run this is; the newest wins in a merge."""
     run: str = ""
@@ -74,8 +79,12 @@ def make_variant_dir(
             isolation=options.isolation,
             jobs=options.jobs,
             cache=options.cache,
+            archs=options.archs,
+            mirrors=options.mirrors,
             log=log,
         )
+        if options.archs:
+            mark_partial(replacement.staging, options.archs)
         if not built.sealed:
             state = identity.provenance(kernel_dir)
             metadata = metadata_for(
@@ -93,6 +102,7 @@ def make_variant_dir(
         run=options.run,
         seconds=round(built.seconds, 1),
         inputs=built.inputs,
+        cache=built.cache,
     )
     return BuiltVariant(final, leg)
 

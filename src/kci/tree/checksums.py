@@ -13,7 +13,7 @@ import msgspec
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.files.walk import is_bytecode
-from kci.tree.digest import file_hash, file_hashes
+from kci.tree.digest import SIGNATURE, file_hash, file_hashes
 
 SUMS_NAME = "SHA256SUMS"
 SUBJECTS_NAME = "kci-subjects.json"
@@ -74,7 +74,12 @@ def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, 
     Raises:
         FindingsError: a file cannot be read.
     """
-    found = {f"{variant}/{name}": digest for variant, files in variants.items() for name, digest in files.items()}
+    found = {
+        f"{variant}/{name}": digest
+        for variant, files in variants.items()
+        for name, digest in files.items()
+        if name != SIGNATURE
+    }
     for name, path in others.items():
         if path.is_dir():
             found |= {f"{name}/{inner}": digest for inner, digest in file_hashes(path).items()}

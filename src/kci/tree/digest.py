@@ -16,7 +16,10 @@ from kci.files.walk import Entry, is_bytecode, walk
 
 Algorithm = Literal["sha256", "sha512"]
 
-_EXCLUDED = ("metadata.json", "metadata.json.sigstore")
+SIGNATURE = "metadata.json.sigstore"
+"""What signing adds; it changes nothing that was digested."""
+
+_EXCLUDED = ("metadata.json", SIGNATURE)
 """Not hashed, and only where they lie at the variant's root: they hold the digest and its signature."""
 
 
@@ -76,7 +79,7 @@ def directory_digest(hashes: Mapping[str, str]) -> str:
     """See `variant_digest`, of a directory whose files have been hashed."""
     total = hashlib.sha256()
     for name in sorted(hashes):
-        if not is_bytecode(name):
+        if not is_bytecode(name) and name != SIGNATURE:
             total.update(f"{hashes[name]}  {name}\0".encode())
     return total.hexdigest()
 
@@ -155,7 +158,7 @@ def variant_digest(variant_dir: Path) -> str:
     """One hex sha256 for a whole variant directory, metadata included: equal digests mean equal files.
 
     Names and contents count; times, modes and the directory's own name do not. Bytecode does not travel and does not
-    count.
+    count, and a signature is added when everything else is done.
 
     Raises:
         FindingsError: a file cannot be read.

@@ -9,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.builders.request import CacheUse
 from kci.matrix.names import SYSTEMS, artifact_stem, parse_variant_name
 from kci.plan.recorded import RecordedInputs
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
@@ -52,6 +53,8 @@ class LegRecord(msgspec.Struct, frozen=True):
     archs: tuple[Word, ...] | None = None
     inputs: RecordedInputs | None = None
     """What it was really made from; not there if the builder could not tell."""
+    cache: CacheUse | None = None
+    """How much of it came out of a compiler cache."""
 
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
@@ -79,6 +82,7 @@ def leg_for(
     source: GitState | None = None,
     seconds: float | None = None,
     inputs: RecordedInputs | None = None,
+    cache: CacheUse | None = None,
 ) -> LegRecord:
     """Describe a sealed variant directory.
 
@@ -91,6 +95,7 @@ def leg_for(
         source: the commit it was built from, for a variant whose metadata does not say.
         seconds: how long the build took.
         inputs: what it was really made from, as its builder says.
+        cache: what a compiler cache had of it.
 
     Raises:
         FindingsError: the directory is no sealed variant.
@@ -119,6 +124,7 @@ def leg_for(
             seconds=seconds,
             archs=metadata.backend.archs,
             inputs=_fitting(inputs),
+            cache=cache,
         )
     except ValueError as error:
         raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error

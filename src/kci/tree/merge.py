@@ -29,11 +29,15 @@ from kci.tree.findings import tree_error
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
 from kci.tree.pack import packable
+from kci.tree.partial import refuse_partial
 from kci.tree.planned import Planned, PlannedKernel
+from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME
 from kci.tree.stamps import known_digest, read_stamps, write_stamps
 from kci.tree.unpack import unpack_whole
 
-KEPT_AT_TOP = ("CARD.md", "benchmarks", manifests.FILE_NAME, SUMS_NAME, SUBJECTS_NAME)
+KEPT_AT_TOP = (
+    "CARD.md", "benchmarks", manifests.FILE_NAME, SUMS_NAME, SUBJECTS_NAME, ATTESTATION_NAME, BUNDLE_NAME,
+)  # fmt: skip
 """What a tree holds at its top besides variants (docs/format.md#tree)."""
 
 _CARRIED_AT_TOP = ("CARD.md", "benchmarks")
@@ -77,6 +81,7 @@ def merge(
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
     symbols_of: SymbolsOf | None = None,
+    require: Callable[[Path], None] | None = None,
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories.
 
@@ -95,6 +100,7 @@ def merge(
         log: takes lines about waiting for another merge, and about what a dead one left.
         report: takes warnings: attempts that differ, artifacts of an unknown commit,
             archives in a folder that are none of kci's.
+        require: refuses an artifact that it is not satisfied with; variant directories are refused then.
         symbols_of: reads the symbols of native libraries, to say how two builds of one variant differ.
 
     Returns:
@@ -115,6 +121,9 @@ def merge(
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
             hint="an artifact is called kci-<kernel>-<variant>.tar or .tar.zst",
         )
+    if require is not None:
+        for source in sources:
+            require(source.path)
     for item in require_bound(sources, planned, run or CiRun()):
         report(item)
     jobs = _jobs(sources, into, planned, symbols_of)
@@ -199,6 +208,7 @@ def _build(job: _Job, tree: Path) -> Manifest:
     ids = set()
     for source in job.sources:
         placed, leg = _place(source, tree), source.leg
+        refuse_partial(tree / leg.variant)
         ids.add(_unique(placed.metadata))
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
@@ -207,6 +217,7 @@ def _build(job: _Job, tree: Path) -> Manifest:
         hashes[leg.variant] = placed.hashes
     version = job.version
     for entry, carried in _carried(job, present, records):
+        refuse_partial(job.target / entry.variant)
         data = carried.metadata
         version = data.version if version is None else version
         if (data.name, data.version) != (job.kernel, version):

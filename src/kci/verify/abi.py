@@ -28,6 +28,15 @@ class WindowsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needed: tuple[str, ...]
 
 
+class OlderRequirements(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """One of `[sets]` of `native.toml`."""
+
+    glibc: str
+    static: tuple[str, ...]
+    nested_package: bool
+    ignore: tuple[str, ...]
+
+
 class NativeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
     """`native.toml`."""
 
@@ -40,6 +49,7 @@ class NativeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     namespaces: dict[str, tuple[str, ...]]
     macos: MacosTable
     windows: WindowsTable
+    sets: dict[str, OlderRequirements]
 
 
 class AddedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):

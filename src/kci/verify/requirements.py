@@ -10,6 +10,8 @@ from kci.diagnostics import Diagnostic, rules
 from kci.errors import UsageError
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.verify import digest_rules, fatbin, layout_rules, manifest_rules, metadata_rules, native_rules, python_rules
+from kci.verify.load_rules import check_loads, probe
+from kci.verify.requirement_sets import requirement_set
 from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant, looks_like_variant
 from kci.verify.suppressed import Verification, apply_suppressions
@@ -24,7 +26,12 @@ VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
 )
 
 
-def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Diagnostic]:
+VariantCheck = Callable[[VariantDir], Iterator[Diagnostic]]
+
+
+def verify(
+    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), requirements: str = "current"
+) -> list[Diagnostic]:
     """Verify a tree, a variant directory, a folder of trees, or a kernel's sources.
 
     A directory with a build.toml is a kernel: only what its sources show is verified. Binaries are never loaded.
@@ -33,6 +40,7 @@ def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Seq
         path: the directory.
         select: rule ids or beginnings of them (`KCI74`); only these are reported. Empty means all.
         ignore: rule ids or beginnings of them that are not reported.
+        requirements: which set of requirements, `current` or `seed`.
 
     Returns:
         The findings that nobody suppressed, sorted by path and line.
@@ -40,15 +48,18 @@ def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Seq
     Raises:
         UsageError: the path is none of these, or a rule does not exist.
     """
-    return list(verify_with_suppressions(path, select, ignore).diagnostics)
+    return list(verify_with_suppressions(path, select, ignore, requirements).diagnostics)
 
 
 def verify_with_suppressions(
-    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
+    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), requirements: str = "current"
 ) -> Verification:
     """The same, with what was suppressed and why."""
     _require_rules([*select, *ignore])
-    verified = apply_suppressions(list(_check(Path(path), str(path))), Path(path), str(path))
+    older = requirement_set(requirements)
+    checks = VARIANT_CHECKS if older is None else (*VARIANT_CHECKS, older.check_variant)
+    ignore = [*ignore, *(older.ignore if older is not None else ())]
+    verified = apply_suppressions(list(_check(Path(path), str(path), checks)), Path(path), str(path))
     found = [
         item
         for item in verified.diagnostics
@@ -56,6 +67,27 @@ def verify_with_suppressions(
     ]
     ordered = sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
     return Verification(tuple(ordered), verified.suppressed)
+
+
+def verify_loading(path: Path, shown: str, python: Path) -> list[Diagnostic]:
+    """Load every variant below a path that this machine can load. This runs the variants' code.
+
+    Args:
+        path: a variant directory, a tree, or a folder of trees.
+        shown: the path as the user wrote it.
+        python: a Python with torch and the loader.
+
+    Raises:
+        MissingToolError: that Python cannot load kernels.
+    """
+    environment = probe(python)
+    below = sorted(item for item in path.rglob("*") if looks_like_variant(item))
+    found: list[Diagnostic] = []
+    for directory in [path] if looks_like_variant(path) else below:
+        relative = directory.relative_to(path).as_posix()
+        variant, _ = load_variant(directory.resolve(), shown if relative == "." else _join(shown, relative))
+        found += check_loads(variant, python, environment)
+    return found
 
 
 def _require_rules(names: Sequence[str]) -> None:
@@ -66,23 +98,23 @@ def _require_rules(names: Sequence[str]) -> None:
             )
 
 
-def _check(root: Path, shown: str) -> Iterator[Diagnostic]:
+def _check(root: Path, shown: str, checks: Sequence[VariantCheck]) -> Iterator[Diagnostic]:
     if not root.is_dir():
         raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
     if (root / "build.toml").exists():
         yield from check_sources(root, shown)
     elif looks_like_variant(root.resolve()):
-        yield from _variant(root.resolve(), shown)[1]
+        yield from _variant(root.resolve(), shown, checks)[1]
     elif layout_rules.holds_variants(root) or (root / MANIFEST_NAME).exists():
-        yield from _tree(root, shown)
+        yield from _tree(root, shown, checks)
     elif layout_rules.holds_variants(root / "build") and root.resolve().name != "build":
-        yield from _tree(root / "build", _join(shown, "build"))
+        yield from _tree(root / "build", _join(shown, "build"), checks)
     elif trees := _trees(root):
         for tree in trees:
-            yield from _tree(tree, _join(shown, tree.name))
+            yield from _tree(tree, _join(shown, tree.name), checks)
     elif layout_rules.holds_variants(root / "build"):
         yield from layout_rules.check_tree(root, shown)
-        yield from _tree(root / "build", _join(shown, "build"))
+        yield from _tree(root / "build", _join(shown, "build"), checks)
     else:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
         raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
@@ -97,21 +129,21 @@ def _trees(root: Path) -> list[Path]:
     ]
 
 
-def _tree(root: Path, shown: str) -> Iterator[Diagnostic]:
+def _tree(root: Path, shown: str, checks: Sequence[VariantCheck]) -> Iterator[Diagnostic]:
     yield from layout_rules.check_tree(root, shown)
     variants = []
     for directory in sorted(root.iterdir()):
         if looks_like_variant(directory):
-            variant, found = _variant(directory, _join(shown, directory.name))
+            variant, found = _variant(directory, _join(shown, directory.name), checks)
             variants.append(variant)
             yield from found
     yield from metadata_rules.check_tree(shown, variants)
     yield from manifest_rules.check_tree(root, shown, variants)
 
 
-def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
+def _variant(directory: Path, shown: str, checks: Sequence[VariantCheck]) -> tuple[VariantDir, list[Diagnostic]]:
     variant, found = load_variant(directory, shown)
-    for check in VARIANT_CHECKS:
+    for check in checks:
         found += check(variant)
     return variant, found
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from kci.config.reader import Kernel
-from kci.config.settings import KCI_TOML
+from kci.config.settings import KCI_TOML, locate
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
@@ -125,6 +125,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         grouping=request.grouping or workspace.settings.settings.plan.group,
         shards=request.shards,
         without_component=_without_component(workspace, matrix),
+        commit=_commit(workspace),
         seconds={key: work.seconds for key, work in works(workspace.kernels, matrix).items()},
     )
     touches: list[Touch] | None = None
@@ -183,8 +184,13 @@ def _with_fingerprints(options: PlanOptions, workspace: Workspace, matrix: Matri
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
     found = already(prints, request.published, made.__getitem__)
     trees.save()
-    commit = clean_commit(Path(workspace.kernels[0].directory)) if workspace.kernels else None
-    return msgspec.structs.replace(options, fingerprints=found.fingerprints, skip=found.reasons, commit=commit)
+    return msgspec.structs.replace(options, fingerprints=found.fingerprints, skip=found.reasons)
+
+
+def _commit(workspace: Workspace) -> str | None:
+    """The commit that is planned, which a merge compares artifacts with; None if the kernels have none in common."""
+    roots = {locate(Path(kernel.directory))[0] for kernel in workspace.kernels}
+    return clean_commit(roots.pop()) if len(roots) == 1 else None
 
 
 def _other_plans(

@@ -1,0 +1,199 @@
+"""Headers that components depend on besides torch: CUTLASS, from a folder, a wheel, or its pinned commit."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import os
+import re
+import shutil
+import tarfile
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kci.builders.environment import pip_install
+from kci.builders.process import run, shown
+from kci.builders.request import Log
+from kci.builders.toolchains import CutlassRelease, toolchains
+from kci.config.values import Depend
+from kci.errors import MissingToolError
+from kci.files.lock import locked
+
+SOURCE_DIR = "CUTLASS_SRC_DIR"
+"""The reference's own variable: a checkout of CUTLASS to use as it is."""
+
+MIRROR = "cutlass"
+"""The key under `[mirrors]` in kci.toml."""
+
+_WHEEL_INCLUDE = "cutlass_library/source/include"
+_VERSION = re.compile(r"^#define CUTLASS_(MAJOR|MINOR)\s+(\d+)", re.MULTILINE)
+_PROTOCOLS = "file:git:http:https:ssh"
+_SECONDS = 60
+
+
+class HeaderSource(enum.StrEnum):
+    """How headers are had."""
+
+    FOLDER = "folder"
+    WHEEL = "wheel"
+    GIT = "git"
+    ARCHIVE = "archive"
+
+
+class Headers(msgspec.Struct, frozen=True):
+    """A header-only dependency."""
+
+    name: str
+    """As a component names it, `cutlass_4_0`; also its link in the work directory."""
+    folder: Path
+    include: str
+    """Where the headers are in the folder. The reference puts no other directory of CUTLASS on the path."""
+    source: HeaderSource
+    where: str = ""
+    """The requirement of the wheel, or the address of the repository or archive."""
+    release: CutlassRelease | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is there."""
+        return self.folder.is_dir()
+
+    def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
+        """The commands that get it; none for an archive, which kci itself downloads."""
+        into = str(target or self.folder)
+        match self.source:
+            case HeaderSource.WHEEL:
+                return [[*pip_install(python), "--no-deps", "--target", into, self.where]]
+            case HeaderSource.GIT:
+                assert self.release is not None  # noqa: S101  - what git fetches is a release
+                git = ["git", "-C", into]
+                return [
+                    ["git", "init", "--quiet", into],
+                    [*git, "fetch", "--quiet", "--depth=1", "--no-tags", "--", self.where, self.release.commit],
+                    [*git, "checkout", "--quiet", "FETCH_HEAD", "--", self.include],
+                ]
+            case _:
+                return []
+
+
+def find_headers(depends: Iterable[Depend], cache: Path, mirrors: Mapping[str, str], log: Log) -> tuple[Headers, ...]:
+    """Where a variant's `depends` come from.
+
+    `CUTLASS_SRC_DIR` comes first, then the wheel of just that version, then the pinned commit: from the mirror that
+    kci.toml names, or from GitHub.
+
+    Args:
+        depends: all dependencies of the variant's components; torch is always there.
+        cache: the cache directory.
+        mirrors: `[mirrors]` of kci.toml. An address with `{commit}` or `{tag}` is a tar archive, any other one git.
+        log: takes a line about a folder of another version.
+
+    Raises:
+        MissingToolError: one of them cannot be had.
+    """
+    return tuple(_find(depend, cache, mirrors, log) for depend in depends if depend is not Depend.TORCH)
+
+
+def ensure_headers(headers: Iterable[Headers], python: Path, log: Log) -> None:
+    """Get the headers that are not there yet.
+
+    Raises:
+        MissingToolError: they cannot be had, or are not those of the pinned commit.
+    """
+    for item in headers:
+        if item.complete:
+            continue
+        with locked(item.folder, log):
+            if not item.complete:
+                log(f"getting {item.name} from {item.where}")
+                partial = item.folder.with_name(item.folder.name + ".part")
+                try:
+                    _get(item, python, partial)
+                    partial.rename(item.folder)
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)
+
+
+def headers_digest(folder: Path) -> str:
+    """SHA-256 over the paths and contents of the files below a folder, as `sha256sum` would list them, by path."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    whole = hashlib.sha256()
+    for name, path in sorted((path.relative_to(folder.parent).as_posix(), path) for path in files):
+        whole.update(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}\n".encode())
+    return whole.hexdigest()
+
+
+def _find(depend: Depend, cache: Path, mirrors: Mapping[str, str], log: Log) -> Headers:
+    release = toolchains().cutlass.get(depend.value)
+    if release is None:
+        have = ", ".join(sorted(toolchains().cutlass))
+        hint = f"the native builder has torch, {have}; build with --builder nix for others"
+        raise MissingToolError(f"the native builder does not have the dependency {depend.value}", hint=hint)
+    if folder := os.environ.get(SOURCE_DIR):
+        return _given(depend, Path(folder).absolute(), release, log)
+    mirror = mirrors.get(MIRROR)
+    if release.wheel and not mirror:
+        place = cache / "headers" / release.wheel.replace("==", "-")
+        return Headers(depend.value, place, _WHEEL_INCLUDE, HeaderSource.WHEEL, release.wheel, release)
+    address = mirror or toolchains().repositories["cutlass"]
+    where = address.replace("{commit}", release.commit).replace("{tag}", release.tag)
+    source = HeaderSource.GIT if where == address else HeaderSource.ARCHIVE
+    place = cache / "headers" / f"cutlass-{release.tag}-{release.commit[:12]}"
+    return Headers(depend.value, place, "include", source, where, release)
+
+
+def _given(depend: Depend, folder: Path, release: CutlassRelease, log: Log) -> Headers:
+    version = folder / "include" / "cutlass" / "version.h"
+    if not version.is_file():
+        hint = "name the top directory of a checkout of CUTLASS, or unset it"
+        raise MissingToolError(f"{SOURCE_DIR}={folder} holds no include/cutlass/version.h", hint=hint)
+    found = dict(_VERSION.findall(version.read_text(encoding="utf-8", errors="replace")))
+    has = f"{found.get('MAJOR', '?')}.{found.get('MINOR', '?')}"
+    if not release.tag.startswith(f"v{has}."):
+        log(f"{SOURCE_DIR} holds CUTLASS {has}, and the kernel asks for {release.tag}: taken as it is")
+    return Headers(depend.value, folder, "include", HeaderSource.FOLDER, str(folder), release)
+
+
+def _get(item: Headers, python: Path, partial: Path) -> None:
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    if item.source is HeaderSource.ARCHIVE:
+        _unpack(item, partial)
+    for command in item.setup(python, partial):
+        # Addresses can be anybody's, and git knows some that are commands (`ext::`).
+        limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
+        done = run(command, env={**os.environ, **limits})
+        if done.code != 0:
+            raise MissingToolError(f"cannot get {item.name}\n{shown(command)}\n{done.tail()}", hint=_hint())
+    shutil.rmtree(partial / ".git", ignore_errors=True)
+    if item.source is not HeaderSource.WHEEL and item.release is not None:
+        found = headers_digest(partial / item.include)
+        if found != item.release.digest:
+            message = f"{item.where} does not hold CUTLASS {item.release.tag}: its headers have the digest {found}"
+            raise MissingToolError(f"{message}, not {item.release.digest}", hint="use another mirror")
+
+
+def _unpack(item: Headers, into: Path) -> None:
+    """Take the headers out of an archive; everything in it lies below one directory, whatever that is called."""
+    try:
+        with (
+            urllib.request.urlopen(item.where, timeout=_SECONDS) as answer,  # noqa: S310  - of the user's own kci.toml
+            tarfile.open(fileobj=answer, mode="r|*") as archive,
+        ):
+            for member in archive:
+                path = PurePosixPath(*PurePosixPath(member.name).parts[1:])
+                if not member.isfile() or path.parts[:1] != (item.include,) or ".." in path.parts:
+                    continue
+                content = archive.extractfile(member)
+                target = into / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.read() if content else b"")
+    except (OSError, ValueError, tarfile.TarError) as error:
+        raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=_hint()) from error
+
+
+def _hint() -> str:
+    return f"set {SOURCE_DIR} to a checkout, or name a mirror in kci.toml: [mirrors] {MIRROR} = ..."

@@ -1,0 +1,57 @@
+"""The options about signatures that several commands share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from kci.tree.signing import SigningContext
+
+
+def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--repository` and `--commit`."""
+    for option in (
+        click.option("--commit", default="", metavar="ID", help="The commit that the files were made from."),
+        click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that they come from."),
+    ):
+        command = option(command)
+    return command
+
+
+def ci_context(repository: str, commit: str) -> SigningContext:
+    """What a signer says: what was given, else what GitHub says of the run."""
+    from kci.tree.signing import SigningContext
+
+    return SigningContext(
+        repository or os.environ.get("GITHUB_REPOSITORY", ""),
+        commit or os.environ.get("GITHUB_SHA", ""),
+        os.environ.get("GITHUB_WORKFLOW_REF", ""),
+    )
+
+
+def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tuple[list[str], SigningContext]:
+    """Who may sign and what must be named: what was given, else what `[signing]` of the kci.toml above a path says."""
+    from kci.config.settings import find_settings
+    from kci.errors import UsageError
+    from kci.tree.signing import SigningContext, read_public_key
+
+    # A kci.toml inside of a tree is part of what is judged.
+    found = find_settings(path.resolve().parent)
+    signing = found.settings.signing
+    named = [read_public_key(key) for key in keys]
+    if not named:
+        named = [read_public_key(str(found.root / key) if _is_file(found.root, key) else key) for key in signing.keys]
+    if not named and not (repository or signing.repository):
+        raise UsageError(
+            "nobody is named who may sign", hint="--key PUBLIC_KEY, or keys or a repository in [signing] of kci.toml"
+        )
+    return named, SigningContext(repository or signing.repository or "", commit, signing.workflow or "")
+
+
+def _is_file(root: Path, key: str) -> bool:
+    return not key.startswith(("ssh-", "ecdsa-", "sk-", "-----BEGIN")) and (root / key).is_file()

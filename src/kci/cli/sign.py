@@ -1,0 +1,43 @@
+"""`kci sign`: an attestation over a whole tree, or over artifacts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kci.cli import Command, Options
+from kci.cli._signing import ci_context, context_options
+
+
+@click.command("sign", cls=Command)
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True), metavar="PATH...")
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    help="An ed25519 key in PEM, or an ssh key.  [default: the identity of the CI run]",
+)
+@context_options
+@click.pass_obj
+def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, repository: str, commit: str) -> None:
+    """Sign each PATH: a merged tree, or an artifact. Prints the attestations that were written.
+
+    A tree's attestation binds every file to its path, and the tree to kernel, version, repository and commits. It is
+    written beside the files; none of them changes. In a GitHub run the repository and commit are those of the run.
+    Without a key, a tree is signed through Sigstore with the identity of the run, and every variant for the loader too.
+    """
+    from kci.errors import UsageError
+    from kci.tree.dsse import SigningKey
+    from kci.tree.signing import sign_artifact, sign_tree
+    from kci.tree.sigstore_bundles import sign_tree_as_run
+
+    context = ci_context(repository, commit)
+    for path in paths:
+        if key is None:
+            if not path.is_dir():
+                raise UsageError(f"{path} is an artifact", hint="sign it with --key, or with actions/attest")
+            for written in sign_tree_as_run(path, context):
+                click.echo(written)
+            continue
+        sign = sign_tree if path.is_dir() else sign_artifact
+        click.echo(sign(path, SigningKey(key), context))

@@ -1,0 +1,78 @@
+"""`kci test`: a built variant in the real loader, and the kernel's own tests on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kci.builders.cache import default_cache
+from kci.cli import Command, Options
+from kci.cli._output import progress_log, table
+from kci.cli._workspace import CATALOG, opened
+from kci.config.reader import BUILD_TOML
+from kci.errors import KciError
+from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests, variants_of
+
+
+@click.command("test", cls=Command)
+@click.argument("place", default=".", metavar="[KERNEL|TREE]")
+@click.option("--kernel", type=click.Path(path_type=Path), help="The kernel whose tests are run on a TREE.")
+@click.option("--tree", type=click.Path(path_type=Path), help="The tree to take variants from (default: KERNEL/build).")
+@click.option("--variant", "names", multiple=True, metavar="NAME", help="Only this variant; repeat for more.")
+@click.option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")
+@click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
+@click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
+@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@CATALOG
+@click.pass_obj
+def command(
+    options: Options,
+    place: str,
+    kernel: Path | None,
+    tree: Path | None,
+    names: tuple[str, ...],
+    torch: str | None,
+    no_isolation: bool,
+    allow_empty: bool,
+    cache: Path | None,
+    catalog: str | None,
+) -> int:
+    """Load built variants with the kernels library and run the kernel's tests that are marked `kernels_ci`.
+
+    Each variant is loaded alone, in a fresh process. A kernel of whose tests none ran is not counted as tested.
+    """
+    here = Path(place)
+    sources = here if (here / BUILD_TOML).is_file() else kernel
+    tree = tree or (here / "build" if sources == here else here)
+    reports = [
+        run_kernel_tests(
+            directory,
+            sources,
+            progress_log(options),
+            cache=cache or default_cache(),
+            isolation=not no_isolation,
+            torch=torch or _built_with(options, sources, directory.name, catalog),
+        )
+        for directory in variants_of(tree, names, isolation=not no_isolation)
+    ]
+    for report in reports:
+        if report.output and report.state is not TestState.PASSED:
+            click.echo(f"{report.variant}: {report.state}\n{report.output}", err=True)
+    rows = [(item.kernel, item.variant, item.state.value, item.passed, item.failed, item.skipped) for item in reports]
+    click.echo(table(("kernel", "variant", "state", "passed", "failed", "skipped"), [tuple(map(str, r)) for r in rows]))
+    return 0 if all(_fine(report, allow_empty) for report in reports) else 1
+
+
+def _fine(report: TestReport, allow_empty: bool) -> bool:
+    return report.state is TestState.PASSED or (allow_empty and report.state is TestState.NOTHING_RAN)
+
+
+def _built_with(options: Options, sources: Path | None, variant: str, catalog: str | None) -> str | None:
+    """The torch that the kernel's matrix has for a variant; None where it does not say."""
+    if sources is None:
+        return None
+    try:
+        return opened(options, [str(sources)], catalog).variant(variant).torch
+    except KciError:
+        return None

@@ -1,0 +1,194 @@
+"""A built variant in the real loader, and the kernel's own tests on it, each in a fresh process.
+
+The tests are those that the reference's CI runs: `pytest tests -m kernels_ci`, with `LOCAL_KERNELS` naming the build.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+
+from kci.builders.environment import ensure_runtime
+from kci.builders.process import Finished, guarded
+from kci.builders.toolchains import toolchains
+from kci.config.values import python_name
+from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
+from kci.suggest import suggestion
+from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+
+Log = Callable[[str], None]
+
+MARKER = "kernels_ci"
+_NOTHING_SELECTED = 5
+_REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
+_LOAD = """\
+import json, sys
+from pathlib import Path
+from kernels import get_local_kernel
+kernel = get_local_kernel(Path(sys.argv[1]), backend=sys.argv[2])
+print("kci:" + json.dumps(sorted(name for name in vars(kernel) if not name.startswith("_"))))
+"""
+
+
+class TestState(enum.StrEnum):
+    """What became of a variant's test."""
+
+    __test__ = False  # pytest would take it for a test
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOTHING_RAN = "nothing ran"
+    NOT_LOADED = "not loaded"
+
+
+class TestReport(msgspec.Struct, frozen=True):
+    """One variant, loaded and tested."""
+
+    __test__ = False  # pytest would take it for a test
+
+    kernel: str
+    variant: str
+    state: TestState
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    output: str = ""
+    """The end of what was said, where something went wrong."""
+
+
+def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
+    """The variant directories of a tree that are to be tested.
+
+    Args:
+        tree: a tree, or a variant directory.
+        names: which; by default all that this machine's system could load.
+        isolation: they are to be loaded with a torch of kci's own, which is one for the CPU.
+
+    Raises:
+        UsageError: a name is not in the tree.
+        FindingsError: there is no variant at all.
+    """
+    if (tree / FILE_NAME).is_file():
+        return [tree]
+    found = {path.parent.name: path.parent for path in sorted(tree.glob(f"*/{FILE_NAME}"))}
+    for name in names:
+        if name not in found:
+            raise UsageError(f"{tree} has no variant {name!r}", hint=suggestion(name, list(found)))
+    chosen = [found[name] for name in names or found if names or _could_load(name, isolation)]
+    if not chosen:
+        hint = "build one: kci build; for those of GPUs: kci test --no-isolation"
+        raise FindingsError(f"{tree} has no variant that could be loaded here", hint=hint)
+    return chosen
+
+
+def run_kernel_tests(
+    variant_dir: Path, sources: Path | None, log: Log, *, cache: Path, isolation: bool = True, torch: str | None = None
+) -> TestReport:
+    """Load a variant and run its kernel's tests.
+
+    Args:
+        variant_dir: the sealed variant.
+        sources: the directory of build.toml, whose `tests/` are run; without it the variant is only loaded.
+        log: takes lines of progress.
+        cache: where environments are kept.
+        isolation: load it with a torch of kci's own, which is one for the CPU, instead of this Python's.
+        torch: the torch minor version to load it with; by default the one of its name, else the newest known.
+
+    Raises:
+        FindingsError: it is no variant.
+        MissingToolError: there is no Python that could load it.
+    """
+    metadata = read_metadata(variant_dir / FILE_NAME)
+    name = parse_variant_name(variant_dir.name)
+    python = _python(name, torch, cache, log) if isolation else Path(sys.executable)
+    with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
+        tree = Path(folder) / "tree"
+        # Alone, so that the loader cannot take another variant, and a copy, so that nothing writes into the tree.
+        shutil.copytree(variant_dir, tree / variant_dir.name)
+        log(f"loading {variant_dir.name}")
+        loaded = _run([str(python), "-c", _LOAD, str(tree), name.backend], None, _environment(tree, (), metadata))
+        if loaded.code != 0:
+            return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
+        if sources is None or not (sources / "tests").is_dir():
+            where = "no tests directory" if sources else "no kernel to take tests from"
+            return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
+        return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), log)
+
+
+def repositories(sources: Path, kernel: str) -> list[str]:
+    """The names under which tests ask for the kernel: whatever they call `<owner>/<kernel>`."""
+    found = {f"kernels-community/{kernel}"}
+    for path in sorted((sources / "tests").rglob("*.py")):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        found |= {name for name in _REPOSITORY.findall(text) if name.partition("/")[2] == kernel}
+    return sorted(found)
+
+
+def _tested(python: Path, variant_dir: Path, sources: Path, metadata: Metadata, folder: Path, log: Log) -> TestReport:
+    report = folder / "report.xml"
+    command = [str(python), "-m", "pytest", "tests", "-m", MARKER, "-q", "-p", "no:cacheprovider"]
+    command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
+    log(f"running the tests of {metadata.name} marked {MARKER}")
+    tree = folder / "tree"
+    # Some tests import the package by its own name; a variant directory is that package.
+    packages = folder / "packages"
+    packages.mkdir()
+    (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
+    environment = _environment(tree, repositories(sources, metadata.name), metadata)
+    done = _run(command, sources, environment | {"PYTHONPATH": str(packages)})
+    passed, failed, skipped = _counts(report)
+    if done.code == _NOTHING_SELECTED or (done.code == 0 and not passed):
+        state = TestState.NOTHING_RAN
+    else:
+        state = TestState.PASSED if done.code == 0 else TestState.FAILED
+    output = "" if state is TestState.PASSED else done.tail()
+    return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
+
+
+def _environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[str, str]:
+    """This environment, with the build under the names that tests know it by, and nothing to be fetched."""
+    made = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PYTHONPATH"))}
+    made |= {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    if metadata.kernel_depends:
+        del made["HF_HUB_OFFLINE"]
+    return made | ({"LOCAL_KERNELS": ":".join(f"{name}={tree}" for name in names)} if names else {})
+
+
+def _run(command: list[str], cwd: Path | None, environment: dict[str, str]) -> Finished:
+    return guarded(command, lambda _line: None, cwd=cwd, env=environment)
+
+
+def _counts(report: Path) -> tuple[int, int, int]:
+    """Passed, failed and skipped, as pytest reports them; nothing where it did not get that far."""
+    try:
+        suite = ElementTree.parse(report).getroot().find("testsuite")  # noqa: S314  - written by pytest just now
+    except (OSError, ElementTree.ParseError):
+        return 0, 0, 0
+    if suite is None:
+        return 0, 0, 0
+    tests, failures, errors, skipped = (int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped"))
+    return tests - failures - errors - skipped, failures + errors, skipped
+
+
+def _python(name: VariantName, torch: str | None, cache: Path, log: Log) -> Path:
+    if name.backend != "cpu":
+        hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
+        raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
+    own = name.framework_version if name.kind is Kind.FULL else None
+    newest = max(toolchains().torch, key=lambda item: tuple(map(int, item.split("."))))
+    return ensure_runtime(torch or own or newest, cache=cache, log=log)
+
+
+def _could_load(name: str, isolation: bool) -> bool:
+    parts = parse_variant_name(name)
+    return parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu")

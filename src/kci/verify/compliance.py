@@ -1,0 +1,184 @@
+"""What verification comes to: how many variants of each backend and system meet the requirements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import FindingsError
+from kci.matrix.names import VariantName, parse_variant_name
+from kci.tree.manifest import read_manifest
+from kci.verify.subject import looks_like_variant
+
+_COLORS = {True: "brightgreen", False: "red", None: "lightgrey"}
+_HEX = {True: "#4c1", False: "#e05d44", None: "#9f9f9f"}
+_NAMES = {"cpu": "CPU", "cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "tpu": "TPU", "cann": "CANN", "metal": "Metal"}
+
+
+class VariantState(msgspec.Struct, frozen=True):
+    """One variant of a tree."""
+
+    variant: str
+    backend: str
+    system: str
+    """Empty for a noarch variant."""
+    errors: int
+    warnings: int
+    there: bool = True
+    """False for a variant that was planned and is missing."""
+
+    @property
+    def compliant(self) -> bool:
+        """Whether a user can rely on it."""
+        return self.there and not self.errors
+
+
+class KernelState(msgspec.Struct, frozen=True):
+    """What a kernel's sources have besides code. Nothing of it is required; users look for it."""
+
+    path: str
+    card: bool
+    tests: bool
+    benchmark: bool
+
+    def __str__(self) -> str:
+        parts = (("card", self.card), ("tests", self.tests), ("benchmark", self.benchmark))
+        return f"{self.path}: " + ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in parts)
+
+
+class Compliance(msgspec.Struct, frozen=True):
+    """All variants that were looked at."""
+
+    variants: tuple[VariantState, ...]
+    kernels: tuple[KernelState, ...] = ()
+    others: int = 0
+    """Errors that are about no variant: of a tree's top, of its manifest, of a kernel's sources."""
+
+    @property
+    def compliant(self) -> bool | None:
+        """Whether everything meets the requirements; None if there is nothing to judge."""
+        if not self.variants and not self.others and not self.kernels:
+            return None
+        return not self.others and all(item.compliant for item in self.variants)
+
+    def lines(self) -> list[str]:
+        """`compliant for CUDA x86_64-linux: 6 of 6`, for each backend and system."""
+        groups: dict[tuple[str, str], list[bool]] = defaultdict(list)
+        for item in self.variants:
+            groups[item.backend, item.system].append(item.compliant)
+        return [
+            f"compliant for {' '.join([_NAMES.get(backend, backend), system]).strip()}: {sum(states)} of {len(states)}"
+            for (backend, system), states in sorted(groups.items())
+        ] + [str(kernel) for kernel in self.kernels]
+
+    @property
+    def message(self) -> str:
+        """The same in a few words, for a badge."""
+        if self.compliant is None:
+            return "nothing to verify"
+        met = sum(item.compliant for item in self.variants)
+        counted = f"{met} of {len(self.variants)} variants" if self.variants else "sources"
+        return counted if not self.others else f"{counted}, {self.others} errors"
+
+
+def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
+    """Sort findings by the variants that they are about.
+
+    Args:
+        paths: what was verified, as the user wrote it.
+        found: the findings that nobody suppressed.
+    """
+    states: list[VariantState] = []
+    claimed = 0
+    for shown in paths:
+        for directory, planned in _variants(Path(shown)):
+            where = shown.rstrip("/") if directory is None or str(directory) == shown else _shown(directory, shown)
+            mine = [item for item in found if directory is not None and f"{item.path}/".startswith(f"{where}/")]
+            errors = sum(item.severity is Severity.ERROR for item in mine)
+            claimed += errors
+            name = _parsed(planned)
+            states.append(
+                VariantState(
+                    planned,
+                    name.backend if name else "",
+                    (name.system or "") if name else "",
+                    errors,
+                    sum(item.severity is Severity.WARNING for item in mine),
+                    directory is not None,
+                )
+            )
+    total = sum(item.severity is Severity.ERROR for item in found)
+    kernels = tuple(_kernel(Path(shown), shown) for shown in paths if (Path(shown) / "build.toml").exists())
+    return Compliance(tuple(states), kernels, max(total - claimed, 0))
+
+
+def _kernel(root: Path, shown: str) -> KernelState:
+    return KernelState(
+        shown,
+        (root / "CARD.md").is_file(),
+        any((root / "tests").glob("**/test_*.py")),
+        any((root / "benchmarks").glob("benchmark*.py")),
+    )
+
+
+def _shown(directory: Path, shown: str) -> str:
+    return directory.as_posix() if shown != "." else directory.as_posix().removeprefix("./")
+
+
+def _parsed(name: str) -> VariantName | None:
+    try:
+        return parse_variant_name(name)
+    except ValueError:
+        return None
+
+
+def _variants(root: Path) -> list[tuple[Path | None, str]]:
+    """Every variant below a path with its directory, and the planned ones that have none."""
+    if (root / "build.toml").exists():
+        return []
+    if looks_like_variant(root.resolve()):
+        return [(root, root.resolve().name)]
+    found: list[tuple[Path | None, str]] = []
+    places = [root, root / "build"] if not root.is_dir() or (root / "build").is_dir() else [root]
+    for place in [*places, *(sorted(item for item in root.iterdir() if item.is_dir() and item.name != "build"))]:
+        if not place.is_dir() or looks_like_variant(place):
+            continue
+        there = sorted(item for item in place.iterdir() if looks_like_variant(item))
+        found += [(item, item.name) for item in there]
+        try:
+            manifest = read_manifest(place)
+        except FindingsError:
+            continue  # reported by the rules
+        names = {item.name for item in there}
+        found += [(None, name) for name in (manifest.planned or () if manifest else ()) if name not in names]
+    return found
+
+
+def shields(state: Compliance) -> dict[str, object]:
+    """The JSON that shields.io's endpoint badge reads."""
+    return {
+        "schemaVersion": 1,
+        "label": "kernel requirements",
+        "message": state.message,
+        "color": _COLORS[state.compliant],
+    }
+
+
+def badge(state: Compliance) -> str:
+    """An SVG badge that needs no service."""
+    label, message = "kernel requirements", escape(state.message)
+    left, right = 7 * len(label) + 10, 7 * len(state.message) + 10
+    width = left + right
+    color = _HEX[state.compliant]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img">'
+        f"<title>{label}: {message}</title>"
+        f'<rect width="{left}" height="20" fill="#555"/><rect x="{left}" width="{right}" height="20" fill="{color}"/>'
+        '<g fill="#fff" text-anchor="middle" font-family="Verdana,Geneva,DejaVu Sans,sans-serif" font-size="11">'
+        f'<text x="{left // 2}" y="14">{label}</text><text x="{left + right // 2}" y="14">{message}</text></g></svg>\n'
+    )

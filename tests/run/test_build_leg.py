@@ -1,0 +1,59 @@
+"""A leg says at once what `kci verify` would say about its binaries, and packs nothing that does not meet it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from conftest import ROOT
+from kci.diagnostics import finding
+from kci.errors import FindingsError, UsageError
+from kci.run import build_leg as legs
+from kci.run.build_leg import BuiltLeg, LegRequest, build_leg
+from kci.run.one_variant import BuildOptions
+from kci.workspace.workspace import open_workspace
+
+SWIGLU = ROOT / "examples" / "swiglu"
+TOO_NEW = finding("KCI742", "it needs GLIBC_2.34", path="torch-cpu/x.so")
+
+
+def leg(tmp_path: Path, artifact: Path | None = None, **options: object) -> BuiltLeg:
+    workspace = open_workspace([SWIGLU])
+    how = BuildOptions(tmp_path / "cache", **options)  # type: ignore[arg-type]
+    request = LegRequest(
+        kernel=workspace.only_kernel(),
+        variant=workspace.variant("torch-cpu"),
+        output=tmp_path / "out",
+        options=how,
+        artifact=artifact,
+    )
+    return build_leg(workspace, request, lambda _line: None)
+
+
+def test_what_meets_the_requirements_is_packed(tmp_path: Path) -> None:
+    made = leg(tmp_path, tmp_path / "x.tar")
+    assert made.findings == ()
+    assert (tmp_path / "x.tar").is_file()
+
+
+def test_what_does_not_is_told_and_not_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(legs, "verify", lambda path, select: asked.append((path, select)) or [TOO_NEW])
+    made = leg(tmp_path)
+    assert made.findings == (TOO_NEW,)
+    assert asked == [(made.directory, ("KCI74", "KCI75", "KCI76"))]
+    with pytest.raises(FindingsError, match="is not packed") as caught:
+        leg(tmp_path, tmp_path / "x.tar")
+    assert list(caught.value.diagnostics) == [TOO_NEW]
+    assert not (tmp_path / "x.tar").exists()
+    assert made.directory.is_dir()
+
+
+def test_a_variant_without_archs_has_none_to_choose(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="torch-cpu has no archs"):
+        leg(tmp_path, archs=("9.0",))
+    done = kci("build", SWIGLU, "--variant", "torch-cpu", "--output", tmp_path / "out", "--arch", "9.0")
+    assert done.code == 2
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,141 @@
+"""`kci test`: what is chosen, what is told, and that nothing which did not run counts as tested."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from buildkit import program, quiet, write_tree
+from cli.runner import kci
+from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.run import kernel_tests
+from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of
+from variants import CPU, CUDA, make_variant
+
+# Stands in for a Python with torch: `kernels` is a module that finds what LOCAL_KERNELS or a path names.
+KERNELS = """
+import os, runpy, types
+from pathlib import Path
+def get_local_kernel(path, backend):
+    (variant,) = path.iterdir()
+    return types.SimpleNamespace(**runpy.run_path(str(variant / "__init__.py")))
+def get_kernel(name, version=None):
+    known = dict(entry.split("=") for entry in os.environ["LOCAL_KERNELS"].split(":"))
+    return get_local_kernel(Path(known[name]), "cpu")
+"""
+TEST = """
+import pytest
+from kernels import get_kernel
+gated = get_kernel("somebody/gated-norm")
+@pytest.mark.kernels_ci
+def test_answer():
+    assert gated.answer() == 42
+def test_not_for_ci():
+    assert False
+"""
+GOOD = {"__init__.py": "def answer(): return 42\n"}
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Python with that module; it ignores PYTHONPATH's usual content, which a test of a kernel must not see."""
+    library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
+    (tmp_path / "bin").mkdir()
+    made = program(tmp_path / "bin", "python", f'PYTHONPATH={library}:$PYTHONPATH exec {sys.executable} "$@"')
+    monkeypatch.setattr(kernel_tests, "_python", lambda *_: made)
+    return made
+
+
+def sources(tmp_path: Path, **files: str) -> Path:
+    named = {f"tests/{name}.py": text for name, text in files.items()}
+    return write_tree(tmp_path / "kernel", {"build.toml": "", **named})
+
+
+def outcome(tmp_path: Path, files: dict[str, str], **tests: str) -> kernel_tests.TestReport:
+    variant = make_variant(tmp_path / "tree", CPU, files=dict(files))
+    return run_kernel_tests(variant, sources(tmp_path, **tests), quiet, cache=tmp_path)
+
+
+def test_the_marked_tests_run_on_the_build(tmp_path: Path, python: Path) -> None:
+    report = outcome(tmp_path, GOOD, test_it=TEST)
+    assert (report.state, report.passed, report.failed, report.skipped) == (TestState.PASSED, 1, 0, 0), report.output
+
+
+def test_tests_may_import_the_package_by_its_name(tmp_path: Path, python: Path) -> None:
+    text = TEST.replace('gated = get_kernel("somebody/gated-norm")', "import gated_norm as gated")
+    assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
+
+
+def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
+    report = outcome(tmp_path, {"__init__.py": "def answer(): return 41\n"}, test_it=TEST)
+    assert (report.state, report.failed) == (TestState.FAILED, 1)
+    assert "41 == 42" in report.output
+
+
+SKIPPED = "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "skipped"), [("def test_a(): pass\n", 0), ("", 0), (SKIPPED, 1)], ids=["unmarked", "none", "skipped"]
+)
+def test_nothing_that_ran_is_no_pass(tmp_path: Path, python: Path, text: str, skipped: int) -> None:
+    report = outcome(tmp_path, GOOD, test_it=text)
+    assert (report.state, report.skipped) == (TestState.NOTHING_RAN, skipped)
+
+
+def test_a_kernel_without_tests_is_loaded(tmp_path: Path, python: Path) -> None:
+    assert outcome(tmp_path, GOOD).state is TestState.NOTHING_RAN
+
+
+def test_a_variant_that_does_not_load_is_told(tmp_path: Path, python: Path) -> None:
+    report = outcome(tmp_path, {"__init__.py": "raise ImportError('undefined symbol: x')\n"}, test_it=TEST)
+    assert report.state is TestState.NOT_LOADED
+    assert "undefined symbol: x" in report.output
+
+
+def test_a_broken_test_file_is_a_failure(tmp_path: Path, python: Path) -> None:
+    assert outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n").state is TestState.FAILED
+
+
+def test_nothing_is_written_into_the_tree(tmp_path: Path, python: Path) -> None:
+    outcome(tmp_path, GOOD, test_it=TEST)
+    assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
+
+
+def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:
+    root = sources(tmp_path, test_a="get_kernel('me/relu')", test_b='get_kernel("you/relu", 1); "me/gelu"; "a/b/relu"')
+    assert repositories(root, "relu") == ["kernels-community/relu", "me/relu", "you/relu"]
+
+
+def test_which_variants_are_tested(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    with pytest.raises(FindingsError, match="no variant"):
+        variants_of(tmp_path)
+    made = [make_variant(tree, name) for name in (CPU, CUDA)]
+    assert variants_of(made[0]) == [made[0]]
+    assert variants_of(tree) == made
+    assert variants_of(tree, isolation=True) == [made[0]]
+    assert variants_of(tree, [CUDA], isolation=True) == [made[1]]
+    with pytest.raises(UsageError, match="has no variant"):
+        variants_of(tree, ["torch-cpo"])
+
+
+def test_a_gpu_needs_a_torch_that_kci_does_not_have(tmp_path: Path) -> None:
+    variant = make_variant(tmp_path / "tree", CUDA)
+    with pytest.raises(MissingToolError, match="cuda") as caught:
+        run_kernel_tests(variant, None, quiet, cache=tmp_path)
+    assert "--no-isolation" in caught.value.hint
+
+
+@pytest.mark.parametrize(("more", "code"), [([], 1), (["--allow-empty"], 0)])
+def test_the_command_counts_nothing_as_tested_unless_asked_to(
+    tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], code: int
+) -> None:
+    make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
+    library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
+    monkeypatch.setenv("PYTHONPATH", str(library))
+    done = kci("test", tmp_path / "tree", "--variant", CPU, "--cache", tmp_path, *more)
+    assert done.code == code, done.stderr
+    assert "nothing ran" in done.stdout
