@@ -90,7 +90,7 @@ def main() -> None:
         except kci.KciError as error:
             failed.append((variant.name, error))
             report_failure(leg, variant.name, error)
-    # Set even if all failed: then what is handed over is the reasons. An artifact cannot be replaced, and those of all
+    # Set even if all failed: then what is uploaded is the reasons. An artifact cannot be replaced, and those of all
     # attempts of a run are one set: merging takes the newest.
     set_output("artifact-name", f"{upload_name(leg.kernel.build.name, leg.name)}-{leg.run.attempt or 1}")
     set_output("folder", str(leg.packed))

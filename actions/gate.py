@@ -1,4 +1,4 @@
-"""kci/build/gate: did the run do what it planned? Reads the plan and the records that its jobs handed over."""
+"""kci/build/gate: did the run do what it planned? Reads the plan and the records that its jobs uploaded."""
 
 from __future__ import annotations
 

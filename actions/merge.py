@@ -74,7 +74,7 @@ class Merge:
         return merged
 
     def record(self, manifest: kci.Manifest | None, error: str) -> None:
-        """Hand over what became of the kernel, whatever that is."""
+        """Upload what became of the kernel, whatever that is."""
         if self.kernel is None:
             return
         failures = tuple(read_failures(self.artifacts, self.kernel))

@@ -92,7 +92,7 @@ def faults(plan: kci.Plan) -> list[kci.Diagnostic]:
 
 
 def trees_so_far() -> TreeIndex:
-    """Where the trees of earlier runs are. Handed over at once: the next run needs it, whatever comes of this one."""
+    """Where the trees of earlier runs are. Uploaded at once: the next run needs it, whatever comes of this one."""
     folder, run = text_input("earlier"), text_input("earlier-run")
     index = next_index(Path(folder) if folder else None, run, today())
     place = runner_temp() / "kci-plan"

@@ -201,7 +201,7 @@ def test_a_kernel_that_failed_keeps_its_last_tree(repository: Path, runner: Runn
 
 
 def digests(run: Run) -> dict[tuple[str, str], str]:
-    """The digest of every variant of the tree that a run hands over."""
+    """The digest of every variant of the tree that a run uploads."""
     found = {}
     for tree in run.artifacts.glob("tree.*"):
         with tarfile.open(tree / "kci-tree.tar") as archive:

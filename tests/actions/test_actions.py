@@ -215,7 +215,7 @@ def test_a_plan_that_is_larger_than_the_outputs_of_a_job_is_refused(runner: Runn
     plan = runner.run("plan", repository)
     assert plan.code == 1
     assert "larger than the outputs of a job may be" in plan.log
-    assert set(plan.outputs) == {"folder", "file-name"}, "the list of trees is handed over all the same"
+    assert set(plan.outputs) == {"folder", "file-name"}, "the list of trees is uploaded all the same"
 
 
 def test_a_missing_variant(runner: Runner, repository: Path, tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build -- some"
     assert f"\n  {replay}\n" in built.log
     assert replay in built.summary
-    assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", "what is handed over is why"
+    assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", "what is uploaded is why"
     failures = read_failures([Path(built.outputs["folder"])], "some-kernel")
     assert [(item.variant, item.replay) for item in failures] == [("torch-cpu", replay)]
     assert "has no __init__.py" in failures[0].error

@@ -11,7 +11,7 @@ from kci.plan.forks import FORK_RULE
 from kci.plan.plan import Leg
 from kci.run.run_records import KernelRecord, RunPlan, VariantFailure
 
-_SILENT = "the job ended without a word: it was cancelled, ran out of time, or its machine was lost"
+_SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 _NO_RECORD = "the job that merges it left no record: it was cancelled, or its machine was lost"
 
 

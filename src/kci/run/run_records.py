@@ -1,4 +1,4 @@
-"""What the jobs of a CI run hand over besides what they build: why a variant failed, and what became of a kernel.
+"""What the jobs of a CI run upload besides what they build: why a variant failed, and what became of a kernel.
 
 Outputs of jobs cannot carry this: of the legs of a matrix, and of the kernels of a caller, only the last one's
 survive. Every record is a small file of an artifact. It comes from a machine that ran a kernel's own code, so it is
@@ -65,7 +65,7 @@ class KernelRecord(msgspec.Struct, frozen=True):
     missing: tuple[Text, ...] = ()
     failures: tuple[VariantFailure, ...] = ()
     error: Text = ""
-    """Why there is no tree, or no good one, apart from missing variants."""
+    """Why no good tree was made, apart from missing variants."""
     manifest: Manifest | None = None
     """The tree's, if there is one."""
     schema: int = SCHEMA

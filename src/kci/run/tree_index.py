@@ -1,7 +1,7 @@
 """Where the newest tree of each kernel is, from one CI run on a branch to the next.
 
 A run merges only the kernels that it has built something of, so the trees of a repository lie in the artifacts of many
-runs. Every run hands over an index of them: the index of the run before it, brought up to date by that run's records.
+runs. Every run uploads an index of them: the index of the run before it, brought up to date by that run's records.
 So a kernel that fails keeps its last good tree, and a run that builds nothing loses nothing.
 """
 
@@ -39,7 +39,7 @@ class TreeIndex(msgspec.Struct, frozen=True):
 
     trees: dict[str, TreePlace] = {}
     day: int = 0
-    """When the run that hands this over was planned."""
+    """When the run that uploads this was planned."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
         day: the day of the run that starts.
 
     Raises:
-        FindingsError: what the earlier run handed over cannot be read.
+        FindingsError: what the earlier run uploaded cannot be read.
     """
     if earlier is None or not earlier.is_dir():
         return TreeIndex(day=day)

@@ -49,7 +49,7 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     shards: int | None = None
     """The number of matrices that the workflow has; None for as many as are needed."""
     callers: int | None = None
-    """The number of caller jobs, where every kernel has a matrix of its own; None where they share one."""
+    """The number of caller jobs, where every kernel has a separate matrix; None where they share one."""
     container: bool = True
     """Whether legs build in images."""
     digests: Path | None = None
