@@ -16,6 +16,8 @@ from kci.builders.environment import ensure_runtime
 EXAMPLES = Path(__file__).resolve().parent
 KERNELS = ("relu", "rms-norm", "swiglu")
 TORCH = "2.13"
+CATALOG = "2026-08-20"
+"""The edition in which that torch is the newest: the stable ABI builds then need no second one."""
 
 # One torch is enough to see everything work: the newest CPU build, the stable ABI builds, and the Python-only ones.
 ONLY = (f"torch{TORCH.replace('.', '')}-cxx11-cpu-*", "torch-stable-abi211-cpu-*", "torch-stable-abi211-cu130-*")
@@ -26,6 +28,7 @@ def main() -> int:
     """Build, then load; the exit code of whichever failed."""
     into = EXAMPLES.parent / "build" / "demo"
     command = [sys.executable, "-m", "kci", "run", *(str(EXAMPLES / kernel) for kernel in KERNELS), "--into", str(into)]
+    command += ["--catalog", CATALOG]
     for glob in (*ONLY, *NOARCH):
         command += ["--only", glob]
     print("== kci run", " ".join(f"examples/{kernel}" for kernel in KERNELS), flush=True)

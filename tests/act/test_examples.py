@@ -41,6 +41,7 @@ def test_the_examples_workflow_builds_merges_and_loads(
     repository = tmp_path / "repository"
     ignored = shutil.ignore_patterns("build", "__pycache__")
     shutil.copytree(ROOT / "examples", repository / "examples", ignore=ignored)
+    (repository / "kci.toml").write_text('catalog = "2026-08-20"\n')  # its newest torch is the one that tests have
     rendered = kci("render", "--output", repository, repository / "examples")
     assert rendered.code == 0, rendered.stderr
     commit_all(repository)

@@ -8,9 +8,13 @@ import pytest
 
 from buildkit import build_of, copy_kernel, quiet, request, write_tree
 from kci.builders.paths import inside, source_file
+from kci.builders.request import Request
 from kci.builders.units import Language, collect
+from kci.catalog.rows import load_catalog
+from kci.config.reader import parse_kernel
 from kci.config.values import Depend
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
+from kci.matrix.selection import select
 
 HEAD = """
 [general]
@@ -260,3 +264,19 @@ def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
     assert (archs["csrc/a.cu"], archs["csrc/c.cu"]) == (one, two)
     told = "component two has no code for" in " ".join(said)
     assert told == (asked in (("9.0a",), ("9.0",))), "functions of a component that the GPU has no use for are there"
+
+
+def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_path: Path) -> None:
+    """What the matrix lists and what the compiler is asked for come from the same list."""
+    text = (
+        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cuda"]\n'
+        '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\n'
+    )
+    (tmp_path / "a.cu").touch()
+    read = parse_kernel(text.encode())
+    for edition, expected in (("2026-08-20", False), ("2026-09-17", True)):
+        variants = select(read, load_catalog(edition)).variants
+        made = next(variant for variant in variants if variant.compute == "13.0")
+        request = Request(tmp_path, read.build, made, "_some_kernel_cuda_x", tmp_path / "out", tmp_path / "cache")
+        assert collect(request, lambda _: None).archs == made.archs
+        assert ("10.3" in (made.archs or ())) is expected

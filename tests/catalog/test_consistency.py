@@ -8,7 +8,7 @@ import pytest
 
 from kci.catalog.consistency import check_catalog, check_overlay, known_images
 from kci.catalog.overlay import read_overlay
-from kci.catalog.rows import editions, interpret_edition, load_catalog
+from kci.catalog.rows import Catalog, editions, interpret_edition, load_catalog
 from kci.config.document import parse_document
 from kci.diagnostics import Diagnostic
 
@@ -71,12 +71,11 @@ def test_a_toolkit_without_facts(compute: str, known: bool) -> None:
 
 @pytest.mark.rule("KCI123", triggers=True)
 def test_a_default_arch_that_the_toolkit_cannot_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kci.catalog import consistency as module
     from kci.catalog.arch_tables import ArchTables
     from kci.config.values import Version
 
     tables = ArchTables(((Version(), ("7.0", "8.0", "9.0+PTX")),), ())
-    monkeypatch.setattr(module, "arch_tables", lambda: tables)
+    monkeypatch.setattr(Catalog, "archs", tables)
     found = [item for item in check(cuda('"12.6"') + cuda('"13.0"')) if item.rule == "KCI123"]
     assert [(item.line, item.message) for item in found] == [
         (11, "CUDA 13.0 cannot build 7.0, which is built by default")

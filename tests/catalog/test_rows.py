@@ -8,12 +8,71 @@ import pytest
 
 from kci.catalog.rows import DEFAULT_EDITION, Catalog, editions, load_catalog, outside_range
 from kci.catalog.runners import default_runners
+from kci.config.values import Version
 from kci.errors import FindingsError, UsageError
 from kci.matrix.names import SYSTEMS
 
 
-def test_the_default_edition_is_the_references_table(catalog: Catalog) -> None:
-    assert catalog.name == DEFAULT_EDITION
+def test_the_default_edition_is_the_references_table_of_september() -> None:
+    """The table of docs/format.md#later, row by row and in its order."""
+    catalog = load_catalog()
+    assert (catalog.name, catalog.as_of) == (DEFAULT_EDITION, "2026-09-17")
+    linux, unix = ("x86_64-linux", "aarch64-linux"), ("aarch64-darwin", "x86_64-linux", "aarch64-linux")
+    table: list[tuple[str, str, str | None, tuple[str, ...], bool, str | None]] = [
+        ("2.11", "cpu", None, linux[:1], False, None),
+        ("2.11", "tpu", None, linux[:1], False, None),
+        ("2.13", "cpu", None, unix, True, None),
+        ("2.13", "cuda", "12.6", linux, True, None),
+        ("2.13", "cuda", "13.0", linux, True, None),
+        ("2.13", "cuda", "13.2", linux, True, "0.1"),
+        ("2.13", "metal", None, unix[:1], True, None),
+        ("2.13", "rocm", "7.1", linux[:1], True, None),
+        ("2.13", "rocm", "7.2", linux[:1], True, None),
+        ("2.13", "xpu", "2026.0.0", linux[:1], True, None),
+        ("2.14", "cpu", None, unix, True, None),
+        ("2.14", "cuda", "12.6", linux, True, None),
+        ("2.14", "cuda", "13.0", linux, True, None),
+        ("2.14", "cuda", "13.2", linux, True, None),
+        ("2.14", "metal", None, unix[:1], True, None),
+        ("2.14", "rocm", "7.2", linux[:1], True, None),
+        ("2.14", "rocm", "7.14", linux[:1], True, None),
+        ("2.14", "xpu", "2026.1.0", linux[:1], True, None),
+        ("2.15", "cuda", "13.4", linux, False, None),
+    ]
+    expected = [
+        (torch, backend, compute, system, bundled, tvm_ffi)
+        for torch, backend, compute, systems, bundled, tvm_ffi in table
+        for system in systems
+    ]
+    assert expected == [
+        (
+            row.torch.text,
+            str(row.backend),
+            row.compute.text if row.compute else None,
+            row.system,
+            row.bundled,
+            row.tvm_ffi.text if row.tvm_ffi else None,
+        )
+        for row in catalog.rows
+    ]
+    assert "Unknown" in catalog.source, "what nobody has seen is not passed off as known"
+
+
+def test_the_default_edition_is_the_newest() -> None:
+    assert editions()[-1] == DEFAULT_EDITION
+
+
+def test_the_arch_lists_are_those_of_the_edition_s_day() -> None:
+    toolkit = Version.parse("13.0")
+    assert "10.3" in load_catalog().archs.cuda_default(toolkit)
+    assert "10.3" not in load_catalog("2026-08-20").archs.cuda_default(toolkit)
+    assert load_catalog("2026-08-20").archs.cuda_default(toolkit)[-1] == "12.1+PTX"
+    assert load_catalog().archs.cuda_default(Version.parse("12.8")) == load_catalog("2026-08-20").archs.cuda_default(
+        Version.parse("12.8")
+    )
+
+
+def test_the_august_edition_is_the_references_table(catalog: Catalog) -> None:
     # One row per torch, compute and system: the numbered table of the format reference, expanded.
     assert len(catalog.rows) == 2 + (3 + 6 + 1 + 2 + 1) + (3 + 4 + 2 + 1 + 2 + 1)
     first = catalog.rows[0]
@@ -40,7 +99,7 @@ def test_every_edition_is_sound(name: str) -> None:
 def test_rows_outside_the_range_come_from_the_neighbors(catalog: Catalog) -> None:
     rows, removed = outside_range(catalog)
     found = {(row.torch.text, row.edition) for row in rows}
-    assert found == {("2.11", DEFAULT_EDITION), ("2.11", "2026-03-25"), ("2.14", "2026-09-02")}
+    assert found == {("2.11", "2026-08-20"), ("2.11", "2026-03-25"), ("2.14", "2026-09-17")}
     supported = {row.key for row in catalog.rows if row.bundled}
     assert not supported & {row.key for row in rows}
     assert removed == []
@@ -113,3 +172,15 @@ def test_the_editions_hold_the_facts_that_the_wheels_have() -> None:
 def test_an_unknown_edition_is_wrong_usage() -> None:
     with pytest.raises(UsageError):
         load_catalog("2020-01-01")
+
+
+def test_outside_of_the_default_range_are_the_torch_before_it_and_the_nightly() -> None:
+    rows, _ = outside_range(load_catalog())
+    assert {(row.torch.text, row.edition) for row in rows} == {
+        ("2.11", DEFAULT_EDITION),
+        ("2.12", "2026-08-20"),
+        ("2.15", DEFAULT_EDITION),
+    }
+    assert {(row.backend, row.compute and row.compute.text) for row in rows if row.torch.text == "2.15"} == {
+        ("cuda", "13.4")
+    }

@@ -104,7 +104,7 @@ BAD = {
     "broken TOML": ("[general\n", 1, "build.toml:1:9: error[KCI004]"),
     "unknown key": (GOOD + "colour = 1\n", 1, "error[KCI101]: `colour` is not a key of `[torch-noarch]`"),
     "wrong type": (GOOD.replace('["cpu"]', '"cpu"'), 1, "error[KCI103]: `general.backends` must be an array"),
-    "unknown edition": (GOOD.replace("= 5", "= 6"), 1, "error[KCI105]: unsupported build edition 6"),
+    "unknown edition": (GOOD.replace("= 5", "= 7"), 1, "error[KCI105]: unsupported build edition 7"),
     "no framework": (GOOD.replace("[torch-noarch]", ""), 1, "error[KCI106]"),
     "two frameworks": (GOOD + "[torch]\n", 1, "error[KCI106]"),
 }

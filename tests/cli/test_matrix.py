@@ -150,7 +150,7 @@ def test_diff_of_directories_revisions_and_files(monorepo: Path) -> None:
         done = kci("diff", old, "kernels")
         assert done.code == 0
         assert "one: 0 added, 0 removed, 6 changed" in done.stdout
-        assert "archs: 10.0 11.0 12.0 12.1+PTX 7.5 8.0 8.6 8.7 8.9 9.0 -> 8.0" in done.stdout
+        assert "archs: 10.0 10.3 11.0 12.0 12.1+PTX 7.5 8.0 8.6 8.7 8.9 9.0 -> 8.0" in done.stdout
         assert "two" not in done.stdout
         assert kci("diff", old, "kernels", "--exit-code").code == 1
     assert kci("diff", "HEAD:kernels", "before.json", "--exit-code").code == 0
@@ -185,7 +185,7 @@ def test_a_matrix_can_come_through_a_pipe(monorepo: Path) -> None:
 
 def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
     answer = json.loads(kci("matrix", "kernels", "--format", "json").stdout)
-    assert answer["catalog"] == {"name": "2026-08-20+kci.toml", "as_of": "2026-08-20"}
+    assert answer["catalog"] == {"name": "2026-09-17+kci.toml", "as_of": "2026-09-17"}
 
 
 def test_catalog_commands(monorepo: Path) -> None:
@@ -225,6 +225,17 @@ def test_answers_do_not_depend_on_the_order_of_hashes(monorepo: Path, arguments:
     assert answers.pop().code == 0
 
 
+def test_an_older_edition_has_the_variants_and_archs_of_its_day(monorepo: Path) -> None:
+    """Who stays with the table of August gets what the reference of August builds, archs included."""
+
+    def archs(*more: str) -> set[str]:
+        answer = json.loads(kci("matrix", "kernels/one", "--format", "json", "--backend", "cuda", *more).stdout)
+        return {arch for variant in answer["kernels"][0]["variants"] for arch in variant["archs"]}
+
+    assert "10.3" in archs()
+    assert "10.3" not in archs("--catalog", "2026-08-20")
+
+
 def test_the_pr_tier_takes_a_row_that_users_get_before_a_newer_one(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples" / "relu", tmp_path / "relu", ignore=shutil.ignore_patterns("build"))
     (tmp_path / "newer.toml").write_text(
@@ -238,4 +249,4 @@ def test_the_pr_tier_takes_a_row_that_users_get_before_a_newer_one(tmp_path: Pat
 
     overlay = ("--catalog", str(tmp_path / "newer.toml"))
     assert "torch214-cxx11-cu134-x86_64-linux" in names("all", *overlay)
-    assert names("pr", *overlay) == names("pr") == ["torch213-cxx11-cu126-x86_64-linux"]
+    assert names("pr", *overlay) == names("pr", "--catalog", "2026-08-20") == ["torch213-cxx11-cu126-x86_64-linux"]

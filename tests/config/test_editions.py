@@ -31,7 +31,7 @@ def test_edition_5(edition: str) -> None:
         ("4", "unsupported build edition 4"),
         ("3", "unsupported build edition 3"),
         ("0", "unsupported build edition 0"),
-        ("6", "unsupported build edition 6"),
+        ("7", "unsupported build edition 7"),
         ("4294967295", "unsupported build edition 4294967295"),
         ("4294967296", "invalid `general.edition`"),
         ("-1", "invalid `general.edition`"),

@@ -188,7 +188,7 @@ def test_version_3_with_a_wrong_torch_table_does_not_turn_into_noarch() -> None:
 def test_what_cannot_be_read_is_refused() -> None:
     assert refused("[general]\n") == ["KCI106", "KCI102", "KCI102", "KCI102", "KCI102"]
     assert refused('[general]\nname = "x"\nuniversal = true\n') == ["KCI109"]
-    assert refused("[general]\nedition = 6\n") == ["KCI105"]
+    assert refused("[general]\nedition = 7\n") == ["KCI105"]
     assert refused("x") == ["KCI004"]
 
 

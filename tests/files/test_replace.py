@@ -218,6 +218,27 @@ def test_everything_is_on_the_disk_before_the_name_is_taken(tmp_path: Path, monk
     assert events[swap + 1 :] == [tmp_path.name]
 
 
+def test_a_directory_of_many_files_is_flushed_whole_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "many" / "inner", **{f"f{number}": "x" for number in range(100)})
+    flushed: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    replace.flush(tmp_path / "many")
+    assert sorted(flushed) == sorted([*(f"f{number}" for number in range(100)), "inner", "many"])
+
+    def fail(_handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        replace.flush(tmp_path / "many")
+
+
 def test_a_disk_that_cannot_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_handle: int) -> None:
         raise OSError(28, "No space left on device")

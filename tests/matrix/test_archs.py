@@ -23,7 +23,7 @@ TABLE = [
 @pytest.mark.parametrize("toolkit", [0, 1, 2], ids=["12.6", "12.8", "13.0"])
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
 def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
-    default = arch_tables().cuda_default(Version.parse(["12.6", "12.8", "13.0"][toolkit]))
+    default = arch_tables("2026-08-20").cuda_default(Version.parse(["12.6", "12.8", "13.0"][toolkit]))
     assert " ".join(intersect_capabilities(row[0].split(), default)) == row[1 + toolkit]
 
 

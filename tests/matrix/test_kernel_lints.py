@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conftest import kernel, torch_kernel
-from kci.catalog.rows import Catalog
+from kci.catalog.rows import Catalog, load_catalog
 from kci.catalog.toolkits import toolkits
+from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities
 from kci.matrix.kernel_lints import MATRIX_LINTS, lint_matrix
@@ -83,10 +84,44 @@ def test_the_list_of_a_noarch_kernel_is_judged_in_both_spellings(catalog: Catalo
         backends = ["cuda"]
         [torch-noarch]
         {key} = ["8.0", "11.8"]
-        rocm_archs = ["gfx1151"]
     """)
     found = lint_matrix(made, catalog)
     assert [(item.rule, item.line) for item in found] == [("KCI150", 9)]
+
+
+@pytest.mark.rule("KCI156", triggers=True)
+@pytest.mark.parametrize("key", ["rocm_archs", "rocm-archs"])
+def test_the_rocm_list_of_a_noarch_kernel_is_judged_in_both_spellings(catalog: Catalog, key: str) -> None:
+    made = noarch(["rocm"], f'{key} = ["gfx942", "gfx1151"]')
+    found = lint_matrix(made, catalog)
+    assert [(item.rule, item.line, item.column) for item in found] == [("KCI156", 8, len(key) + 15)]
+    assert "gfx1151" in found[0].message
+
+
+def noarch(backends: list[str], framework: str = "") -> Kernel:
+    declared = ", ".join(f'"{backend}"' for backend in backends)
+    text = '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+    return kernel(f"{text}backends = [{declared}]\n[torch-noarch]\n{framework}\n")
+
+
+@pytest.mark.rule("KCI162", triggers=True)
+def test_backends_for_which_the_catalog_has_nothing_are_said_where_they_are_declared() -> None:
+    found = lint_matrix(noarch(["cuda", "neuron", "tpu", "cann"]), load_catalog())
+    assert [(item.rule, item.line, item.column) for item in found] == [
+        ("KCI162", 6, 21),
+        ("KCI162", 6, 31),
+        ("KCI162", 6, 38),
+    ]
+    assert "has no row for neuron" in found[0].message
+    assert "has only rows that are not bundled for tpu" in found[1].message
+    assert "--variant torch-cann" in found[2].hint
+
+
+@pytest.mark.rule("KCI162", triggers=False)
+def test_of_a_torch_kernel_another_rule_says_it(catalog: Catalog) -> None:
+    """No component can be for such a backend: KCI130."""
+    component = '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = []'
+    assert lint_matrix(torch_kernel(["cpu", "neuron"], components=component), catalog) == []
 
 
 @pytest.mark.rule("KCI155", triggers=True)

@@ -28,16 +28,15 @@ def publish(catalog: Catalog) -> dict[str, dict[str, list[str]]]:
     return {system: {backend: sorted(names) for backend, names in of.items()} for system, of in table.items()}
 
 
-def imported(tmp_path: Path, table: object, known: list[Row] = KNOWN) -> Catalog:
+def imported(tmp_path: Path, table: object, known: list[Row] = KNOWN, as_of: str = "2026-08-20") -> Catalog:
     (tmp_path / "build-variants.json").write_text(json.dumps(table))
-    text = edition_toml(
-        read_published(tmp_path / "build-variants.json", known), name="mine", as_of="2026-08-20", source='a "table"\x7f'
-    )
+    published = read_published(tmp_path / "build-variants.json", known)
+    text = edition_toml(published, name="mine", as_of=as_of, source='a "table"\x7f')
     (tmp_path / "mine.toml").write_text(text)
     return load_catalog(str(tmp_path / "mine.toml"))
 
 
-def test_the_fixture_is_the_table_of_the_default_edition(catalog: Catalog) -> None:
+def test_the_fixture_is_the_table_of_august(catalog: Catalog) -> None:
     assert json.loads(FILE.read_text()) == publish(catalog)
     assert sum(len(names) for of in publish(catalog).values() for names in of.values()) == 26
 
@@ -45,8 +44,8 @@ def test_the_fixture_is_the_table_of_the_default_edition(catalog: Catalog) -> No
 @pytest.mark.parametrize("name", editions())
 def test_an_imported_edition_selects_what_the_original_does(name: str, tmp_path: Path) -> None:
     original = load_catalog(name)
-    made = imported(tmp_path, publish(original))
-    assert (made.name, made.as_of, made.source) == ("mine", "2026-08-20", 'a "table"\x7f')
+    made = imported(tmp_path, publish(original), as_of=original.as_of)
+    assert (made.name, made.as_of, made.source) == ("mine", original.as_of, 'a "table"\x7f')
     bundled = [row for row in original.rows if row.bundled]
     assert sorted(row.key for row in made.rows) == sorted(row.key for row in bundled)
     kernel = torch_kernel(["cpu", "cuda", "metal", "rocm", "xpu"], torch='stable-abi = { cuda = "2.9" }')

@@ -206,6 +206,7 @@ def test_ctrl_c_while_the_compiler_runs(torch_cache: Path, tmp_path: Path) -> No
         )
     )
     command = [sys.executable, "-m", "kci", "run", str(kernel), "--only", "torch-stable-abi211-cpu-*", "-v"]
+    command += ["--catalog", "2026-08-20"]  # its newest torch is the one that tests have
     environment = {**os.environ, "KCI_CACHE": str(torch_cache), "PYTHONUNBUFFERED": "1"}
     compiler = StandInCompiler(tmp_path)
     with subprocess.Popen(

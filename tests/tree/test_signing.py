@@ -126,6 +126,12 @@ def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
         assert "KCI792" in problems(copy, "--key", key[1])
 
 
+def test_the_tree_of_a_kernel_directory_is_meant(tree: Path, tmp_path: Path) -> None:
+    key = pem_key(tmp_path)
+    kci("sign", tree, "--key", key[0])
+    assert problems(tree.parent, "--key", key[1]) == []
+
+
 def test_who_may_sign_is_policy_in_kci_toml(tree: Path, tmp_path: Path) -> None:
     key = pem_key(tmp_path)
     kci("sign", tree, "--key", key[0], "--repository", "acme/norm")

@@ -38,14 +38,54 @@ def test_the_file_has_the_reference_s_keys_in_its_order() -> None:
     text = encode(metadata).decode()
     data = json.loads(text)
     assert list(data) == [
-        "name", "id", "version", "license", "upstream", "source", "python-depends", "kernel-depends", "backend",
-        "provenance",
+        "name", "id", "version", "kernels-minver", "license", "upstream", "source", "python-depends",
+        "kernel-depends", "backend", "provenance",
     ]  # fmt: skip
     assert data["backend"] == {"type": "cuda", "archs": ["12.0+PTX", "8.0", "9.0a"]}
     assert data["provenance"]["kernel"] == {"commit": COMMIT, "dirty": True}
     assert text.startswith('{\n  "name": "gated-norm",\n')
     assert text.endswith("\n}")
     assert decode(text.encode()) == metadata
+
+
+@pytest.mark.parametrize(
+    ("general", "minver"),
+    [
+        ("", "0.14.0"),
+        ('upstream = "https://example.org/a"', "0.14.0"),
+        ('upstream = ["https://example.org/a"]', "0.14.0"),
+        ('kernel-depends = [{ repo-id = "a/b", version = 1 }]', "0.17.0"),
+        ('[general.cuda]\nkernel-depends = [{ repo-id = "a/b", version = 1 }]', "0.17.0"),
+        ('[general.xpu]\nkernel-depends = [{ repo-id = "a/b", version = 1 }]', "0.14.0"),
+        ('upstream = ["https://example.org/a", "git@example.org:b/c.git"]', "0.18.0"),
+        (
+            'kernel-depends = [{ repo-id = "a/b", version = 1 }]\n'
+            'upstream = ["https://example.org/a", "https://example.org/b"]',
+            "0.18.0",
+        ),
+    ],
+)
+def test_the_oldest_loader_follows_from_what_a_variant_asks_for(general: str, minver: str) -> None:
+    data = json.loads(encode(metadata_for(build_of(general=general), "cuda", "1a2b3c4")))
+    assert data["kernels-minver"] == minver
+    assert isinstance(data["kernel-depends"], list)
+
+
+def test_one_upstream_is_written_as_text_and_several_as_a_list() -> None:
+    one = metadata_for(build_of(general='upstream = ["https://example.org/a"]'), "cpu", "1a2b3c4")
+    assert json.loads(encode(one))["upstream"] == "https://example.org/a"
+    both = ["https://example.org/a", "git@example.org:b/c.git"]
+    several = metadata_for(build_of(general=f"upstream = {json.dumps(both)}"), "cpu", "1a2b3c4")
+    assert json.loads(encode(several))["upstream"] == both
+    assert decode(encode(several)) == several
+    assert several.upstreams == tuple(both)
+
+
+@pytest.mark.parametrize("wrong", ["0.14", "0.14.0.1", "v0.14.0", "0.14.x", "0.14.0\n", "", 14, f"0.0.{2**64}"])
+def test_a_loader_version_that_is_not_three_numbers_is_refused(wrong: object) -> None:
+    data = json.loads(encode(metadata_for(build_of(), "cpu", "1a2b3c4")))
+    with pytest.raises(ValueError, match=r"kernels-minver|64 bits"):
+        decode(json.dumps(data | {"kernels-minver": wrong}).encode())
 
 
 def test_what_is_not_known_is_left_out() -> None:

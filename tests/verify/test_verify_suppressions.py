@@ -97,7 +97,14 @@ def test_kci_toml_suppressions_in_trees(repository: Path) -> None:
     assert "because: numpy is there" in kci("verify", repository / "build", "-v").stderr
 
 
-def test_a_tree_cannot_suppression_itself(tmp_path: Path) -> None:
+def test_an_entry_of_kci_toml_for_verification_is_left_alone_by_check(repository: Path) -> None:
+    entry = '[[lint.ignore]]\nrule = "{}"\npath = "build.toml"\nreason = "x"\n'
+    (repository / "kci.toml").write_text(entry.format("KCI112") + entry.format("KCI771"))
+    lines = [item.line for item in check_kernels([str(repository)]).diagnostics if item.rule == "KCI191"]
+    assert lines == [2]
+
+
+def test_a_tree_cannot_suppress_itself(tmp_path: Path) -> None:
     text = "# kci: ignore[KCI771] trust me\nimport numpy  # kci: ignore[KCI771] trust me\n"
     variant = make_variant(tmp_path / "build", "torch-cpu", files={"__init__.py": text})
     ignore = '[[lint.ignore]]\nrule = "KCI771"\npath = "*"\nreason = "trust me"\n'

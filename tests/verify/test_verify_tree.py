@@ -247,6 +247,30 @@ def test_native_code_in_a_noarch_variant(tmp_path: Path) -> None:
     assert ids(check(make_variant(tmp_path, "torch-cpu", files={"__init__.py": "", "a/x.so.2": ""}))) == ["KCI717"]
 
 
+@pytest.mark.rule("KCI725", triggers=True)
+def test_the_oldest_loader_is_the_one_that_follows_from_the_rest(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    depends = [{"repo-id": "a/b", "version": 1}]
+    for change, said in (
+        ({"kernels-minver": "0.17.0"}, ["KCI725"]),
+        ({"kernels-minver": "0.14.0", "kernel-depends": depends}, ["KCI725"]),
+        ({"kernels-minver": "0.17.0", "kernel-depends": depends}, []),
+        ({"upstream": ["https://a.org/a", "https://a.org/b"]}, ["KCI725"]),
+        ({"kernels-minver": "0.18.0", "upstream": ["https://a.org/a", "https://a.org/b"]}, []),
+        ({"kernels-minver": "0.18.0", "upstream": "https://a.org/a"}, ["KCI725"]),
+        ({"kernels-minver": "00.14.0", "upstream": None, "kernel-depends": []}, []),
+    ):
+        rewritten(directory, lambda data, change=change: data.update(change))
+        assert ids(check(directory)) == said, change
+
+
+@pytest.mark.rule("KCI725", triggers=False)
+def test_a_tree_from_before_september_names_no_loader(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    rewritten(directory, lambda data: data.pop("kernels-minver"))
+    assert check(directory) == []
+
+
 @pytest.mark.rule("KCI719", "KCI720", triggers=True)
 def test_a_dirty_source_and_an_unknown_dependency(tmp_path: Path) -> None:
     (found,) = check(make_variant(tmp_path / "a", "torch-cpu", source=GitState(COMMIT, dirty=True)))
@@ -328,6 +352,12 @@ def test_a_planned_variant_that_is_missing(tmp_path: Path) -> None:
     planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)})
     merge([one], tmp_path / "build", planned, allow_partial=True)
     assert ids(check(tmp_path / "build")) == ["KCI721"]
+
+
+def test_a_tree_that_a_dead_merge_moved_aside_is_not_just_missing(tmp_path: Path) -> None:
+    merged(tmp_path).rename(tmp_path / ".kci-build.old")
+    with pytest.raises(UsageError, match="a kci that died had moved it"):
+        check(tmp_path / "build")
 
 
 @pytest.mark.rule("KCI723", triggers=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -173,3 +174,23 @@ def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_d
     assert gone not in names
     refused = kci("build", kernel_dir, "--variant", gone, "--dry-run", "--cache", tmp_path)
     assert (refused.code, "is not a variant of some-kernel" in refused.stderr) == (2, True)
+
+
+def test_a_noarch_kernel_is_built_by_name_for_a_backend_without_rows(tmp_path: Path) -> None:
+    """cann and neuron have no row, and tpu none that is bundled; a package of Python needs none to be made."""
+    package = tmp_path / "torch-ext" / "py_only"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (tmp_path / "build.toml").write_text(
+        '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+        'backends = ["cuda", "cann", "neuron", "tpu"]\n[torch-noarch]\n'
+    )
+    workspace = open_workspace([str(tmp_path)])
+    assert {item.name for item in workspace.matrix().kernels[0].variants} == {"torch-cuda"}
+    for backend in ("cann", "neuron", "tpu"):
+        made = kci("build", tmp_path, "--variant", f"torch-{backend}", "--output", tmp_path / "out")
+        assert made.code == 0, made.stderr
+        data = json.loads((tmp_path / "out" / f"torch-{backend}" / "metadata.json").read_text())
+        assert data["backend"] == {"type": backend}
+    refused = kci("build", tmp_path, "--variant", "torch-xpu", "--output", tmp_path / "out")
+    assert refused.code == 2, "a backend that is not declared"

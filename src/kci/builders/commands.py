@@ -24,6 +24,7 @@ from kci.builders.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.rocm import Rocm
 from kci.builders.toolchains import toolchains
 from kci.builders.units import Language, Unit
+from kci.catalog.floors import floors
 from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.names import Kind
@@ -41,10 +42,6 @@ COMPAT_OBJECT = "obj/compat.o"
 EXPORTS = "exports.map"
 _GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip"}
 """Torch's library for a GPU backend."""
-
-PYTHON_ABI = "0x03090000"
-"""The limited API of CPython 3.9, the oldest that kernels promise to work with (docs/format.md#python-abi)."""
-
 
 _BACKEND_DEFINES = {
     "cpu": ("-DCPU_KERNEL",),
@@ -188,6 +185,12 @@ def gencode(archs: Iterable[str]) -> list[str]:
     return flags
 
 
+def limited_api() -> str:
+    """The limited API of the oldest Python that kernels promise to work with (docs/format.md#python-abi)."""
+    major, minor = (*floors().python, 0)[:2]
+    return f"0x{major:02x}{minor:02x}0000"
+
+
 def stable_abi_define(stable_abi: str) -> str:
     """The define that limits torch's headers to the stable ABI of a version: major and minor in the top two bytes.
 
@@ -305,7 +308,7 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
 def _defines(target: Target, unit: Unit) -> list[str]:
     variant = target.variant
     name = target.kernel_id if unit.named else POISON
-    defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API={PYTHON_ABI}"]
+    defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API={limited_api()}"]
     defines += _BACKEND_DEFINES[variant.backend]
     defines += toolchains().torch_defines(variant.backend)
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:

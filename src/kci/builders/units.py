@@ -11,6 +11,7 @@ import msgspec
 from kci.builders.extension_name import sources_with_name
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
+from kci.catalog.arch_tables import OLDEST, arch_tables
 from kci.catalog.toolkits import toolkits
 from kci.config.model import Component, CudaComponent, RocmComponent
 from kci.config.source_kinds import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS
@@ -135,7 +136,8 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     else:
         language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
         flags = component.hip_flags or ()
-    archs = _chosen(request, label, component_archs(component, compute), log)
+    tables = arch_tables(request.variant.archs_since or OLDEST)
+    archs = _chosen(request, label, component_archs(component, compute, tables), log)
     if not archs:
         wanted = ", ".join(asked or ()) or "no archs"
         raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")

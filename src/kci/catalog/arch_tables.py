@@ -1,7 +1,8 @@
-"""The arch tables: default targets by CUDA version, and the ROCm targets."""
+"""The arch tables: default targets by CUDA version, and the ROCm targets, as they were at a date."""
 
 from __future__ import annotations
 
+import datetime
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from kci.config.model import decode_value
 from kci.config.values import Version
 from kci.files.dated_data import Dated, load_dated
 
+OLDEST = datetime.date.min.isoformat()
+"""A day before every change that kci knows of."""
+
 
 class ArchTables(msgspec.Struct, frozen=True):
     """What a build targets by default; also what a component's own list is intersected with."""
@@ -18,6 +22,8 @@ class ArchTables(msgspec.Struct, frozen=True):
     cuda: tuple[tuple[Version, tuple[str, ...]], ...]
     """Lists by the lowest toolkit version that they hold for, newest first."""
     rocm: tuple[str, ...]
+    since: str | None = None
+    """The day on which a list of CUDA changed last, as far as kci knows."""
 
     def cuda_default(self, toolkit: Version) -> tuple[str, ...]:
         """The default capabilities at a toolkit version."""
@@ -27,6 +33,7 @@ class ArchTables(msgspec.Struct, frozen=True):
 class _CudaArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min: Version
     archs: tuple[str, ...]
+    since: datetime.date = datetime.date.min
 
 
 class _RocmArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,7 +46,19 @@ class _ArchFile(Dated, frozen=True):
 
 
 @cache
-def arch_tables() -> ArchTables:
-    """The tables that kci ships."""
+def arch_tables(as_of: str | None = None) -> ArchTables:
+    """The tables that kci ships.
+
+    Args:
+        as_of: a day, as an edition of the catalog has it; the tables are those of that day. By default today's.
+    """
     table = load_dated(Path(__file__).parent / "data" / "archs.toml", _ArchFile, dec_hook=decode_value)
-    return ArchTables(tuple(sorted(((entry.min, entry.archs) for entry in table.cuda), reverse=True)), table.rocm.archs)
+    day = datetime.date.fromisoformat(as_of) if as_of else datetime.date.max
+    known = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
+    newest = {entry.min: entry.archs for entry in known}
+    since = max(entry.since for entry in known)
+    return ArchTables(
+        tuple(sorted(newest.items(), reverse=True)),
+        table.rocm.archs,
+        None if since == datetime.date.min else since.isoformat(),
+    )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from kci.catalog.arch_tables import arch_tables
 from kci.catalog.overlay import Overlay, apply, subject
 from kci.catalog.rows import Catalog, Row, editions
 from kci.catalog.runners import default_runners
@@ -73,7 +72,7 @@ def default_arch_not_buildable(catalog: Catalog) -> Iterator[Diagnostic]:
     for row in _once(catalog, lambda row: (row.backend, row.compute)):
         if row.backend is not Backend.CUDA or row.compute is None:
             continue
-        bad = [arch for arch in arch_tables().cuda_default(row.compute) if not toolkits().builds(arch, row.compute)]
+        bad = [arch for arch in catalog.archs.cuda_default(row.compute) if not toolkits().builds(arch, row.compute)]
         if bad:
             message = f"CUDA {row.compute} cannot build {', '.join(bad)}, which is built by default"
             yield _at(row, "KCI123", message, "remove the row, or correct the default archs")

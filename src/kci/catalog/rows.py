@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from kci.catalog.arch_tables import ArchTables, arch_tables
 from kci.config.document import Document, KeyPath, read_document, refuse
 from kci.config.model import decode_value
 from kci.config.overlay_tables import RowTable
@@ -24,7 +25,7 @@ from kci.errors import UsageError
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay
 
-DEFAULT_EDITION = "2026-08-20"
+DEFAULT_EDITION = "2026-09-17"
 _EDITIONS = Path(__file__).parent / "data" / "editions"
 
 
@@ -84,6 +85,11 @@ class Catalog(msgspec.Struct, frozen=True):
     """What changed it, in this order."""
     removed: tuple[Removed, ...] = ()
     """What the overlays took out."""
+
+    @property
+    def archs(self) -> ArchTables:
+        """The arch lists of the edition's day."""
+        return arch_tables(self.as_of)
 
 
 def editions() -> list[str]:

@@ -25,7 +25,7 @@ COMMANDS = {
     "matrix": "the variants of kernels, and why",
     "diff": "what changed between two kernels, revisions or matrix files",
     "check": "is the build.toml right",
-    "update": "rewrite build.toml to edition 5, losing nothing",
+    "update": "rewrite build.toml to a newer edition, losing nothing",
     "schema": "JSON Schema of build.toml, for editors",
     "plan": "the jobs of a run: runner, image, timeout",
     "render": "write the workflow files",

@@ -1,4 +1,4 @@
-"""`kci compat`: expected against published variants."""
+"""`kci compat`: expected against published variants, the history of scheduled runs, decisions about issues."""
 
 from __future__ import annotations
 
@@ -8,31 +8,129 @@ from typing import Any
 import click
 
 from kci.cli import CommandGroup, Options
-from kci.cli._output import table, to_json
+from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
-from kci.compat.coverage import coverage
+from kci.compat.coverage import CoverageState, coverage
+from kci.compat.held import Holding, held_in
+from kci.config.reader import Kernel
+from kci.config.settings import find_settings
+from kci.diagnostics import Severity
+from kci.errors import FindingsError, UsageError
+from kci.tree.published_tree import read_published
+from kci.workspace.planning import still_current
 
 
 @click.group("compat", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """The scheduled side: what should be published against what is."""
+    """The scheduled side: what should be published against what is, results of scheduled runs, and what follows."""
 
 
 @command.command("coverage")
 @click.argument("kernel", default=".")
-@click.option("--tree", type=click.Path(path_type=Path), help="The published tree (default: KERNEL/build).")
+@click.option(
+    "--tree",
+    type=click.Path(path_type=Path),
+    help="The published tree, or its kci-manifest.json (default: KERNEL/build).",
+)
+@click.option(
+    "--hub",
+    metavar="REPO[@REVISION]",
+    help="A repository on the Hub; `-` for the one that build.toml names. Needs huggingface_hub.",
+)
 @selection_options
 @click.option("--format", "output", type=click.Choice(["table", "json"]), default="table")
 @click.pass_obj
-def show_coverage(options: Options, /, kernel: str, tree: Path | None, output: str, **selection: Any) -> int:
-    """Which variants of KERNEL its tree has and lacks. Exit 1 if one is missing."""
+def show_coverage(
+    options: Options, /, kernel: str, tree: Path | None, hub: str | None, output: str, **selection: Any
+) -> int:
+    """Which variants of KERNEL are published, missing, stale, corrupt or surplus. Exit 1 if one has to be built."""
+    if tree is not None and hub is not None:
+        raise UsageError("--tree and --hub are two places", hint="ask for one after the other")
     workspace = opened(options, [kernel], selection["catalog"])
-    place = tree or Path(workspace.only_kernel().directory) / "build"
-    found = coverage(workspace.matrix(take_choice(selection)).kernels[0], place)
+    read = workspace.only_kernel()
+    holding = _on_hub(read, hub) if hub is not None else held_in(tree or Path(read.directory) / "build")
+    matrix = workspace.matrix(take_choice(selection))
+    recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
+    if recorded:
+        known, _ = read_published([holding.place])
+        current = still_current(workspace, matrix, known)
+        recorded -= {variant for name, variant in current if name == read.build.name}
+    found = coverage(matrix.kernels[0], holding, recorded)
     if output == "json":
-        click.echo(to_json({"schema": 1, "coverage": found}))
+        counts = {str(state): len(found.names(state)) for state in CoverageState}
+        click.echo(to_json({"schema": 1, "coverage": found, "counts": counts}))
     else:
-        rows = [(name, state_of) for state_of in ("missing", "present", "other") for name in getattr(found, state_of)]
-        click.echo(table(("variant", "state"), rows))
-        click.echo(f"{len(found.present)} of {len(found.present) + len(found.missing)} expected variants are there")
-    return 1 if found.missing else 0
+        rows = [(item.variant, str(item.state), item.reason, item.signer or "") for item in found.variants]
+        click.echo(table(("variant", "state", "why", "signed by (not verified)"), rows))
+        for line in dict.fromkeys(item.command for item in found.variants if item.command):
+            click.echo(f"$ {line}")
+        expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]
+        there = len(found.names(CoverageState.PRESENT))
+        unread = "" if found.digests_checked else "; no file was looked at"
+        click.echo(f"{found.source}: {there} of {len(expected)} expected variants are there{unread}")
+    return 1 if found.has_gaps else 0
+
+
+@command.command("record")
+@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option("--history", required=True, type=click.Path(path_type=Path), help="The directory of the history.")
+@click.pass_obj
+def record(options: Options, /, results: tuple[Path, ...], history: Path) -> int:
+    """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
+
+    A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
+    """
+    from kci.compat.history import append, gather, read_results
+
+    found, problems = read_results(results)
+    runs, conflicts = gather(found)
+    try:
+        written = append(history, runs)
+    except OSError as error:
+        raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
+    print_diagnostics([*problems, *conflicts], quiet=options.quiet)
+    new = f"{len(written)} new file" + "s" * (len(written) != 1)
+    click.echo(f"{len(found)} results of {len({run.run for run in runs})} runs; {new} in {history}")
+    return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
+
+
+@command.command("decide")
+@click.option("--history", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
+@click.option("--dry-run", is_flag=True, help="Accepted for clarity: kci only ever prints what is to be done.")
+@click.pass_obj
+def show_decisions(options: Options, /, history: Path, output: str, dry_run: bool) -> int:
+    """Which issues to open, update and close after the last run of a history; kci.toml says who is told.
+
+    Nothing is done about them: the scheduled workflow does it, with no rights but those to issues.
+    """
+    from kci.compat.decide import decide
+    from kci.compat.history import read_history
+
+    del dry_run
+    runs, problems = read_history(history)
+    print_diagnostics(problems, quiet=options.quiet)
+    actions = decide(runs, find_settings(Path()).settings.schedule.issues)
+    if output == "json":
+        click.echo(to_json({"schema": 1, "run": runs[-1].run if runs else None, "actions": actions}))
+    else:
+        for action in actions:
+            told = f" (for {' '.join(action.tell)})" if action.tell else ""
+            click.echo(f"{action.kind} {action.id}: {action.title}{told}")
+            for leg in action.legs:
+                click.echo(f"    {leg}")
+        click.echo(f"{len(runs)} runs; {len(actions)} issues to change")
+    return 1 if problems else 0
+
+
+def _on_hub(kernel: Kernel, named: str) -> Holding:
+    from kci.compat.hub_listing import HubRepository, held_on_hub
+
+    repo_id, _, revision = named.partition("@")
+    hub = kernel.build.general.hub
+    if repo_id == "-":
+        if hub is None or hub.repo_id is None:
+            raise UsageError("build.toml names no repository", hint="name one, such as --hub acme/norm")
+        repo_id = hub.repo_id
+    branch = (hub.branch if hub else None) or f"v{kernel.build.general.version}"
+    return held_on_hub(HubRepository(repo_id, revision or branch))

@@ -1,4 +1,4 @@
-"""`kci update`: build.toml to edition 5, keeping comments, order and layout."""
+"""`kci update`: build.toml to a newer edition, keeping comments, order and layout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kci.cli._output import print_diagnostics
 from kci.config.discover import find_kernels
 from kci.config.document import read_bytes
 from kci.config.reader import BUILD_TOML, shown_file
-from kci.config.update import plan_update, write_update
+from kci.config.update import plan_update, require_edition, write_update
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 
@@ -20,15 +20,17 @@ from kci.errors import FindingsError
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
+@click.option("--to", type=int, metavar="EDITION", help="The edition to write (default: the newest that is released).")
 @click.pass_obj
-def command(options: Options, kernels: tuple[str, ...], check: bool, diff: bool) -> int:
-    """Rewrite the build.toml of each KERNEL to edition 5. Only what must change changes."""
+def command(options: Options, kernels: tuple[str, ...], check: bool, diff: bool, to: int | None) -> int:
+    """Rewrite the build.toml of each KERNEL to a newer edition. Only what must change changes."""
+    require_edition(to)
     failed: list[Diagnostic] = []
     changed = False
     for directory in find_kernels(kernels):
         path, shown = Path(directory) / BUILD_TOML, shown_file(directory)
         try:
-            update = plan_update(read_bytes(path, shown), directory, shown)
+            update = plan_update(read_bytes(path, shown), directory, shown, to=to)
             changed = changed or bool(update.changes)
             if update.changes and not (check or diff):
                 write_update(path, update)

@@ -13,6 +13,7 @@ from kci.cli._output import table, to_json
 from kci.cli._signing import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
+from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.verify import verify_with_suppressions
 from kci.verify.compliance import Compliance, badge, compliance, shields
 from kci.verify.load_rules import default_python
@@ -65,7 +66,9 @@ def command(
         extra += verify_loading(Path(path), path.rstrip("/"), python or default_python() or Path(sys.executable))
     for path in paths if signatures else ():
         allowed, context = policy(Path(path), keys, repository, commit)
-        extra += check_signatures(Path(path), path.rstrip("/"), allowed, context)
+        below = Path(path) / "build"
+        tree = below if (below / MANIFEST).exists() and not (Path(path) / MANIFEST).exists() else Path(path)
+        extra += check_signatures(tree, str(tree), allowed, context)
     verified = [verify_with_suppressions(path, select, ignore, requirements) for path in paths]
     found = [*extra, *(item for one in verified for item in one.diagnostics)]
     state_of = compliance(paths, found)

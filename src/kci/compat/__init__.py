@@ -1,1 +1,1 @@
-"""The scheduled side: what should be published against what is."""
+"""The scheduled side: what should be published against what is, results of scheduled runs, and what follows."""

@@ -18,7 +18,7 @@ import msgspec
 from kci.config.document import Document, KeyPath
 from kci.config.model import KernelDependency
 from kci.config.urls import check_git_url
-from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Version, check_kernel_name, shorten
+from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Upstream, Version, check_kernel_name, shorten
 from kci.diagnostics import Diagnostic, finding
 from kci.suggest import one_of, suggestion
 
@@ -121,8 +121,8 @@ class _Walk:
             yield self.problem("KCI104", path, f"`{dotted(path)}` must not be negative" if value < 0 else "too large")
 
     def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
-        if wanted is StableAbi:
-            yield from self.check_stable_abi(value, path)
+        if wanted in _SHAPES:
+            yield from _SHAPES[wanted](self, value, path)
         elif wanted in _PARSERS:
             if not isinstance(value, str):
                 number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -182,6 +182,17 @@ class _Walk:
                 else:
                     yield from self.check_plain(Version, element, (*path, key))
 
+    def check_upstream(self, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        if isinstance(value, str):
+            yield from self.check_plain(GitUrl, value, path)
+        elif not isinstance(value, list):
+            yield self.wrong_type("a git URL, or a list of git URLs", value, path)
+        elif not value:
+            yield self.problem("KCI104", path, f"`{dotted(path)}` is empty", "leave it out if there is no upstream")
+        else:
+            for index, element in enumerate(value):
+                yield from self.check_plain(GitUrl, element, (*path, index))
+
     def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
         where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, known) or one_of(known)
@@ -190,6 +201,13 @@ class _Walk:
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
         hint = suggestion(value, known) or one_of(known)
         return self.problem("KCI104", path, f"{shorten(value)!r} is not a {kind}", hint)
+
+
+_SHAPES: dict[type, Callable[[_Walk, Any, KeyPath], Iterator[Diagnostic]]] = {
+    StableAbi: _Walk.check_stable_abi,
+    Upstream: _Walk.check_upstream,
+}
+"""Values that can be written in several ways."""
 
 
 @cache

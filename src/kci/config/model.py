@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Version, check_kernel_name
+from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Upstream, Version, check_kernel_name
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -84,8 +84,8 @@ class General(Table, frozen=True):
     """What the kernel is built for."""
     edition: int = 5
     """The edition of the format. 5 is the only number to write; a file without it is read as edition 4."""
-    upstream: GitUrl | None = None
-    """Where the kernel's code comes from."""
+    upstream: Upstream | None = None
+    """Where the kernel's code comes from: one URL, or a list of them."""
     source: GitUrl | None = None
     """The repository that holds this build.toml."""
     python_depends: tuple[str, ...] | None = None
@@ -269,6 +269,8 @@ def decode_value(wanted: type, value: Any) -> Any:
     """
     if wanted is StableAbi:
         return StableAbi.parse(value)
+    if wanted is Upstream:
+        return Upstream.parse(value)
     if not isinstance(value, str):
         raise ValueError("expected a string")
     if wanted is Version:
@@ -296,6 +298,8 @@ def to_data(value: Any) -> Any:
         return value.text
     if isinstance(value, StableAbi):
         return value.every.text if value.every is not None else to_data(value.by_backend)
+    if isinstance(value, Upstream):
+        return to_data(value.spelt())
     if isinstance(value, dict):
         return {str(key): to_data(part) for key, part in value.items()}
     if isinstance(value, tuple):

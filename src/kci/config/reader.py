@@ -2,7 +2,8 @@
 
 The rules of detection are the reference's (docs/format.md#editions): `edition = 5` is read as such and nothing else is
 tried; any other number is an error; without an edition the file is tried as v4, which is upgraded in memory, and then
-as v3, which has to be rewritten by `kci update` first.
+as v3, which has to be rewritten by `kci update` first. Editions after 5: see
+`kci.config.later_editions`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from kci.diagnostics import Diagnostic, Severity, finding
 
 FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")
 BUILD_TOML = "build.toml"
+EDITION = 5
+"""The edition in whose form every kernel is held, whatever its file is written in."""
 
 
 class Kernel(msgspec.Struct, frozen=True):
@@ -30,7 +33,7 @@ class Kernel(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...] = ()
     """Warnings and notes that came up in reading."""
     edition: int = 5
-    """The edition that the file is written in: 5, or 4 for a file without one."""
+    """The edition that the file is written in: 5 or a later one, or 4 for a file without one."""
 
     def place(self, path: KeyPath) -> tuple[str, int]:
         """File and line of a key path; line 0 if it is not in the file."""
@@ -66,6 +69,12 @@ def interpret(document: Document, directory: str) -> Kernel:
     """
     edition = detect_edition(document)
     data, notes = _respell_noarch(document)
+    if edition > EDITION:
+        from kci.config.later_editions import later_edition  # noqa: PLC0415  - only for these files
+
+        data, more = later_edition(edition).as_edition_5(document, data)
+        data = {**data, "general": {**data["general"], "edition": EDITION}}
+        notes += more
     problems = [note for note in notes if note.severity is Severity.ERROR]
     problems += _framework_problems(document)
     build: Build | None = None
@@ -98,29 +107,50 @@ def interpret(document: Document, directory: str) -> Kernel:
                 span=document.key_span(("general",)),
             )
         )
+    if edition > EDITION:
+        notes += _not_released(document, edition)
     notes += _unused_stable_abi(document, build)
     return Kernel(directory, build, document, tuple(notes), edition)
 
 
 def detect_edition(document: Document) -> int:
-    """5 for `edition = 5`, 4 for a file without an edition (which may still turn out to be older).
+    """The edition that a file names, 4 for a file without one (which may still turn out to be older).
 
     Raises:
-        FindingsError: any other edition.
+        FindingsError: an edition that kci does not know.
     """
     general = document.data.get("general")
     if not isinstance(general, dict) or "edition" not in general:
         return 4
     edition = general["edition"]
-    if edition == 5 and type(edition) is int:
-        return 5
+    if edition == EDITION and type(edition) is int:
+        return EDITION
     span = document.value_span(("general", "edition"))
     if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
         shown = f"{edition!r}"[:40] if isinstance(edition, int) else f"a {type(edition).__name__}"
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
-    hint = "version 4 files have no `edition` at all; write `edition = 5`" if edition < 5 else "update kci"
+    from kci.config.later_editions import known_editions  # noqa: PLC0415  - only for these files
+
+    known = known_editions()
+    if edition in known:
+        return edition
+    hint = f"the newest edition that this kci knows is {known[-1]}; is there a newer kci?"
+    if edition < EDITION:
+        hint = "version 4 files have no `edition` at all; write `edition = 5`"
     raise refuse(finding("KCI105", f"unsupported build edition {edition}", hint=hint, path=document.path, span=span))
+
+
+def _not_released(document: Document, edition: int) -> list[Diagnostic]:
+    """A note for an edition that is newer than what kci writes."""
+    from kci.config.later_editions import written_edition  # noqa: PLC0415  - only for these files
+
+    if edition <= written_edition():
+        return []
+    message = f"edition {edition} is not released: published readers refuse it, and it may still change"
+    hint = f"keep to `edition = {written_edition()}` until they take it"
+    span = document.value_span(("general", "edition"))
+    return [finding("KCI117", message, hint=hint, path=document.path, span=span)]
 
 
 _NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_archs"}

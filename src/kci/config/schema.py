@@ -18,7 +18,7 @@ import msgspec
 
 from kci.config.model import Build
 from kci.config.urls import GIT_SCHEMES
-from kci.config.values import KERNEL_NAME_PATTERN, Backend, GitUrl, KernelName, StableAbi, Version
+from kci.config.values import KERNEL_NAME_PATTERN, Backend, GitUrl, KernelName, StableAbi, Upstream, Version
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -104,6 +104,13 @@ def _value_definitions() -> dict[str, dict[str, Any]]:
             "type": "string",
             "pattern": rf"^\s*({either_case}):.|^[^:]*[^A-Za-z0-9+.:-][^:]*:[^/]",
             "examples": ["https://github.com/acme/gated-norm"],
+        },
+        Upstream.__name__: {
+            "description": "One URL that git can fetch from, or a list of them.",
+            "anyOf": [
+                {"$ref": "#/$defs/GitUrl"},
+                {"type": "array", "items": {"$ref": "#/$defs/GitUrl"}, "minItems": 1},
+            ],
         },
         StableAbi.__name__: {
             "description": "One version for every backend, or a table of backend to version.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +133,41 @@ class PullRequest(Table, frozen=True):
     tier: str = "pr"
 
 
+class Tell(Table, frozen=True):
+    """Who is told about failures of some legs of scheduled runs."""
+
+    who: tuple[str, ...]
+    """Accounts or teams, such as `@acme/kernels`."""
+    kernel: str = "*"
+    """A pattern for the kernel's name."""
+    variant: str = "*"
+    """A pattern for the variant's name."""
+
+    def matches(self, kernel: str, variant: str) -> bool:
+        """Whether a leg is meant."""
+        return fnmatchcase(kernel, self.kernel) and fnmatchcase(variant, self.variant)
+
+
+class Decisions(Table, frozen=True):
+    """When scheduled runs lead to issues."""
+
+    failures: Unsigned = 3
+    """How many failures in a row open an issue."""
+    flaky_turns: Unsigned = 4
+    """How many changes between passing and failing make a leg flaky."""
+    flaky_runs: Unsigned = 14
+    """The number of its latest runs among which they are counted."""
+    tell: tuple[Tell, ...] = ()
+
+
 class Schedule(Table, frozen=True):
-    """When the scheduled run happens."""
+    """When the scheduled run happens, and what follows from its results."""
 
     cron: str | None = None
     """Five fields, as in crontab."""
     timezone: str = "UTC"
     tier: str = "compat"
+    issues: Decisions = Decisions()
 
 
 class Publish(Table, frozen=True):

@@ -117,6 +117,8 @@ def apply_settings(
     settings: FoundSettings,
     checked: Iterable[str],
     note: Note = lambda _suppressed: None,
+    *,
+    verification: bool = False,
 ) -> list[Diagnostic]:
     """The diagnostics without those that `[lint] ignore` of kci.toml suppresses, and what is wrong with its entries.
 
@@ -125,6 +127,8 @@ def apply_settings(
         settings: kci.toml and where it lies; its entries name files relative to its directory, and may be patterns.
         checked: the files that were looked at; an entry for another file is left alone.
         note: is told of every finding that is suppressed.
+        verification: whether this is about what `kci verify` finds, or about everything else; the entries for the other
+            are left alone.
     """
     document = settings.document
     entries = settings.settings.lint.ignore
@@ -138,7 +142,9 @@ def apply_settings(
         matching = [
             index
             for index, entry in enumerate(entries)
-            if entry.rule == diagnostic.rule and fnmatch.fnmatchcase(relative[diagnostic.path], entry.path)
+            if entry.rule.startswith(_OF_VERIFICATION) is verification
+            and entry.rule == diagnostic.rule
+            and fnmatch.fnmatchcase(relative[diagnostic.path], entry.path)
         ]
         used.update(matching)
         reasons = [entries[index].reason.strip() for index in matching if entries[index].reason.strip()]
@@ -147,6 +153,8 @@ def apply_settings(
         else:
             kept.append(diagnostic)
     for index, entry in enumerate(entries):
+        if entry.rule.startswith(_OF_VERIFICATION) is not verification:
+            continue
         span = document.value_span(("lint", "ignore", index, "rule"))
         if entry.rule not in rules():
             kept.append(_unknown_rule(entry.rule, document.path, span))

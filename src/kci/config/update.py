@@ -1,4 +1,4 @@
-"""Rewriting a build.toml to edition 5, changing only what must change.
+"""Rewriting a build.toml to a newer edition, changing only what must change.
 
 The file's text is edited at the places that the syntax tree gives, so comments, order, quoting, blank lines and line
 ends stay as they are. The result is read again before anything is written: it has to mean the same.
@@ -19,10 +19,11 @@ import msgspec
 
 from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
 from kci.config.editions import convert_or_none, version_3_as_5
+from kci.config.later_editions import known_editions, later_edition, written_edition
 from kci.config.model import Build, to_data
-from kci.config.reader import BUILD_TOML, Kernel, detect_edition, interpret, parse_kernel
+from kci.config.reader import BUILD_TOML, EDITION, Kernel, detect_edition, interpret, parse_kernel
 from kci.diagnostics import Span, finding
-from kci.errors import FindingsError
+from kci.errors import FindingsError, UsageError
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -51,39 +52,64 @@ def _lines(raw: bytes) -> list[str]:
     return [line for line in re.split(r"(?<=\n)", raw.decode("utf-8")) if line]
 
 
-def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML) -> Update:
-    """Work out the edition 5 form of a build.toml; nothing is written.
+def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML, *, to: int | None = None) -> Update:
+    """Work out the form of a build.toml in a newer edition; nothing is written.
 
     Args:
-        raw: the file's bytes, of edition 5, 4 or version 3.
+        raw: the file's bytes, of any edition from version 3 on.
         directory: the kernel's directory, for messages.
         shown_as: how diagnostics name the file.
+        to: the edition to write; by default the newest that published readers take, and a later file is left alone.
 
     Raises:
+        UsageError: there is no such edition, or the file is of a later one.
         FindingsError: the file is invalid, or of an older version than 3, or of version 3 without a license (KCI113).
     """
+    target = require_edition(to)
     document = parse_document(raw, shown_as)
     edition = detect_edition(document)
     older = version_3_as_5(document.data) if edition == 4 else None
+    if to is not None and edition > to:
+        raise UsageError(f"{shown_as} is of edition {edition}, later than {to}", hint="kci writes no older edition")
+    target = max(target, edition)
     edits = _Edits(document)
     try:
         build = interpret(document, directory).build
     except FindingsError:
         if older is None:
             raise
-        build = _upgrade_3(edits, older)
+        build = _upgrade_3(edits, older, target)
     else:
         if edition == 4:
-            edits.add_edition(["edition = 5"], after="version")
+            edits.add_edition([f"edition = {target}"], after="version")
             _spread_stable_abi(edits, build)
     _respell_noarch(edits)
+    if EDITION <= edition < target:
+        edits.replace(edits.spans(("general", "edition"))[1], str(target), f"`edition = {target}`")
+    for number in known_editions():
+        if max(edition, EDITION) < number <= target:
+            later_edition(number).write(edits)
     after = edits.apply(raw.startswith(BOM))
     if edits.changes:
-        _verify(after, build, shown_as)
+        _verify(after, build, shown_as, target)
     return Update(shown_as, raw, after, tuple(edits.changes))
 
 
-def _upgrade_3(edits: _Edits, data: dict[str, Any]) -> Build:
+def require_edition(to: int | None) -> int:
+    """The edition to write: the one that was asked for, or the newest that published readers take.
+
+    Raises:
+        UsageError: there is no such edition.
+    """
+    if to is None:
+        return written_edition()
+    if to not in known_editions():
+        known = ", ".join(map(str, known_editions()))
+        raise UsageError(f"there is no edition {to}", hint=f"kci can write the editions {known}")
+    return to
+
+
+def _upgrade_3(edits: _Edits, data: dict[str, Any], target: int) -> Build:
     document = edits.document
     if "license" not in document.data["general"]:
         message = "a version 3 file without `license`, which edition 5 requires and kci cannot choose"
@@ -92,9 +118,9 @@ def _upgrade_3(edits: _Edits, data: dict[str, Any]) -> Build:
     build = convert_or_none(data)
     assert build is not None  # noqa: S101  - `version_3_as_5` gives nothing else
     if "version" in document.data["general"]:
-        edits.add_edition(["edition = 5"], after="version")
+        edits.add_edition([f"edition = {target}"], after="version")
     else:
-        edits.add_edition(["version = 1", "edition = 5"], after="name")
+        edits.add_edition(["version = 1", f"edition = {target}"], after="name")
     if build.torch_noarch is not None:
         edits.append_table("torch-noarch")
     return build
@@ -121,18 +147,18 @@ def _respell_noarch(edits: _Edits) -> None:
             edits.replace(span, snake, f"`{name.replace('-', '_')}` in snake_case")
 
 
-def _verify(after: bytes, build: Build, shown_as: str) -> None:
+def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
     """Refuse a result that does not say what the file said before: a bug, and no file is lost to it."""
     try:
         kernel: Kernel | None = parse_kernel(after, shown_as=shown_as)
     except FindingsError:
         kernel = None
-    if kernel is None or kernel.edition != 5 or _meaning(kernel.build) != _meaning(build):
+    if kernel is None or kernel.edition != target or _meaning(kernel.build) != _meaning(build):
         raise _by_hand(shown_as)
 
 
 def _by_hand(shown_as: str) -> FindingsError:
-    hint = "add `edition = 5` after `version` by hand, and report this file as a bug of kci"
+    hint = "write the edition by hand, and report this file as a bug of kci"
     return refuse(finding("KCI114", "the file is written in a way that kci cannot update", hint=hint, path=shown_as))
 
 
@@ -176,6 +202,17 @@ class _Edits:
 
     def replace(self, span: Span, text: str, change: str) -> None:
         self.edits.append((*self.offsets(span), text))
+        self.changes.append(change)
+
+    def respell(self, path: KeyPath, key: str, value: str, change: str) -> None:
+        """Put another key and text value where a key stands, with the quotes and the alignment that are there."""
+        (key_start, key_end), (value_start, value_end) = map(self.offsets, self.spans(path))
+        text, last = self.document.text, str(path[-1])
+        old_key, old_value = text[key_start:key_end], text[value_start:value_end]
+        new_key = old_key.replace(last, key) if last in old_key else key
+        quote = old_value[0] if old_value[:3] != old_value[0] * 3 else old_value[:3]
+        equals = _aligned(text[key_end:value_start], len(new_key) - len(old_key))
+        self.edits.append((key_start, value_end, f"{new_key}{equals}{quote}{value}{quote}"))
         self.changes.append(change)
 
     def add_edition(self, entries: list[str], *, after: str) -> None:

@@ -197,6 +197,31 @@ class GitUrl(str):
     __slots__ = ()
 
 
+class Upstream(tuple[GitUrl, ...]):
+    """`general.upstream`: where the kernel's code comes from; one URL, or a list of them (docs/format.md#later)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Upstream:
+        """Read either shape.
+
+        Raises:
+            ValueError: neither a git URL nor a list of them.
+        """
+        from kci.config.urls import check_git_url  # noqa: PLC0415  - few files name a URL
+
+        urls = [value] if isinstance(value, str) else value
+        if not isinstance(urls, list) or not urls or not all(isinstance(url, str) for url in urls):
+            raise ValueError("expected a git URL, or a list of git URLs")
+        return cls(GitUrl(check_git_url(url)) for url in urls)
+
+    def spelt(self) -> str | tuple[str, ...]:
+        """As files have it: a single one as a string, so that readers which know no list still read it."""
+        urls = tuple(str(url) for url in self)
+        return urls[0] if len(urls) == 1 else urls
+
+
 def check_kernel_name(name: str) -> str:
     """Return the name if it is a kernel name.
 

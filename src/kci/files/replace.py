@@ -147,19 +147,33 @@ def _make_writable(remove: Callable[..., object], path: str, _error: object) -> 
         shutil.rmtree(path)
 
 
+_MANY_FILES = 64
+_WRITERS = 8
+"""So many flushes at once share the journal's commits; one after the other, each waits for a commit of its own."""
+
+
 def flush(path: Path) -> None:
     """Have everything below a path on the disk before it gets its name: a rename can outlive the data otherwise.
 
     Raises:
         OSError: the disk reports that it could not write.
     """
-    if path.is_dir() and not path.is_symlink():
-        for directory, _, files in os.walk(path):
-            for name in files:
-                _flush_file(Path(directory, name))
-            _flush_directory(Path(directory))
-    else:
+    if not path.is_dir() or path.is_symlink():
         _flush_file(path)
+        return
+    found = [(Path(directory), names) for directory, _, names in os.walk(path)]
+    files = [directory / name for directory, names in found for name in names]
+    if len(files) <= _MANY_FILES:
+        for file in files:
+            _flush_file(file)
+    else:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  - slow to import, and rarely wanted
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            for flushed in [pool.submit(_flush_file, file) for file in files]:
+                flushed.result()
+    for directory, _ in found:
+        _flush_directory(directory)
 
 
 _SYNC_FILE_RANGE_WRITE = 2  # Linux: include/uapi/linux/fs.h

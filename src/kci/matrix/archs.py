@@ -49,7 +49,9 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
             return ()
 
 
-def variant_archs(build: Build, kind: Kind, backend: str, compute: Version | None) -> tuple[str, ...] | None:
+def variant_archs(
+    build: Build, kind: Kind, backend: str, compute: Version | None, tables: ArchTables | None = None
+) -> tuple[str, ...] | None:
     """The archs that a variant's metadata lists, in the order in which it lists them; None where it lists none.
 
     For compiled variants: the union over the components, sorted as text. For noarch: the kernel's own list, verbatim.
@@ -64,7 +66,7 @@ def variant_archs(build: Build, kind: Kind, backend: str, compute: Version | Non
     if compute is None:
         return None
     parts = build.components(backend).values()
-    return tuple(sorted({arch for part in parts for arch in component_archs(part, compute)}))
+    return tuple(sorted({arch for part in parts for arch in component_archs(part, compute, tables)}))
 
 
 def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tuple[str, ...]:

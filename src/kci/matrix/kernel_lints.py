@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from kci.catalog.arch_tables import arch_tables
 from kci.catalog.rows import Catalog, Row
 from kci.catalog.toolkits import toolkits
 from kci.config.document import KeyPath
@@ -99,9 +98,7 @@ def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
         for label, component in subject.cuda_components()
     ]
     if noarch is not None and noarch.cuda_capabilities:
-        written = subject.kernel.document.data["torch-noarch"]
-        key = "cuda_capabilities" if "cuda_capabilities" in written else "cuda-capabilities"
-        lists.append((("torch-noarch", key), noarch.cuda_capabilities))
+        lists.append((_noarch_key(subject, "cuda_capabilities"), noarch.cuda_capabilities))
     for place, entries in lists:
         for index, entry in enumerate(entries):
             if not toolkits().ever_built(entry):
@@ -167,7 +164,7 @@ def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
                 versions, key = subject.computes(Backend.ROCM), "rocm-archs"
             case _:
                 continue
-        empty = [version for version in versions if not component_archs(component, version)]
+        empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
         if empty:
             name = "CUDA" if component.backend is Backend.CUDA else "ROCm"
             message = f"no entry of `{key}` is left for {name} {_list(empty)}: the build fails there"
@@ -176,23 +173,34 @@ def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
 
 
 def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
-    """KCI156: a ROCm target outside of the reference's list is dropped silently."""
-    allowed = arch_tables().rocm
-    for label, component in subject.kernel.build.kernel.items():
-        if isinstance(component, RocmComponent):
-            for index, entry in enumerate(component.rocm_archs or ()):
-                if entry not in allowed:
-                    message = f"{entry[:40]!r} is not a target that ROCm variants are built for, and is left out"
-                    yield at_value(
-                        subject.kernel, ("kernel", label, "rocm-archs", index), "KCI156", message, one_of(allowed)
-                    )
+    """KCI156: a ROCm target outside of the reference's list: silently dropped from builds, never built for noarch."""
+    allowed = subject.catalog.archs.rocm
+    noarch = subject.kernel.build.torch_noarch
+    lists: list[tuple[KeyPath, tuple[str, ...], str]] = [
+        (("kernel", label, "rocm-archs"), component.rocm_archs or (), ", and is left out")
+        for label, component in subject.kernel.build.kernel.items()
+        if isinstance(component, RocmComponent)
+    ]
+    if noarch is not None and noarch.rocm_archs:
+        lists.append((_noarch_key(subject, "rocm_archs"), noarch.rocm_archs, ""))
+    for place, entries, effect in lists:
+        for index, entry in enumerate(entries):
+            if entry not in allowed:
+                message = f"{entry[:40]!r} is not a target that ROCm variants are built for{effect}"
+                yield at_value(subject.kernel, (*place, index), "KCI156", message, one_of(allowed))
+
+
+def _noarch_key(subject: Subject, key: str) -> KeyPath:
+    """Where a list of `[torch-noarch]` stands, in the spelling that the file has."""
+    kebab = key.replace("_", "-")
+    return ("torch-noarch", kebab if kebab in subject.kernel.document.data["torch-noarch"] else key)
 
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
     for label, component in subject.cuda_components():
         wanted = component.cuda_capabilities or ()
         versions = subject.toolkits_of(component)
-        kept = {version: set(component_archs(component, version)) for version in versions}
+        kept = {version: set(component_archs(component, version, subject.catalog.archs)) for version in versions}
         plain = {version: {arch.removesuffix(PTX) for arch in archs} for version, archs in kept.items()}
         seen: set[str] = set()
         for index, text in enumerate(wanted):
@@ -312,6 +320,21 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
             yield at_value(subject.kernel, cause, "KCI161", message, hint)
 
 
+def backend_without_rows(subject: Subject) -> Iterator[Diagnostic]:
+    """KCI162: a declared backend for which the catalog has nothing that a release could have. KCI130 has [torch]'s."""
+    build, rows = subject.kernel.build, subject.catalog.rows
+    present = {row.backend for row in rows}
+    for index, backend in enumerate(build.general.backends):
+        if build.torch is not None or any(row.backend == backend and row.bundled for row in rows):
+            continue
+        what = "only rows that are not bundled" if backend in present else "no row"
+        message = f"the catalog ({subject.catalog.name}) has {what} for {backend}: a release has no variant for it"
+        hint = "add a row with an overlay in kci.toml"
+        if build.torch_noarch is not None:
+            hint = f"`kci build --variant torch-{backend}` builds it by name"
+        yield at_value(subject.kernel, ("general", "backends", index), "KCI162", message, hint)
+
+
 _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
 
 
@@ -345,4 +368,5 @@ MATRIX_LINTS: tuple[Lint, ...] = (
     nothing_left,
     stable_abi_newer,
     bounds_drop_everything,
+    backend_without_rows,
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kci.matrix.variants import Matrix
+import msgspec
+
+from kci.matrix.variants import Matrix, Variant
 
 
 def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
@@ -20,10 +22,15 @@ def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
             "name": kernel.name,
             "path": kernel.path,
             "version": kernel.version,
-            "variants": kernel.variants,
+            "variants": [_variant(variant) for variant in kernel.variants],
         }
         if explain:
             entry |= {"kept": kernel.kept, "dropped": kernel.dropped}
         kernels.append(entry)
     catalog = {"name": matrix.catalog_name, "as_of": matrix.catalog_as_of}
     return {"schema": 1, "tier": matrix.tier, "catalog": catalog, "kernels": kernels}
+
+
+def _variant(variant: Variant) -> dict[str, Any]:
+    """What the form has of a variant; the archs say all that their list's day could."""
+    return {key: value for key, value in msgspec.structs.asdict(variant).items() if key != "archs_since"}

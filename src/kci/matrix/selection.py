@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from kci.catalog.arch_tables import ArchTables
+from kci.catalog.floors import floors
 from kci.catalog.rows import Catalog, Removed, Row, outside_range
 from kci.config.document import KeyPath
 from kci.config.model import Build, CudaGeneral, Torch
@@ -87,7 +89,7 @@ def select(
     explain: bool = False,
 ) -> KernelMatrix:
     """The matrix of one kernel; see `compute_matrix`. Variants are sorted by system and name."""
-    choice = _Choice(kernel, explain)
+    choice = _Choice(kernel, catalog.archs, explain)
     rows = list(catalog.rows)
     choice.removed(catalog.removed)
     match tier:
@@ -126,9 +128,10 @@ Pairs = list[tuple[Row, Variant]]
 class _Choice:
     """Goes over the candidates of one kernel, step by step, and remembers what was dropped."""
 
-    def __init__(self, kernel: Kernel, explain: bool) -> None:
+    def __init__(self, kernel: Kernel, archs: ArchTables, explain: bool) -> None:
         self.kernel = kernel
         self.build = kernel.build
+        self.archs = archs
         self.explain = explain
         self.dropped: list[Dropped] = []
 
@@ -174,7 +177,7 @@ class _Choice:
                 passed.append(row)
         full = [item for item in passed if self.build.stable_abi(item.backend) is None]
         stable = self.collapse([item for item in passed if self.build.stable_abi(item.backend) is not None])
-        return [(item, make_variant(self.build, item)) for item in stable + full]
+        return [(item, make_variant(self.build, item, self.archs)) for item in stable + full]
 
     def collapse(self, candidates: list[Row]) -> list[Row]:
         """Keep the newest torch for each system, backend and compute version."""
@@ -271,8 +274,8 @@ def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple
     return (not row.bundled, newest_first, row.compute or ())
 
 
-_CUDA_MIN, _CUDA_MAX = Version.parse("11.8"), Version.parse("99.9")
-_TORCH_MIN, _TORCH_MAX = Version.parse("2.0"), Version.parse("99.9")
+_NEWEST = Version.parse("99.9")
+"""The reference's upper bound where none is written."""
 
 
 def exclusion(build: Build, row: Row) -> Decision | None:
@@ -287,7 +290,7 @@ def exclusion(build: Build, row: Row) -> Decision | None:
         return Decision("KCI206", "the catalog's row has no tvm-ffi", ("tvm-ffi",))
     if row.backend is Backend.CUDA and row.compute is not None:
         bounds = build.general.cuda or CudaGeneral()
-        low, high = bounds.minver or _CUDA_MIN, bounds.maxver or _CUDA_MAX
+        low, high = bounds.minver or floors().cuda, bounds.maxver or _NEWEST
         if row.compute < low:
             reason = f"CUDA {row.compute.text} is older than general.cuda.minver ({_shown(low, bounds.minver)})"
             return Decision("KCI202", reason, ("general", "cuda", "minver"))
@@ -298,7 +301,7 @@ def exclusion(build: Build, row: Row) -> Decision | None:
 
 
 def _torch_exclusion(torch: Torch, row: Row) -> Decision | None:
-    low, high = torch.minver or _TORCH_MIN, torch.maxver or _TORCH_MAX
+    low, high = torch.minver or floors().torch, torch.maxver or _NEWEST
     if row.torch < low:
         reason = f"torch {row.torch.text} is older than torch.minver ({_shown(low, torch.minver)})"
         return Decision("KCI204", reason, ("torch", "minver"))
@@ -312,8 +315,34 @@ def _shown(bound: Version, written: Version | None) -> str:
     return bound.text if written is not None else f"{bound.text} by default"
 
 
-def make_variant(build: Build, row: Row) -> Variant:
-    """The variant of a kernel at a row that is for it."""
+def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:
+    """The variant of a `[torch-noarch]` kernel for a declared backend, whether the catalog has rows for it or not.
+
+    No row says with what `torch-cann` or `torch-neuron` is built, and nothing is compiled for them: who asks for one by
+    its name can have it.
+
+    Args:
+        build: the kernel.
+        name: the variant's name.
+        system: where it is built.
+    """
+    if build.torch_noarch is None:
+        return None
+    for backend in build.general.backends:
+        if name == variant_name(Kind.NOARCH, backend, system, (), None):
+            archs = variant_archs(build, Kind.NOARCH, backend, None)
+            return Variant(name, Kind.NOARCH, backend, system, None, None, None, None, archs, bundled=False)
+    return None
+
+
+def make_variant(build: Build, row: Row, tables: ArchTables) -> Variant:
+    """The variant of a kernel at a row that is for it.
+
+    Args:
+        build: the kernel.
+        row: the row.
+        tables: the arch lists of the catalog that is in force.
+    """
     stable = build.stable_abi(row.backend)
     framework = row.torch
     if build.tvm_ffi is not None and row.tvm_ffi is not None:
@@ -333,6 +362,7 @@ def make_variant(build: Build, row: Row) -> Variant:
         compute=row.compute.text if row.compute else None,
         stable_abi=stable.minor_text if stable and kind is Kind.STABLE_ABI else None,
         tvm_ffi=row.tvm_ffi.text if row.tvm_ffi and kind is Kind.TVM_FFI else None,
-        archs=variant_archs(build, kind, row.backend, row.compute),
+        archs=variant_archs(build, kind, row.backend, row.compute, tables),
         bundled=row.bundled,
+        archs_since=tables.since if row.backend is Backend.CUDA and kind is not Kind.NOARCH else None,
     )

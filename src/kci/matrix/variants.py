@@ -21,6 +21,8 @@ class Variant(msgspec.Struct, frozen=True):
     archs: tuple[str, ...] | None
     """In the order of metadata.json; None for backends without archs."""
     bundled: bool
+    archs_since: str | None = None
+    """The day of the arch list that `archs` was made with, for a compiled CUDA variant; None for the oldest list."""
 
 
 class Dropped(msgspec.Struct, frozen=True):

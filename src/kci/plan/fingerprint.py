@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from kci.catalog.arch_tables import arch_tables
+from kci.catalog.arch_tables import OLDEST, arch_tables
 from kci.catalog.runners import Runners, default_runners
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
@@ -41,6 +41,7 @@ _HALF = 32
 
 _BUILDING = (
     "builders",
+    "catalog/data/floors.toml",
     "run/one_variant.py",
     "tree/depends.py",
     "tree/digest.py",
@@ -48,6 +49,9 @@ _BUILDING = (
     "tree/metadata.py",
 )
 """The parts of kci that decide what is in a variant directory."""
+
+_NOT_IN_BYTES = ("archs_since", "bundled")
+"""What is known of a variant and decides nothing about its bytes."""
 
 _SELECTION_ONLY = ("cuda_minver",)
 """Keys of a component that say whether it is compiled, and nothing about how."""
@@ -193,7 +197,7 @@ def configuration(build: Build, variant: Variant) -> dict[str, Any]:
         "include": getattr(framework, "include", None),
         "cxx-flags": getattr(framework, "cxx_flags", None),
         "pyext": framework.pyext if variant.kind is not Kind.NOARCH else None,
-        "variant": {key: value for key, value in msgspec.structs.asdict(variant).items() if key != "bundled"},
+        "variant": {key: value for key, value in msgspec.structs.asdict(variant).items() if key not in _NOT_IN_BYTES},
         "components": [_component(part, variant) for part in active(build, variant).values()],
     }
 
@@ -201,7 +205,8 @@ def configuration(build: Build, variant: Variant) -> dict[str, Any]:
 def _component(part: Component, variant: Variant) -> dict[str, Any]:
     keys = {key: value for key, value in msgspec.structs.asdict(part).items() if key not in _SELECTION_ONLY}
     if isinstance(part, CudaComponent | RocmComponent) and variant.compute is not None:
-        keys["built for"] = component_archs(part, Version.parse(variant.compute), arch_tables())
+        tables = arch_tables(variant.archs_since or OLDEST)
+        keys["built for"] = component_archs(part, Version.parse(variant.compute), tables)
     return keys
 
 

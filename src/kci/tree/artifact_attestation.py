@@ -57,7 +57,7 @@ def check_artifact(artifact: Path, keys: Sequence[str], context: SigningContext)
 
 
 def _said(statement: Statement) -> Mapping[str, Any]:
-    """Repository, workflow and commit of a statement, in kci's own form or as GitHub's provenance has them."""
+    """Repository, workflow and commit as a statement names them: kci's own form, or GitHub's provenance."""
     if not statement.predicate_type.startswith(_SLSA):
         return statement.predicate
     definition = _table(statement.predicate, "buildDefinition")

@@ -60,7 +60,7 @@ def _bytecode(_directory: str, names: list[str]) -> list[str]:
 def _linked(source: str, target: str) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
-    except OSError:  # another file system, one without links, or a link count at its limit
+    except (OSError, NotImplementedError):  # another file system, one without links, a count at its limit, Windows
         _cloned(source, target)
 
 

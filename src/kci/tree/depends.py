@@ -1,7 +1,10 @@
-"""Python dependencies: the curated names, and which a variant's metadata carries (docs/format.md#dependencies)."""
+"""What a variant depends on: Python packages, other kernels, and the loader (docs/format.md#dependencies)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kci.catalog.floors import floors
 from kci.config.depends_table import PythonPackage, depends_table
 from kci.config.model import Build, KernelDependency
 from kci.config.values import Backend
@@ -53,3 +56,16 @@ def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
     part = getattr(build.general, backend, None) if backend in ("cuda", "neuron", "xpu") else None
     own = (part.kernel_depends or ()) if part is not None else ()
     return (build.general.kernel_depends or ()) + own
+
+
+def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -> str:
+    """The oldest release of the `kernels` library that can load a variant (docs/format.md#later).
+
+    Args:
+        kernel_depends: the kernels that the variant depends on.
+        upstreams: how many upstreams its metadata names.
+    """
+    oldest = floors().kernels
+    if upstreams > 1:
+        return oldest.several_upstreams
+    return oldest.kernel_depends if kernel_depends else oldest.any

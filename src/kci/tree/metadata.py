@@ -14,11 +14,11 @@ from msgspec import Meta
 
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import check_git_url
-from kci.config.values import KERNEL_NAME_PATTERN, Backend
+from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
 from kci.errors import FindingsError
 from kci.files.replace import write_atomic
 from kci.files.walk import remove_bytecode
-from kci.tree.depends import kernel_depends, python_depends
+from kci.tree.depends import kernel_depends, kernels_minver, python_depends
 from kci.tree.digest import Digest, compute
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
@@ -107,10 +107,14 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
         for number in (self.version, *map(int, (self.kernels_minver or "0").split("."))):
             if number > _LARGEST:
                 raise ValueError(f"the number {str(number)[:30]} is larger than 64 bits can hold")
-        upstream = (self.upstream,) if isinstance(self.upstream, str) else self.upstream or ()
-        for url in (*upstream, self.source):
+        for url in (*self.upstreams, self.source):
             if url is not None:
                 check_git_url(url)
+
+    @property
+    def upstreams(self) -> tuple[str, ...]:
+        """Every upstream, however the file spells them."""
+        return (self.upstream,) if isinstance(self.upstream, str) else self.upstream or ()
 
 
 _REQUIRED = ("name", "id", "version", "license", "python-depends", "backend")
@@ -141,15 +145,18 @@ def metadata_for(
         FindingsError: a Python dependency is not in the curated tables.
     """
     kind = Backend(backend)
+    upstreams = build.general.upstream or Upstream()
+    depends = kernel_depends(build, kind.value)
     return Metadata(
         name=build.name,
         id=kernel_id(build.name, kind.value, unique),
         version=build.general.version,
+        kernels_minver=kernels_minver(depends, len(upstreams)),
         license=build.general.license,
-        upstream=_text(build.general.upstream),
+        upstream=upstreams.spelt() if upstreams else None,
         source=_text(build.general.source),
         python_depends=python_depends(build, kind.value),
-        kernel_depends=kernel_depends(build, kind.value),
+        kernel_depends=depends,
         backend=BackendRecord(kind, _archs(build, kind, archs)),
         provenance=Provenance(
             # Version text is free. The suffix says that kci, not the reference's builder, was at work.

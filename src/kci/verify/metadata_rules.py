@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from kci.config.depends_table import depends_table
 from kci.diagnostics import Diagnostic, finding
 from kci.matrix.names import Kind
+from kci.tree.depends import kernels_minver
 from kci.tree.identity import kernel_id
 from kci.tree.metadata import FILE_NAME, Metadata
 from kci.verify.subject import VariantDir
@@ -35,10 +36,18 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     for name in metadata.python_depends:
         if depends_table().lookup(name, backend) is None:
             yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", path=where)
+    needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
+    if metadata.kernels_minver is not None and _numbers(metadata.kernels_minver) != _numbers(needed):
+        message = f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads this is {needed}"
+        yield finding("KCI725", message, path=where)
     if metadata.kci is not None and metadata.kci.variant != variant.path.name:
         message = f"it was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
         yield finding("KCI722", message, path=where)
     yield from _module(variant, metadata)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".")]
 
 
 def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:

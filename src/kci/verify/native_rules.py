@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from kci.catalog.floors import floors
 from kci.diagnostics import Diagnostic, finding
 from kci.files.walk import Entry
 from kci.matrix.names import Kind, VariantName
@@ -24,9 +25,6 @@ from kci.verify.foreign_binaries import check_macho, check_pe
 from kci.verify.metadata_rules import module_file
 from kci.verify.subject import VariantDir
 from kci.verify.torch_exports import is_torch_name, torch_exports
-
-PYTHON_ABI = (3, 9)
-"""The oldest Python whose stable ABI a kernel may rely on (docs/format.md#python-abi)."""
 
 _SHOWN = 5
 _CPU_LEVEL = 2
@@ -137,10 +135,10 @@ def _python(elf: Elf, where: str) -> Iterator[Diagnostic]:
         added = known.get(symbol.name)
         if added is None and symbol.name.startswith(("Py", "_Py")):
             outside.append(symbol.name)
-        elif added is not None and added > PYTHON_ABI:
+        elif added is not None and added > floors().python:
             outside.append(f"{symbol.name} ({'.'.join(map(str, added))})")
     if outside:
-        yield finding("KCI743", f"not in the stable ABI of Python 3.9: {_listed(outside)}", path=where)
+        yield finding("KCI743", f"not in the stable ABI of Python {floors().python}: {_listed(outside)}", path=where)
 
 
 def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:

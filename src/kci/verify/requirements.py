@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import UsageError
+from kci.files.lock import beside
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.verify import digest_rules, fatbin, layout_rules, manifest_rules, metadata_rules, native_rules, python_rules
 from kci.verify.load_rules import check_loads, probe
@@ -99,6 +100,9 @@ def _require_rules(names: Sequence[str]) -> None:
 
 
 def _check(root: Path, shown: str, checks: Sequence[VariantCheck]) -> Iterator[Diagnostic]:
+    if not root.is_dir() and (aside := beside(root.absolute(), "old")).is_dir():
+        hint = f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}"
+        raise UsageError(f"{shown} is not there: a kci that died had moved it to {aside}", hint=hint)
     if not root.is_dir():
         raise UsageError(f"{shown} is not a directory", hint="name a tree, a variant directory or a kernel")
     if (root / "build.toml").exists():

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from kci.config.reader import BUILD_TOML, read_kernel
-from kci.config.settings import FoundSettings, find_settings
+from kci.config.settings import find_settings
 from kci.config.suppression import SuppressedFinding, apply_settings, kernel_suppressions, line_suppression
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
@@ -46,18 +46,9 @@ def apply_suppressions(found: Sequence[Diagnostic], path: Path, shown: str) -> V
     kept = list(found)
     if sources:
         kept = _by_comments(kept, shown, suppressed)
-    kept = apply_settings(kept, _of_verification(settings), {item.path for item in found}, suppressed.append)
+    checked = {item.path for item in found}
+    kept = apply_settings(kept, settings, checked, suppressed.append, verification=True)
     return Verification(tuple(kept), tuple(suppressed))
-
-
-def _of_verification(settings: FoundSettings) -> FoundSettings:
-    """The settings with the suppressions of this room's rules only: the others are judged by `kci check`."""
-    ignore = settings.settings.lint.ignore
-    mine = tuple(entry if entry.rule.startswith("KCI7") else None for entry in ignore)
-    if settings.document is None or all(mine):
-        return settings
-    lint = msgspec.structs.replace(settings.settings.lint, ignore=tuple(entry for entry in mine if entry is not None))
-    return msgspec.structs.replace(settings, settings=msgspec.structs.replace(settings.settings, lint=lint))
 
 
 def _by_comments(found: Iterable[Diagnostic], shown: str, suppressed: list[SuppressedFinding]) -> list[Diagnostic]:

@@ -173,6 +173,16 @@ def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tup
     return only_affected(matrix, workspace.kernels, request.affected or "", terms(workspace), then, files)
 
 
+def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, PublishedVariant]) -> frozenset[Key]:
+    """The published variants of a matrix that a plan would not build again, by kernel and variant name.
+
+    Raises:
+        FindingsError: a source cannot be read.
+    """
+    request = PlanRequest(published=published)
+    return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request).skip)
+
+
 def _with_fingerprints(options: PlanOptions, workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
     trees, made = SourceTrees(workspace.settings, request.digests), dict[str, Fingerprints]()
 

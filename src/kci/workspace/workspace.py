@@ -23,7 +23,7 @@ from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError
 from kci.matrix.names import this_system
-from kci.matrix.selection import Narrow, compute_matrix
+from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant
 from kci.suggest import nearest, suggestion
 from kci.workspace.choice import BACKENDS, Choice
@@ -218,7 +218,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
         A name can stand for several variants: a stable ABI built against several torch versions, or a noarch variant of
         several systems. What the release tier has goes before what only other tiers have, and this machine's own system
-        before others.
+        before others. A noarch variant for a backend without rows is in no tier, and there all the same.
 
         Args:
             name: the variant's name.
@@ -235,6 +235,8 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         for variant in sorted(variants, key=lambda item: item.system != this_system()):
             if variant.name == name:
                 return variant
+        if tier is None and (noarch := noarch_by_name(kernel.build, name, this_system())):
+            return noarch
         known = sorted({variant.name for variant in variants})
         hint = (
             suggestion(name, known) or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"

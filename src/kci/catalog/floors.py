@@ -1,0 +1,38 @@
+"""The floors: the oldest Python, torch, CUDA and loader that kernels are made for, as data."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from kci.config.model import decode_value
+from kci.config.values import Version
+from kci.files.dated_data import Dated, load_dated
+
+
+class LoaderFloors(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """Releases of the `kernels` library, as metadata.json writes them: three numbers."""
+
+    any: str
+    """Loads any variant that asks for nothing special."""
+    kernel_depends: str
+    """The first that loads a variant which depends on other kernels."""
+    several_upstreams: str
+    """The first that reads a list of upstreams."""
+
+
+class Floors(Dated, frozen=True):
+    """`floors.toml`."""
+
+    python: Version
+    torch: Version
+    cuda: Version
+    kernels: LoaderFloors
+
+
+@cache
+def floors() -> Floors:
+    """The data that kci ships."""
+    return load_dated(Path(__file__).parent / "data" / "floors.toml", Floors, dec_hook=decode_value)

@@ -1,0 +1,62 @@
+"""What an error is about, whatever kernel, machine, file and line it came up in; and whether it is an outage."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache, lru_cache
+from pathlib import Path
+
+from kci.config.values import python_name
+from kci.files.dated_data import Dated, load_dated
+
+MAX_LENGTH = 1000
+"""Of an error, more says nothing more about its cause."""
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.\w+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
+_PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
+_HEX = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-f]{7,64})\b")
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
+_SPACE = re.compile(r"\s+")
+
+
+def first_error(text: str) -> str:
+    """The first line of an error that says something, printable and of a bounded length."""
+    plain = _ANSI.sub("", text[: 64 * MAX_LENGTH])
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"error|exception|fail|abort|undefined", line, re.IGNORECASE)]
+    first = (telling or lines or [""])[0][:MAX_LENGTH]
+    return "".join(char if char.isprintable() else "?" for char in first)
+
+
+@lru_cache(maxsize=65536)  # a break says the same in thousands of legs
+def cause_of(error: str, kernel: str, variant: str) -> str:
+    """The error without what differs between legs: names, places, addresses, lone numbers."""
+    text = _LOCATION.sub("", first_error(error))
+    text = _PATH.sub(lambda found: "/" + re.split(r"[/\\]", found[0])[-1], text)
+    for name, stand_in in ((variant, "<variant>"), (kernel, "<kernel>"), (python_name(kernel), "<kernel>")):
+        if name:
+            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", stand_in, text)
+    text = _NUMBER.sub("#", _HEX.sub("#", text))
+    return _SPACE.sub(" ", text).strip() or "an error without a text"
+
+
+def cause_id(cause: str) -> str:
+    """A short name of a cause, by which the issue that is about it is found again."""
+    return hashlib.sha256(cause.encode()).hexdigest()[:12]
+
+
+class _Outages(Dated, frozen=True):
+    patterns: tuple[str, ...]
+
+
+@cache
+def _outages() -> re.Pattern[str]:
+    table = load_dated(Path(__file__).parent / "data" / "outages.toml", _Outages)
+    return re.compile("|".join(f"(?:{pattern})" for pattern in table.patterns), re.IGNORECASE)
+
+
+def is_outage(error: str) -> bool:
+    """Whether an error is about a machine, a network or a service, and not about the kernel."""
+    return _outages().search(error[: 64 * MAX_LENGTH]) is not None

@@ -1,0 +1,247 @@
+"""The results of scheduled runs: append-only, one small file for each time that results are recorded.
+
+A file is written whole or not at all, is never changed, and is named after its run and content. Two runs, or two jobs
+of one run, that record at once therefore write different files: a branch merges them, a directory just has both, and
+recording the same results again changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kci.compat.causes import first_error, is_outage
+from kci.diagnostics import Diagnostic, finding
+from kci.files.bounded_json import read_json, require_schema
+from kci.files.replace import write_atomic
+
+SCHEMA = 1
+MAX_BYTES = 64 * 1024 * 1024
+SKEW = timedelta(days=1)
+"""How far in the future a result may say that it was made."""
+
+Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{1,200}\Z")]
+"""A name without spaces: leg keys are made of them."""
+_Optional = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,200}\Z")]
+
+
+class LegOutcome(enum.StrEnum):
+    """How a leg of a scheduled run ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    OUTAGE = "outage"
+    """The machine, the network or a service failed."""
+    SKIPPED = "skipped"
+
+
+class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one leg of a scheduled run: a small JSON file."""
+
+    run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    """The number of the run; later runs have larger ones. Clocks differ, so the order is this and not the time."""
+    at: str
+    """When, as ISO 8601 with an offset."""
+    kernel: Word
+    variant: Word
+    system: Word
+    outcome: LegOutcome
+    torch: _Optional = ""
+    """What it was tested with."""
+    compute: _Optional = ""
+    error: str = ""
+    log: str = ""
+    """Where the whole log is."""
+    replay: str = ""
+    """A command that does the same again."""
+    catalog: str = ""
+    commit: str = ""
+    attempt: Annotated[int, Meta(ge=1, le=2**31)] = 1
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+        if datetime.fromisoformat(self.at).tzinfo is None:
+            raise ValueError("`at` has no offset from UTC")
+
+    @property
+    def leg(self) -> str:
+        """The key of the leg: kernel, variant, system, torch and compute version."""
+        return leg_key(self.kernel, self.variant, self.system, self.torch, self.compute)
+
+
+def leg_key(kernel: str, variant: str, system: str, torch: str = "", compute: str = "") -> str:
+    """The text by which a leg is known from run to run."""
+    return f"{kernel} {variant} {system} {torch or '-'} {compute or '-'}"
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A leg that failed, with its first error."""
+
+    leg: str
+    error: str
+    log: str = ""
+    replay: str = ""
+
+
+class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Results of one run, or of a part of one. Legs are sorted."""
+
+    run: int
+    at: str
+    attempt: int = 1
+    catalog: str = ""
+    commit: str = ""
+    passed: tuple[str, ...] = ()
+    failed: tuple[Failure, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Legs that an outage hit or that were skipped: their state is unknown."""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+        for leg in (*self.passed, *self.unknown, *(failure.leg for failure in self.failed)):
+            if len(leg.split(" ")) != 5 or not leg.isprintable():
+                raise ValueError(f"{leg[:80]!r} is not the key of a leg")
+
+
+# --- results of legs --------------------------------------------------------------------------------------------------
+
+
+def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[list[LegResult], list[Diagnostic]]:
+    """The results in some files and folders of files, and what is wrong with others.
+
+    Args:
+        places: JSON files, or folders that are searched for them.
+        now: to see clocks that are ahead; the current time by default.
+    """
+    found: list[LegResult] = []
+    problems: list[Diagnostic] = []
+    latest = (now or datetime.now(UTC)) + SKEW
+    for path in _files(places):
+        try:
+            result = read_json(path, LegResult)
+        except (OSError, ValueError) as error:
+            message = f"not a result, and not recorded: {error}"
+            problems.append(finding("KCI801", message, path=str(path), hint="was its job cut off? run it again"))
+            continue
+        if datetime.fromisoformat(result.at) > latest:
+            message = f"it is of {result.at}, which is still to come: the clock of that machine is wrong"
+            problems.append(finding("KCI803", message, path=str(path), hint="runs are ordered by number; it counts"))
+        found.append(result)
+    return found, problems
+
+
+def _files(places: Iterable[Path]) -> list[Path]:
+    files: list[Path] = []
+    for place in places:
+        files += sorted(path for path in place.rglob("*.json") if path.is_file()) if place.is_dir() else [place]
+    return files
+
+
+def gather(results: Iterable[LegResult]) -> tuple[list[RecordedRun], list[Diagnostic]]:
+    """Results as runs, one for each run and attempt; a failure that is an outage becomes one.
+
+    Where one leg has two different results in one attempt, the failure counts.
+    """
+    groups: dict[tuple[int, int], dict[str, LegResult]] = {}
+    problems: list[Diagnostic] = []
+    for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
+        legs = groups.setdefault((result.run, result.attempt), {})
+        earlier = legs.get(result.leg)
+        if earlier is not None and earlier.outcome is not result.outcome:
+            message = f"run {result.run}: {result.leg} has both {earlier.outcome} and {result.outcome}"
+            problems.append(finding("KCI802", message, hint="the failure counts; do two jobs have the same leg?"))
+        if earlier is None or earlier.outcome is not LegOutcome.FAILED:
+            legs[result.leg] = result
+    return [_recorded(list(legs.values())) for _, legs in sorted(groups.items())], problems
+
+
+def _recorded(results: list[LegResult]) -> RecordedRun:
+    first = min(results, key=lambda item: item.at)
+    failed = [item for item in results if item.outcome is LegOutcome.FAILED and not is_outage(item.error)]
+    passed = sorted(item.leg for item in results if item.outcome is LegOutcome.PASSED)
+    known = {*passed, *(item.leg for item in failed)}
+    return RecordedRun(
+        run=first.run,
+        at=first.at,
+        attempt=first.attempt,
+        catalog=first.catalog,
+        commit=first.commit,
+        passed=tuple(passed),
+        failed=tuple(
+            Failure(item.leg, first_error(item.error), item.log, item.replay)
+            for item in sorted(failed, key=lambda item: item.leg)
+        ),
+        unknown=tuple(sorted(item.leg for item in results if item.leg not in known)),
+    )
+
+
+# --- the history ------------------------------------------------------------------------------------------------------
+
+
+def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
+    """Write runs into a history, a directory that is made if it is missing.
+
+    Returns:
+        The files that are new.
+
+    Raises:
+        OSError: one cannot be written; those before it are there.
+    """
+    written = []
+    history.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        raw = msgspec.json.encode(run) + b"\n"
+        digest = hashlib.sha256(raw).hexdigest()[:16]
+        path = history / f"{run.run:019d}-{run.attempt}-{digest}.json"
+        if not path.exists():
+            write_atomic(path, raw)
+            written.append(path)
+    return written
+
+
+def read_history(history: Path) -> tuple[list[RecordedRun], list[Diagnostic]]:
+    """The runs of a history, oldest first, each once; a file that cannot be read is reported and passed over.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    parts: dict[int, list[RecordedRun]] = {}
+    problems: list[Diagnostic] = []
+    for path in sorted(entry for entry in history.iterdir() if entry.suffix == ".json"):
+        try:
+            part = read_json(path, RecordedRun, MAX_BYTES)
+        except (OSError, ValueError) as error:
+            message = f"not a recorded run, and passed over: {error}"
+            problems.append(finding("KCI801", message, path=str(path), hint="restore it from an earlier commit"))
+            continue
+        parts.setdefault(part.run, []).append(part)
+    return [_merged(parts[run]) for run in sorted(parts)], problems
+
+
+def _merged(parts: list[RecordedRun]) -> RecordedRun:
+    """One run from its parts: a later attempt replaces what is known of a leg, within an attempt the failure counts."""
+    parts = sorted(parts, key=lambda part: part.attempt)
+    legs: dict[str, tuple[int, int, Failure | None]] = {}  # attempt, weight, failure
+    for part in parts:
+        outcomes: list[tuple[str, int, Failure | None]] = [(leg, 0, None) for leg in part.unknown]
+        outcomes += [(leg, 1, None) for leg in part.passed]
+        outcomes += [(failure.leg, 2, failure) for failure in part.failed]
+        for leg, weight, failure in outcomes:
+            if leg not in legs or (weight and (legs[leg][1] == 0 or (part.attempt, weight) > legs[leg][:2])):
+                legs[leg] = (part.attempt, weight, failure)
+    ordered = sorted(legs.items())
+    return msgspec.structs.replace(
+        parts[-1],
+        passed=tuple(leg for leg, (_, weight, _) in ordered if weight == 1),
+        failed=tuple(failure for _, (_, _, failure) in ordered if failure is not None),
+        unknown=tuple(leg for leg, (_, weight, _) in ordered if weight == 0),
+    )

@@ -1,0 +1,162 @@
+"""What a kernel's repository on the Hub has, without downloading libraries: the Hub lists the digests of large files.
+
+`huggingface_hub` is imported only here and only when a repository is asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from kci.compat.held import Held, Holding, is_variant_name
+from kci.compat.signer import signature_problem, signer_of
+from kci.errors import FindingsError, MissingToolError
+from kci.files.bounded_json import read_bounded
+from kci.tree.digest import Digest, validate
+from kci.tree.metadata import FILE_NAME, MAX_BYTES, SIGNATURE_NAME, decode
+
+FOLDER = "build/"
+
+
+class HubFile(msgspec.Struct, frozen=True):
+    """A file of a repository."""
+
+    path: str
+    size: int
+    sha256: str | None = None
+    """In hexadecimal; None for a small file, whose content the Hub keeps in git."""
+
+
+class HubReader(Protocol):
+    """A repository at one revision."""
+
+    source: str
+
+    def files(self) -> Iterable[HubFile]:
+        """Every file below `build/`."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a small file."""
+
+
+def held_on_hub(repository: HubReader) -> Holding:
+    """The variants of a repository, each compared with the digest in its metadata.
+
+    Raises:
+        KciError: the repository cannot be read.
+    """
+    variants: dict[str, dict[str, HubFile]] = defaultdict(dict)
+    for file in repository.files():
+        variant, _, path = file.path.removeprefix(FOLDER).partition("/")
+        if file.path.startswith(FOLDER) and path and is_variant_name(variant):
+            variants[variant][path] = file
+    found = (_held(repository, variant, files) for variant, files in sorted(variants.items()))
+    return Holding(repository.source, tuple(found))
+
+
+def _held(repository: HubReader, variant: str, files: dict[str, HubFile]) -> Held:
+    if FILE_NAME not in files:
+        return Held(variant, problem=f"it has no {FILE_NAME}")
+    raw = _content(repository, files[FILE_NAME])
+    if raw is None:
+        return Held(variant, problem=f"{FILE_NAME} is larger than a metadata file may be")
+    try:
+        metadata = decode(raw)
+    except ValueError as error:
+        return Held(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
+    problem, signer = "", None
+    if SIGNATURE_NAME in files and (bundle := _content(repository, files[SIGNATURE_NAME])) is not None:
+        problem, signer = signature_problem(bundle, raw), signer_of(bundle)
+    return Held(
+        variant,
+        metadata.name,
+        metadata.version,
+        problem or _digest_problem(repository, metadata.digest, files),
+        signer,
+    )
+
+
+def _digest_problem(repository: HubReader, digest: Digest | None, files: dict[str, HubFile]) -> str:
+    if digest is None:
+        return "it has no digest in its metadata"
+    if digest.algorithm != "sha256":
+        return ""  # the Hub lists no other digests
+    covered = {
+        path: file for path, file in files.items() if path not in (FILE_NAME, SIGNATURE_NAME) and not _bytecode(path)
+    }
+    actual = {path: _sha256(repository, file) for path, file in covered.items()}
+    violations = validate(digest, Digest("sha256", actual))
+    more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
+    return "; ".join(map(str, violations[:3])) + more
+
+
+def _bytecode(path: str) -> bool:
+    return path.endswith(".pyc") or "__pycache__" in path.split("/")
+
+
+def _sha256(repository: HubReader, file: HubFile) -> str:
+    """As metadata.json writes it."""
+    if file.sha256 is not None:
+        try:
+            return base64.b64encode(bytes.fromhex(file.sha256)).decode()
+        except ValueError:
+            return ""
+    raw = _content(repository, file)
+    return base64.b64encode(hashlib.sha256(raw).digest()).decode() if raw is not None else ""
+
+
+def _content(repository: HubReader, file: HubFile) -> bytes | None:
+    return repository.read(file.path) if file.size <= MAX_BYTES else None
+
+
+class HubRepository:
+    """A repository of kernels on the Hub, read through `huggingface_hub`."""
+
+    def __init__(self, repo_id: str, revision: str, client: Any = None) -> None:
+        self.repo_id = repo_id
+        self.revision = revision
+        self.source = f"{repo_id}@{revision}"
+        self.client = client or _client()
+
+    def files(self) -> Iterable[HubFile]:
+        """See `HubReader`."""
+        listed = self._ask(
+            lambda: list(
+                self.client.list_repo_tree(
+                    self.repo_id, "build", recursive=True, revision=self.revision, repo_type="kernel"
+                )
+            )
+        )
+        for entry in listed:
+            if hasattr(entry, "size"):  # folders have none
+                yield HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None)
+
+    def read(self, path: str) -> bytes:
+        """See `HubReader`."""
+        local = self._ask(
+            lambda: self.client.hf_hub_download(self.repo_id, path, revision=self.revision, repo_type="kernel")
+        )
+        return read_bounded(Path(local), MAX_BYTES)
+
+    def _ask(self, question: Any) -> Any:
+        try:
+            return question()
+        except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+            reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
+            hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
+            raise FindingsError(f"{self.source} cannot be read: {reason}", hint=hint) from error
+
+
+def _client() -> Any:
+    try:
+        from huggingface_hub import HfApi  # noqa: PLC0415  - heavy, and not everybody has it
+    except ImportError:
+        hint = "install it: pip install huggingface_hub"
+        raise MissingToolError("the Hub is read with huggingface_hub, which is not there", hint=hint) from None
+    return HfApi()

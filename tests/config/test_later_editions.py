@@ -1,0 +1,203 @@
+"""Editions after 5: read into the same build config with one note, written by `kci update --to`, one module each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+import mutations
+from conftest import kernel
+from kci.config import later_editions, update
+from kci.config.later_editions import known_editions, written_edition
+from kci.config.model import to_data
+from kci.config.reader import parse_kernel
+from kci.config.update import plan_update
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError, UsageError
+
+GENERAL = '[general]\nname = "ab"\nversion = 1\nlicense = "x"\nedition = {edition}\nbackends = ["cpu", "cuda"]\n'
+
+SIX = (
+    GENERAL.format(edition=6)
+    + """
+[torch]
+src = ["a.cpp"]
+stable-abi = "2.11"
+
+[kernel.one]
+language = "cpp-cuda"   # was backend
+depends = ["torch"]
+src = ["a.cu"]
+cuda-capabilities = ["8.0"]
+
+[kernel.two]
+language = 'cpp-cpu'
+depends = []
+src = []
+"""
+)
+FIVE = (
+    SIX.replace("edition = 6", "edition = 5")
+    .replace('language = "cpp-cuda"   #', 'backend = "cuda"   #')
+    .replace("language = 'cpp-cpu'", "backend = 'cpu'")
+)
+
+
+def problems(text: str) -> list[Diagnostic]:
+    with pytest.raises(FindingsError) as caught:
+        kernel(text)
+    return list(caught.value.diagnostics)
+
+
+@pytest.mark.rule("KCI117", triggers=True)
+def test_edition_6_is_the_same_build_with_one_note() -> None:
+    read = kernel(SIX)
+    assert read.edition == 6
+    assert read.build == kernel(FIVE).build
+    assert [(item.rule, item.severity, item.line) for item in read.diagnostics] == [("KCI117", "info", 5)]
+    assert "not released" in read.diagnostics[0].message
+
+
+@pytest.mark.rule("KCI117", triggers=False)
+def test_a_released_edition_gets_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kernel(FIVE).diagnostics == ()
+    monkeypatch.setattr(later_editions, "written_edition", lambda: 6)
+    assert kernel(SIX).diagnostics == ()
+
+
+def test_an_earlier_state_of_edition_6_with_backend_is_read_as_well() -> None:
+    assert kernel(FIVE.replace("edition = 5", "edition = 6")).build == kernel(FIVE).build
+
+
+def test_a_rust_component_is_one_for_the_cpu_with_its_manifest_among_the_sources() -> None:
+    read = kernel(
+        GENERAL.format(edition=6)
+        + '[tvm-ffi]\n[kernel.r]\nlanguage = "rust-cpu"\ncargo-manifest = "r/Cargo.toml"\ndepends = []\n'
+        + 'src = ["r/lib.rs"]\n'
+    )
+    assert to_data(read.build)["tvm-ffi"] == {"src": []}
+    (component,) = read.build.components("cpu").values()
+    assert component.src == ("r/lib.rs", "r/Cargo.toml")
+
+
+@pytest.mark.parametrize(
+    ("component", "rule", "said", "line"),
+    [
+        ("depends = []\nsrc = []", "KCI102", "lacks the key `language`", 8),
+        ('language = "cuda"\ndepends = []\nsrc = []', "KCI104", "'cuda' is not a language", 9),
+        ("language = 5\ndepends = []\nsrc = []", "KCI104", "'5' is not a language", 9),
+        ('language = "cpp-cpu"\nbackend = "cpu"\ndepends = []\nsrc = []', "KCI101", "says the backend", 10),
+        ('language = "rust-cpu"\ndepends = []\nsrc = []', "KCI104", "with `[tvm-ffi]` only", 9),
+        ('language = "cpp-cpu"\ndepends = []\nsrc = []\ncargo-manifest = "x"', "KCI101", "`cargo-manifest`", 12),
+        ('language = "cpp-cpu"\nsrc = []', "KCI102", "lacks the key `depends`", 8),
+    ],
+)
+def test_what_is_wrong_with_a_component_of_edition_6_is_said_once_and_at_its_place(
+    component: str, rule: str, said: str, line: int
+) -> None:
+    (found,) = problems(f"{GENERAL.format(edition=6)}[torch]\n[kernel.a]\n{component}\n")
+    assert (found.rule, found.line) == (rule, line)
+    assert said in found.message
+
+
+@pytest.mark.parametrize("lacking", ["cargo-manifest", "include"])
+def test_a_rust_component_has_three_keys(lacking: str) -> None:
+    keys = {"cargo-manifest": '"C.toml"', "depends": "[]", "src": "[]"}
+    keys = {**keys, "include": "[]"} if lacking == "include" else {key: keys[key] for key in ("depends", "src")}
+    body = "".join(f"{key} = {value}\n" for key, value in keys.items())
+    (found,) = problems(f'{GENERAL.format(edition=6)}[tvm-ffi]\n[kernel.a]\nlanguage = "rust-cpu"\n{body}')
+    assert lacking in found.message
+
+
+def test_cargo_manifest_is_no_key_of_edition_5() -> None:
+    (found,) = problems(FIVE + 'cargo-manifest = "x"\n')
+    assert found.rule == "KCI101"
+
+
+def test_an_unknown_edition_names_the_newest_known_one() -> None:
+    (found,) = problems(GENERAL.format(edition=7))
+    assert found.rule == "KCI105"
+    assert "newest edition that this kci knows is 6" in found.hint
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def test_update_writes_edition_5_until_a_line_of_data_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert written_edition() == 5
+    assert plan_update(FIVE.encode()).changes == ()
+    assert plan_update(SIX.encode()).changes == (), "a later file is left alone"
+    monkeypatch.setattr(update, "written_edition", lambda: 6)
+    assert plan_update(FIVE.encode()).after.decode() == SIX
+
+
+def test_to_6_changes_the_number_and_the_languages_and_nothing_else() -> None:
+    made = plan_update(FIVE.encode(), to=6)
+    assert made.after.decode() == SIX
+    assert made.changes == ("`edition = 6`", "`language` of `kernel.one`", "`language` of `kernel.two`")
+    assert plan_update(SIX.encode(), to=6).changes == ()
+
+
+def test_quotes_alignment_and_inline_tables_stay() -> None:
+    text = GENERAL.format(edition=5) + (
+        "torch = {}\nkernel.a = { 'backend' = 'cuda', depends = [], src = [] }\n"
+        '[kernel.b]\n"backend"    = """cpu"""\ndepends      = []\nsrc          = []\n'
+    )
+    text = text.replace("[general]\n", "").replace("name =", "general.name =").replace("version =", "general.version =")
+    for key in ("license", "edition", "backends"):
+        text = text.replace(f"{key} =", f"general.{key} =")
+    after = plan_update(text.encode(), to=6).after.decode()
+    assert "{ 'language' = 'cpp-cuda', depends" in after
+    assert '"language"   = """cpp-cpu"""\ndepends      =' in after
+
+
+def test_every_older_file_can_be_taken_to_6_and_means_the_same() -> None:
+    compared = 0
+    for raw in mutations.seeds().values():
+        after = plan_update(raw, to=6).after
+        read = parse_kernel(after)
+        assert read.edition == 6
+        assert read.build == parse_kernel(plan_update(raw).after).build
+        assert plan_update(after, to=6).changes == ()
+        compared += 1
+    assert compared >= 8
+
+
+def test_no_older_edition_is_written_and_no_unknown_one() -> None:
+    with pytest.raises(UsageError, match="later than 5"):
+        plan_update(SIX.encode(), to=5)
+    with pytest.raises(UsageError, match="there is no edition 7"):
+        plan_update(FIVE.encode(), to=7)
+
+
+# --- a new edition is one module --------------------------------------------------------------------------------------
+
+MODULE = '''
+"""Edition 7, made up: the kernel's name is called `title`."""
+
+from kci.config.later_editions import edition_6
+
+
+def as_edition_5(document, data):
+    general = {("name" if key == "title" else key): value for key, value in data["general"].items()}
+    return edition_6.as_edition_5(document, {**data, "general": general})
+
+
+def write(edits):
+    edits.respell(("general", "name"), "title", edits.document.data["general"]["name"], "`title`")
+'''
+
+
+def test_a_made_up_edition_is_one_module_s_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "edition_7.py").write_text(dedent(MODULE))
+    monkeypatch.setattr(later_editions, "__path__", [*later_editions.__path__, str(tmp_path)])
+    assert known_editions() == [5, 6, 7]
+    seven = SIX.replace("edition = 6", "edition = 7").replace("name =", "title =")
+    assert plan_update(FIVE.encode(), to=7).after.decode() == seven
+    assert plan_update(SIX.encode(), to=7).after.decode() == seven
+    read = kernel(seven)
+    assert (read.edition, read.build) == (7, kernel(FIVE).build)
+    assert [item.rule for item in read.diagnostics] == ["KCI117"]
+    assert read.build.general.edition == 5
