@@ -1,8 +1,7 @@
-"""kci/build: one variant, built and packed."""
+"""kci/build: the variants of one leg, built and packed."""
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from pathlib import Path
@@ -23,62 +22,103 @@ from common import (
 )
 from kci.builders.cache import default_cache
 from kci.cli._output import print_error
-from kci.matrix.names import artifact_stem
+from kci.matrix.names import upload_name
 from kci.run.build_leg import ci_run
+from kci.run.run_records import VariantFailure, first_error, write_failure
+from kci.tree.leg_record import artifact_name
+
+
+class Leg:
+    """The inputs, and what is made of them."""
+
+    def __init__(self) -> None:
+        self.names = required_input("variant").split()
+        self.directory, self.builder = text_input("kernel", "."), text_input("builder", "auto")
+        self.container, self.tier = text_input("container", "auto"), text_input("tier") or None
+        self.output = Path(text_input("output", str(runner_temp() / "kci-build")))
+        self.name = text_input("leg", self.names[0] if len(self.names) == 1 else "")
+        flag_input("upload")  # the upload step compares text; a word that it would take for false must not pass
+        jobs = text_input("jobs")
+        if jobs and not re.fullmatch(r"[1-9][0-9]{0,3}", jobs):
+            fail(f"the input `jobs` must be a number from 1 on, not {jobs[:40]!r}", 2)
+        if not self.name:
+            fail("the input `leg` is missing: several variants need a name for their artifact", 2)
+        self.jobs = int(jobs) if jobs else None
+        self.run = ci_run()
+        self.packed = runner_temp() / "kci-artifacts-out"
+        self.workspace = kci.open_workspace([self.directory])
+        self.kernel = self.workspace.only_kernel()
+        # All of them are looked up before the first is built: a misspelt name is known at once.
+        self.variants = [self.workspace.variant(name, tier=self.tier) for name in self.names]
+
+    def replay(self, variant: str) -> str:
+        """The command that builds a variant elsewhere."""
+        options = [f"--variant={variant}", f"--builder={self.builder}", f"--container={self.container}"]
+        options += [f"--tier={self.tier}"] if self.tier else []
+        options += [f"--jobs={self.jobs}"] if self.jobs else []
+        return printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
+
+    def build(self, variant: kci.Variant) -> kci.BuiltLeg:
+        """Build and pack one variant."""
+        request = kci.LegRequest(
+            kernel=self.kernel,
+            variant=variant,
+            output=self.output,
+            options=kci.BuildOptions(
+                cache=default_cache(),
+                builder=self.builder,
+                jobs=self.jobs,
+                attempt=self.run.attempt or 1,
+                run=self.run.id,
+            ),
+            container=self.container,
+            artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
+            tier=self.tier,
+        )
+        with group(f"Build {variant.name}"):
+            return kci.build_leg(self.workspace, request, lambda line: print(line, flush=True))
 
 
 def main() -> None:
-    """Build, then set the outputs; on failure print how to do the same at home."""
-    names = required_input("variant")
-    directory, builder = text_input("kernel", "."), text_input("builder", "auto")
-    container = text_input("container", "auto")
-    output = Path(text_input("output", str(runner_temp() / "kci-build")))
-    tier, jobs = text_input("tier") or None, text_input("jobs")
-    flag_input("upload")  # the upload step compares text; a word that it would take for false must not pass
-    if jobs and not re.fullmatch(r"[1-9][0-9]{0,3}", jobs):
-        fail(f"the input `jobs` must be a number from 1 on, not {jobs[:40]!r}", 2)
-    options = [f"--variant={names}", f"--builder={builder}", f"--container={container}"]
-    options += [f"--tier={tier}"] if tier else []
-    options += [f"--jobs={jobs}"] if jobs else []
-    replay = printable(shlex.join(["kci", "build", *options, "--output=build", "--", directory]))
-    workspace = kci.open_workspace([directory])
-    kernel = workspace.only_kernel()
-    variant = workspace.variant(names, tier=tier)
-    run = ci_run()
-    stem = artifact_stem(kernel.build.name, variant.name)
-    request = kci.LegRequest(
-        kernel=kernel,
-        variant=variant,
-        output=output,
-        options=kci.BuildOptions(
-            cache=default_cache(),
-            builder=builder,
-            jobs=int(jobs) if jobs else None,
-            attempt=run.attempt or 1,
-            run=run.id,
-        ),
-        container=container,
-        artifact=runner_temp() / "kci-artifacts-out" / f"{stem}.tar",
-        tier=tier,
-    )
-    try:
-        with group(f"Build {variant.name}"):
-            built = kci.build_leg(workspace, request, lambda line: print(line, flush=True))
-    except kci.KciError as error:
-        print_error(error)
-        print(f"To do the same on your machine:\n  {replay}", flush=True)
-        add_summary([f"### {names} was not built", "", "To do the same on your machine:", "", f"    {replay}"], [])
-        fail(f"{names} was not built (exit code {error.exit_code}); the same at home: {replay}", error.exit_code)
-    record = built.record
-    set_output("variant-dir", str(built.directory))
-    set_output("artifact", str(built.artifact))
-    # An artifact cannot be replaced, and those of all attempts of a run are one set: merging takes the newest.
-    set_output("artifact-name", f"{stem}-{os.environ.get('GITHUB_RUN_ATTEMPT', '1')}")
-    set_output("digest", record.digest)
-    add_summary(
-        ["| kernel | variant | builder | seconds | digest |", "|---|---|---|---|---|"],
-        [table_row(record.kernel, variant.name, record.builder, record.seconds, record.digest)],
-    )
+    """Build every variant of the leg, one after the other; one that fails does not stop the others."""
+    leg = Leg()
+    built: list[kci.BuiltLeg] = []
+    failed: list[tuple[str, kci.KciError]] = []
+    for variant in leg.variants:
+        try:
+            built.append(leg.build(variant))
+        except kci.KciError as error:
+            failed.append((variant.name, error))
+            report_failure(leg, variant.name, error)
+    # Set even if all failed: then what is uploaded is the reasons. An artifact cannot be replaced, and those of all
+    # attempts of a run are one set: merging takes the newest.
+    set_output("artifact-name", f"{upload_name(leg.kernel.build.name, leg.name)}-{leg.run.attempt or 1}")
+    set_output("folder", str(leg.packed))
+    set_output("variant-dir", "\n".join(str(item.directory) for item in built))
+    set_output("artifact", "\n".join(str(item.artifact) for item in built))
+    set_output("digest", "\n".join(item.record.digest for item in built))
+    records = [item.record for item in built]
+    if records:
+        add_summary(
+            ["| kernel | variant | builder | seconds | digest |", "|---|---|---|---|---|"],
+            [table_row(item.kernel, item.variant, item.builder, item.seconds, item.digest) for item in records],
+        )
+    if failed:
+        name, first = failed[0]
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        told = f"{name} was not built{more} (exit code {first.exit_code})"
+        fail(f"{told}: {first_error(first)}", first.exit_code)
+
+
+def report_failure(leg: Leg, variant: str, error: kci.KciError) -> None:
+    """Say why a variant was not built, and how to do the same at home: here, in the summary, and to the gate."""
+    replay = leg.replay(variant)
+    print_error(error, annotate=False)
+    print(f"To do the same on your machine:\n  {replay}", flush=True)
+    add_summary([f"### {variant} was not built", "", "To do the same on your machine:", "", f"    {replay}"], [])
+    kernel = leg.kernel.build.name
+    failure = VariantFailure(kernel, leg.name, variant, leg.run.attempt or 1, first_error(error), replay[:4000])
+    write_failure(leg.packed, failure)
 
 
 if __name__ == "__main__":

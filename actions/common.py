@@ -1,4 +1,4 @@
-"""What the three actions share: strict inputs, outputs, summaries.
+"""What the actions share: strict inputs, outputs, summaries.
 
 Inputs come from pull requests in the end. They arrive in the environment only, are checked here, and go to kci as
 values, never as part of a script.
@@ -72,6 +72,20 @@ def flag(what: str, value: str) -> bool:
     if value not in ("true", "false"):
         fail(f"{what} must be true or false, not {value!r}", 2)
     return value == "true"
+
+
+def json_input(name: str) -> str:
+    """An input that is JSON, of as many lines as it likes, or one line of something else."""
+    value = os.environ.get(_variable(name), "").strip()
+    return value if value.startswith("{") else text_input(name)
+
+
+def number_input(name: str) -> int:
+    """An input that is a small number, 0 if it is empty."""
+    value = text_input(name, "0")
+    if not (value.isascii() and value.isdecimal() and len(value) <= 3):
+        fail(f"the input `{name}` must be a number from 0 to 999, not {value[:40]!r}", 2)
+    return int(value)
 
 
 def lines_input(name: str) -> list[str]:

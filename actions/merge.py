@@ -13,6 +13,7 @@ from common import (
     fail,
     flag_input,
     group,
+    json_input,
     lines_input,
     run_action,
     runner_temp,
@@ -24,63 +25,123 @@ from common import (
 from kci.cli._findings import show_findings
 from kci.cli._output import print_diagnostics, print_error
 from kci.run.build_leg import ci_run
+from kci.run.run_records import RECORD_FILE, KernelRecord, first_error, read_failures, write_record
+from kci.tree.artifacts import find_sources
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.tree.planned import Planned
 from kci.verify.elf import symbol_names
 
 
+class Merge:
+    """The inputs, and what is known about the kernel that they are about, if they are about one."""
+
+    def __init__(self) -> None:
+        self.into = Path(text_input("into", "build"))
+        self.kernel = text_input("kernel") or None
+        self.allow_partial = flag_input("allow-partial")
+        flag_input("upload", default="false")
+        self.artifacts = [Path(artifact) for artifact in lines_input("artifacts")]
+        if not self.artifacts:
+            fail("the input `artifacts` is missing", 2)
+        self.plan = plan_file(json_input("plan"))
+
+    def run(self) -> list[kci.Manifest]:
+        """Merge what is there.
+
+        Raises:
+            KciError: planned variants are missing, or the artifacts cannot be merged.
+        """
+        planned = kci.read_plan(self.plan) if self.plan else None
+        if published := text_input("published"):
+            lay_out(Path(published), self.into)
+        make_room(self.into, planned)
+        for artifact in self.artifacts:
+            if (self.plan or self.kernel) and not artifact.exists():
+                artifact.mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
+        warnings: list[kci.Diagnostic] = []
+        merged = kci.merge_artifacts(
+            self.artifacts,
+            self.into,
+            planned,
+            allow_partial=self.allow_partial,
+            kernel=self.kernel,
+            run=ci_run(),
+            log=print,
+            report=warnings.append,
+            symbols_of=symbol_names,
+        )
+        print_diagnostics(warnings)
+        return merged
+
+    def record(self, manifest: kci.Manifest | None, error: str) -> None:
+        """Upload what became of the kernel, whatever that is."""
+        if self.kernel is None:
+            return
+        failures = tuple(read_failures(self.artifacts, self.kernel))
+        present = tuple(item.variant for item in manifest.present) if manifest else self.there()
+        record = KernelRecord(
+            kernel=self.kernel,
+            attempt=ci_run().attempt or 1,
+            complete=bool(manifest and manifest.complete) and not error,
+            present=present,
+            missing=manifest.missing if manifest else (),
+            failures=tuple(failure for failure in failures if failure.variant not in present),
+            error=error,
+            manifest=manifest if manifest and not error else None,
+        )
+        place = runner_temp() / "kci-record" / RECORD_FILE
+        write_record(place, record)
+        set_output("record", str(place))
+        set_output("record-name", f"run-record.{self.kernel}.{record.attempt}")
+
+    def there(self) -> tuple[str, ...]:
+        """The variants that have an artifact."""
+        try:
+            found = [source.leg for source in find_sources(self.artifacts, skip=self.into)]
+        except kci.KciError:
+            return ()
+        return tuple(sorted({leg.variant for leg in found if leg.kernel == self.kernel}))
+
+
 def main() -> None:
     """Merge and verify, then set the outputs."""
-    artifacts, into = lines_input("artifacts"), Path(text_input("into", "build"))
-    if not artifacts:
-        fail("the input `artifacts` is missing", 2)
-    allow_partial = flag_input("allow-partial")
-    plan = plan_file(text_input("plan"))
-    planned = kci.read_plan(plan) if plan else None
-    if published := text_input("published"):
-        lay_out(Path(published), into)
-    make_room(into, planned)
-    for artifact in artifacts:
-        if plan and not Path(artifact).exists():
-            Path(artifact).mkdir(parents=True)  # nothing was built at all, so nothing was downloaded
-    warnings: list[kci.Diagnostic] = []
+    merge = Merge()
     try:
         with group("Merge"):
-            merged = kci.merge_artifacts(
-                [Path(artifact) for artifact in artifacts],
-                into,
-                planned,
-                allow_partial=allow_partial,
-                run=ci_run(),
-                log=print,
-                report=warnings.append,
-                symbols_of=symbol_names,
-            )
-            print_diagnostics(warnings)
+            merged = merge.run()
     except kci.KciError as error:
-        print_error(error)
+        print_error(error, annotate=False)  # the gate says it once, with the reason that the leg gave
+        # Variants that are missing have failures of their own, which say more.
+        lacking = {item.rule for item in error.diagnostics} == {"KCI606"}
+        merge.record(None, "" if lacking else first_error(error))
         set_output("complete", "false")
         code = error.exit_code
         fail(f"the artifacts were not merged (exit code {code})", code, "missing variants: see their build jobs")
-    manifests = {place(into, manifest, merged): manifest for manifest in merged}
+    manifests = {place(merge, manifest, merged): manifest for manifest in merged}
+    only = merged[0] if len(merged) == 1 else None
+    verified = 0
     if manifests:
         with group("Verify"):
-            verified = show_findings(kci.verify_path(into), "text", what=str(into))
-        if verified:
-            set_output("complete", "false")
-            fail(f"the merged tree does not meet the requirements (exit code {verified})", verified)
+            verified = show_findings(kci.verify_path(merge.into), "text", what=str(merge.into))
+    if verified:
+        told = f"the merged tree does not meet the requirements (exit code {verified})"
+        merge.record(only, told)
+        set_output("complete", "false")
+        fail(told, verified)
+    merge.record(only, "")
     tar = runner_temp() / "kci-tree.tar"
-    pack(into, tar)
-    set_output("tree", str(into))
+    pack(merge.into, tar)
+    set_output("tree", str(merge.into))
     set_output("complete", "true" if merged and all(manifest.complete for manifest in merged) else "false")
     set_output("manifest", "\n".join(str(path) for path in manifests))
     set_output("tar", str(tar))
+    set_output("tree-name", f"tree.{merge.kernel or 'all'}.{ci_run().attempt or 1}")
     report(manifests)
 
 
-def place(into: Path, manifest: kci.Manifest, merged: list[kci.Manifest]) -> Path:
+def place(merge: Merge, manifest: kci.Manifest, merged: list[kci.Manifest]) -> Path:
     """Where a manifest stands: at the top of the one tree, or of its kernel's."""
-    return into / FILE_NAME if len(merged) == 1 else into / manifest.kernel / FILE_NAME
+    return merge.into / FILE_NAME if len(merged) == 1 else merge.into / manifest.kernel / FILE_NAME
 
 
 def plan_file(plan: str) -> Path | None:
@@ -98,6 +159,9 @@ def plan_file(plan: str) -> Path | None:
 
 def lay_out(published: Path, into: Path) -> None:
     """Begin with the published tree, unless there is one already."""
+    if not published.exists():
+        message = "the tree that the plan builds upon is gone: its artifact was deleted, or kept for less than 60 days"
+        raise kci.FindingsError(message, hint="dispatch the workflow for this kernel: it then builds everything")
     if not find_manifests(into):
         shutil.copytree(unpacked(published), into, symlinks=True, dirs_exist_ok=True)
 

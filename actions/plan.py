@@ -15,8 +15,10 @@ from common import (
     flag_input,
     group,
     lines_input,
+    number_input,
     output_units,
     run_action,
+    runner_temp,
     set_output,
     table_row,
     text_input,
@@ -27,40 +29,83 @@ from kci.cli._output import print_diagnostics
 from kci.plan.forks import only_hosted
 from kci.plan.plan import LeftOut, Skipped
 from kci.plan.plan_json import promised
+from kci.run.build_leg import ci_run
+from kci.run.run_records import PLAN_FILE
+from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.published_tree import read_published
 
 
 def main() -> None:
     """Plan once, and set the outputs."""
+    callers, chosen = number_input("callers"), words_input("kernel")
+    flag_input("upload", default="false")
     choice = kci.Choice(
         tier=text_input("tier", "release"),
         backends=tuple(words_input("backends")),
         only=tuple(words_input("only")),
     )
-    known, problems = read_published([unpacked(Path(place)) for place in lines_input("published")])
+    index = trees_so_far()
+    places = [unpacked(Path(place)) for place in lines_input("published")]
+    places += index.write_manifests(runner_temp() / "kci-manifests")
+    known, problems = read_published(places)
     request = kci.PlanRequest(
         choice=choice,
         affected=text_input("affected-base") or None,
         published=known,
         fingerprints=True,
+        callers=callers or None,
         allow_empty=flag_input("allow-empty", default="false"),
     )
     with group("Plan"):
-        workspace = kci.open_workspace(lines_input("kernels") or ["."])
+        workspace = kci.open_workspace(lines_input("kernels") or ["."], set_aside=True)
+        if chosen:
+            workspace = workspace.only(chosen)
         planned = kci.plan_run(workspace, request)
-        print_diagnostics([*workspace.diagnostics, *problems, *planned.diagnostics])
+        print_diagnostics([*workspace.diagnostics, *problems, *planned.diagnostics, *faults(planned.plan)])
         planned.require_runnable()
-    plan = only_hosted(planned.plan) if is_fork() else planned.plan
-    promise = promised(plan)
-    matrix_text, plan_text = planned.of(plan).github_matrix(), compact_json(promise)
-    if output_units(matrix_text, plan_text) > OUTPUT_LIMIT:
+    planned = planned.of(only_hosted(planned.plan)) if is_fork() else planned
+    plan = planned.plan
+    promise, runs = promised(plan), {kernel: place.run for kernel, place in index.trees.items()}
+    outputs = {
+        "matrix": "" if callers else planned.github_matrix(),
+        "callers": planned.github_callers(callers, runs) if callers else "",
+        # With callers each kernel's part is among its work.
+        "plan": "" if callers else compact_json(promise),
+    }
+    if output_units(*outputs.values()) > OUTPUT_LIMIT:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
-    set_output("matrix", matrix_text)
+    for name, value in outputs.items():
+        set_output(name, value)
     set_output("has-work", "true" if plan.legs else "false")
+    kernels = sorted({leg.kernel for leg in plan.legs})
+    set_output("kernel", kernels[0] if len(kernels) == 1 else "")
     set_output("carries", "true" if plan.skipped else "false")
     set_output("has-tree", "true" if promise["kernels"] else "false")
-    set_output("plan", plan_text)
+    set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
+    hand_over(planned)
     report(plan)
+
+
+def faults(plan: kci.Plan) -> list[kci.Diagnostic]:
+    """What is wrong with the kernels that are not planned; the gate is red because of them."""
+    return [item for kernel in plan.faulty for item in kernel.diagnostics]
+
+
+def trees_so_far() -> TreeIndex:
+    """Where the trees of earlier runs are. Uploaded at once: the next run needs it, whatever comes of this one."""
+    folder, run = text_input("earlier"), text_input("earlier-run")
+    index = next_index(Path(folder) if folder else None, run, today())
+    place = runner_temp() / "kci-plan"
+    index.write(place / INDEX_FILE)
+    set_output("folder", str(place))
+    set_output("file-name", f"run-plan.{ci_run().attempt or 1}")
+    return index
+
+
+def hand_over(planned: kci.PlannedRun) -> None:
+    """The whole plan as a file, for the gate."""
+    file = runner_temp() / "kci-plan" / PLAN_FILE
+    file.write_text(compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1}), encoding="utf-8")
 
 
 def is_fork() -> bool:
@@ -77,6 +122,9 @@ def report(plan: kci.Plan) -> None:
         head += ["| kernel | variant | runner | image | minutes at most |", "|---|---|---|---|---|"]
     rows = [table_row(leg.kernel, leg.variant, leg.runner_text, leg.image or "none", leg.timeout) for leg in plan.legs]
     add_summary(head, rows)
+    if plan.faulty:
+        head = [f"### {len(plan.faulty)} kernels with errors", "", "| kernel | directory | error |", "|---|---|---|"]
+        add_summary(head, [table_row(item.kernel or "-", item.path, item.message) for item in plan.faulty])
     if unbuilt:
         head = [f"### {len(unbuilt)} variants left out", "", "| kernel | variant | why |", "|---|---|---|"]
         add_summary(head, [table_row(item.kernel, item.variant, item.reason) for item in unbuilt])

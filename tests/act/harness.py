@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,10 @@ from kci.render.pins import find_pins
 
 ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"
+_CALLED = re.compile(r"(.+?)(?:-\d+)?/kci kernel/.*", re.DOTALL)
+"""What act calls a job of the called workflow: the caller's name, a number where there are several, and its own."""
+PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm")
+FIRST_RUN = 41
 TOKEN = "ghs_standin0000000000000000000000000000"
 
 
@@ -106,7 +111,7 @@ def run_workflow(
     checkout: Path,
     payload: dict[str, Any] | None = None,
     env: dict[str, str] | None = None,
-    earlier: Run | None = None,
+    earlier: Sequence[Run] = (),
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -119,7 +124,7 @@ def run_workflow(
         checkout: where kci's own actions come from; see `copy_checkout`.
         payload: the event, as GitHub sends it.
         env: more environment variables for the steps.
-        earlier: the last run on the branch, whose artifacts can be fetched.
+        earlier: the runs on the branch before this one, oldest first; their artifacts can be fetched.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -127,9 +132,11 @@ def run_workflow(
     store.mkdir(exist_ok=True)
     event_file = scratch / "event.json"
     event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **(payload or {})}))
-    text = (repository / workflow).read_text(encoding="utf-8") + (checkout / "action.yml").read_text(encoding="utf-8")
+    files = [*sorted((repository / workflow).parent.glob("*.yml")), *sorted(checkout.glob("**/action.yml"))]
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
     command = [act, event, "--workflows", workflow, "--eventpath", str(event_file), "--json", "--no-skip-checkout"]
-    command += ["--platform", "ubuntu-24.04=-self-hosted", "--no-cache-server", "--concurrent-jobs", "2"]
+    command += [word for label in PLATFORMS for word in ("--platform", f"{label}=-self-hosted")]
+    command += ["--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
     command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
     pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}
@@ -138,12 +145,18 @@ def run_workflow(
         name = pin[0].removeprefix("actions/")
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
     places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store)}
-    places |= {"KCI_ACT_EARLIER": str(earlier.artifacts), "KCI_ACT_EARLIER_RUN": "41"} if earlier is not None else {}
+    runs = scratch / "runs"
+    runs.mkdir(exist_ok=True)
+    for number, run in enumerate(earlier, start=FIRST_RUN):
+        (runs / str(number)).symlink_to(run.artifacts)
+    last = str(FIRST_RUN + len(earlier) - 1) if earlier else ""
+    places |= {"KCI_ACT_RUNS": str(runs), "KCI_ACT_EARLIER_RUN": last}
     for key, value in {**places, **(env or {})}.items():
         command += ["--env", f"{key}={value}"]
     path = f"{STAND_INS / 'bin'}{os.pathsep}{os.environ['PATH']}"
     surroundings = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
     done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
+    (scratch / "act.log").write_text(done.stdout + done.stderr)
     return _parse(done.stdout, store, done.returncode == 0)
 
 
@@ -161,10 +174,13 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
         if "jobID" not in entry:
             continue
         matrix = entry.get("matrix") or {}
-        name = " ".join([entry["jobID"], *(str(matrix[key]) for key in ("kernel", "variant") if key in matrix)])
+        name = " ".join([entry["jobID"], *(str(matrix[key]) for key in ("kernel", "name") if key in matrix)])
+        if not matrix and (called := _CALLED.fullmatch(entry["job"])):
+            name = f"{entry['jobID']} {called[1]}"
         if entry.get("stepResult") == "failure":
             failed.add(name)
         if "jobResult" in entry:
             own = "failure" if name in failed else "success"
-            jobs[name] = own if matrix else entry["jobResult"]
+            # A job beside a called one that failed is told the same; its own steps know better.
+            jobs[name] = own if matrix or _CALLED.fullmatch(entry["job"]) else entry["jobResult"]
     return Run(dict(sorted(jobs.items())), store, "\n".join(printed), ok)

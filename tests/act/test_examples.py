@@ -60,13 +60,15 @@ def test_the_examples_workflow_builds_merges_and_loads(
         env={"KCI_CACHE": str(torch_cache), **installed(checkout, shared_by_workers)},
     )
     built = [f"build {kernel} {variant}" for kernel, variants in legs.items() for variant in variants]
-    assert run.jobs == dict.fromkeys(sorted([*built, "kci", "merge", "plan"]), "success"), run.log
-    artifacts = {f"kci-{kernel}-{variant}-1" for kernel, variants in legs.items() for variant in variants}
-    assert {path.name for path in run.artifacts.iterdir()} == {*artifacts, "merged-tree-1"}
+    merges = [f"merge {kernel}" for kernel in legs]
+    assert run.jobs == dict.fromkeys(sorted([*built, *merges, "kci", "plan"]), "success"), run.log
+    artifacts = {f"kci-{kernel}.{variant}-1" for kernel, variants in legs.items() for variant in variants}
+    artifacts |= {f"{kind}.{kernel}.1" for kernel in legs for kind in ("tree", "run-record")}
+    assert {path.name for path in run.artifacts.iterdir()} == {*artifacts, "run-plan.1"}
     trees = tmp_path / "trees"
-    with tarfile.open(run.artifacts / "merged-tree-1" / "kci-tree.tar") as archive:
-        archive.extractall(trees, filter="data")
     for kernel, variants in legs.items():
+        with tarfile.open(run.artifacts / f"tree.{kernel}.1" / "kci-tree.tar") as archive:
+            archive.extractall(trees / kernel, filter="data")
         assert sorted(path.name for path in (trees / kernel).iterdir()) == [
             *AT_TOP,
             *sorted(variants),

@@ -6,10 +6,12 @@ The kernels are Python only, so that every leg is built in seconds; runs of comp
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +38,7 @@ class Runner(NamedTuple):
     env: dict[str, str]
 
     def run(
-        self, repository: Path, workflow: str, event: str, scratch: Path, earlier: Run | None = None, **payload: Any
+        self, repository: Path, workflow: str, event: str, scratch: Path, earlier: Sequence[Run] = (), **payload: Any
     ) -> Run:
         """One run of a workflow; see `run_workflow`."""
         return run_workflow(
@@ -93,8 +95,8 @@ def dispatch(only: str = "", backends: str = "", tier: str = "release") -> dict[
     return {"inputs": {"tier": tier, "only": only, "backends": backends}}
 
 
-def tree_names(artifacts: Path, attempt: int = 1) -> set[str]:
-    with tarfile.open(artifacts / f"merged-tree-{attempt}" / "kci-tree.tar") as archive:
+def tree_names(artifacts: Path, kernel: str = "some-kernel", attempt: int = 1) -> set[str]:
+    with tarfile.open(artifacts / f"tree.{kernel}.{attempt}" / "kci-tree.tar") as archive:
         return {name.split("/")[0] for name in archive.getnames()}
 
 
@@ -107,9 +109,11 @@ def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch
     assert run.ok
     assert "Install kci from " not in run.log
     assert sorted(path.name for path in run.artifacts.iterdir()) == [
-        "kci-some-kernel-torch-cpu-1",
-        "kci-some-kernel-torch-cuda-1",
-        "merged-tree-1",
+        "kci-some-kernel.torch-cpu-1",
+        "kci-some-kernel.torch-cuda-1",
+        "run-plan.1",
+        "run-record.some-kernel.1",
+        "tree.some-kernel.1",
     ]
     assert tree_names(run.artifacts) == {
         *AT_TOP,
@@ -124,7 +128,7 @@ def place(tmp_path: Path, name: str) -> Path:
     return made
 
 
-def test_a_second_push_builds_what_changed_and_carries_the_rest(
+def test_a_push_builds_what_changed_and_the_trees_of_the_other_kernels_stay(
     repository: Path, runner: Runner, tmp_path: Path
 ) -> None:
     add_kernel(repository, "other-kernel", ("cpu",))
@@ -132,50 +136,78 @@ def test_a_second_push_builds_what_changed_and_carries_the_rest(
     first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
     assert first.ok, first.log
     (repository / "some-kernel" / "README.md").write_text("# better words\n")
-    (repository / "some-kernel" / "flake.lock").write_text("{}\n")
     commit_all(repository)
-    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), first)
-    assert second.jobs == dict.fromkeys(["kci", "merge", "plan"], "success"), second.log
-    assert [path.name for path in second.artifacts.iterdir()] == ["merged-tree-1"]
-    assert digests(second) == digests(first)
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
+    assert second.jobs == dict.fromkeys(["kci", "plan"], "success"), second.log
+    assert [path.name for path in second.artifacts.iterdir()] == ["run-plan.1"]
     (repository / "other-kernel" / "torch-ext" / "other_kernel" / "__init__.py").write_text("VALUE = 1\n")
     commit_all(repository)
-    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), second)
-    ran = ["build other-kernel torch-cpu", "kci", "merge", "plan"]
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
     assert third.jobs == dict.fromkeys(ran, "success"), third.log
-    changed = {key for key, value in digests(third).items() if digests(second)[key] != value}
-    assert changed == {("other-kernel", "torch-cpu")}
+    # One of the two variants of a kernel that two runs have not touched: the other one is carried over.
+    text = (repository / "some-kernel" / "build.toml").read_text()
+    capable = text.replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
+    (repository / "some-kernel" / "build.toml").write_text(capable)
+    commit_all(repository)
+    fourth = runner.run(repository, RELEASE, "push", place(tmp_path, "4"), [first, second, third])
+    ran = ["build some-kernel torch-cuda", "kci", "merge some-kernel", "plan"]
+    assert fourth.jobs == dict.fromkeys(ran, "success"), fourth.log
+    before, after = digests(first), digests(fourth)
+    assert after[LEG_CPU] == before[LEG_CPU]
+    assert set(after) == {LEG_CPU, ("some-kernel", "torch-cuda")}
 
 
-def test_a_new_version_and_a_second_kernel_begin_anew_what_they_must(
-    repository: Path, runner: Runner, tmp_path: Path
-) -> None:
+LEG_CPU = ("some-kernel", "torch-cpu")
+
+
+def test_one_kernel_alone_goes_on_from_its_tree(repository: Path, runner: Runner, tmp_path: Path) -> None:
     first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
     assert first.ok, first.log
-    add_kernel(repository, "other-kernel", ("cpu",))
     commit_all(repository)
-    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), first)
-    ran = ["build other-kernel torch-cpu", "kci", "merge", "plan"]
-    assert second.jobs == dict.fromkeys(ran, "success"), second.log
-    assert set(digests(second)) == {("other-kernel", "torch-cpu"), *digests(first)}
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
+    assert second.jobs == dict.fromkeys(["kci", "plan"], "success"), second.log
+    text = (repository / "some-kernel" / "build.toml").read_text()
+    capable = text.replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
+    (repository / "some-kernel" / "build.toml").write_text(capable)
+    commit_all(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    assert third.jobs == dict.fromkeys([LEGS[1], "kci", "merge", "plan"], "success"), third.log
+    assert digests(third)[LEG_CPU] == digests(first)[LEG_CPU]
     file = repository / "some-kernel" / "build.toml"
     file.write_text(file.read_text().replace("version = 1", "version = 2"))
     commit_all(repository)
-    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), second)
-    assert third.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), third.log
-    assert set(digests(third)) == set(digests(second))
+    fourth = runner.run(repository, RELEASE, "push", place(tmp_path, "4"), [first, second, third])
+    assert fourth.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), fourth.log
+
+
+def test_a_kernel_that_failed_keeps_its_last_tree(repository: Path, runner: Runner, tmp_path: Path) -> None:
+    other = add_kernel(repository, "other-kernel", ("cpu",))
+    render(repository)
+    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
+    good = (repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py").read_text()
+    break_package(repository / "some-kernel")
+    (other / "torch-ext" / "other_kernel" / "__init__.py").write_text("VALUE = 1\n")
+    commit_all(repository)
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
+    assert not second.ok
+    assert second.jobs["merge other-kernel"] == "success"
+    package = repository / "some-kernel" / "torch-ext" / "some_kernel"
+    (package / "other.py").unlink()
+    (package / "__init__.py").write_text(good)
+    commit_all(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    assert third.jobs == dict.fromkeys(["kci", "plan"], "success"), third.log
 
 
 def digests(run: Run) -> dict[tuple[str, str], str]:
-    """The digest of every variant of the tree that a run hands over."""
+    """The digest of every variant of the tree that a run uploads."""
     found = {}
-    with tarfile.open(run.artifacts / "merged-tree-1" / "kci-tree.tar") as archive:
-        for member in archive:
-            stream = archive.extractfile(member) if member.name.endswith("kci-manifest.json") else None
-            if stream is not None:
-                manifest = json.load(stream)
-                assert manifest["complete"]
-                found |= {(manifest["kernel"], item["variant"]): item["digest"] for item in manifest["present"]}
+    for tree in run.artifacts.glob("tree.*"):
+        with tarfile.open(tree / "kci-tree.tar") as archive:
+            manifest = json.load(archive.extractfile("kci-manifest.json"))  # type: ignore[arg-type]
+        assert manifest["complete"]
+        found |= {(manifest["kernel"], item["variant"]): item["digest"] for item in manifest["present"]}
     return found
 
 
@@ -191,7 +223,11 @@ def test_the_workflow_of_the_readme_does_what_it_says(repository: Path, installi
 @pytest.mark.parametrize("mode", ["runtime", "static"])
 def test_a_pull_request_from_a_fork_runs_too(repository: Path, runner: Runner, scratch: Path, mode: str) -> None:
     render(repository, "--mode", mode)
-    head = {"head": {"repo": {"full_name": "somebody/kernels"}}, "base": {"sha": "0" * 40}}
+    base = head_commit(repository)
+    package = repository / "some-kernel" / "torch-ext" / "some_kernel"
+    (package / "__init__.py").write_text("def triple(x):\n    return x + x + x\n")
+    commit_all(repository)
+    head = {"head": {"repo": {"full_name": "somebody/kernels"}}, "base": {"sha": base}}
     run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=head)
     job = "build" if mode == "runtime" else "build-pr"
     built = {leg.replace("build ", f"{job} "): "success" for leg in LEGS}
@@ -208,7 +244,7 @@ def test_a_pull_request_builds_only_the_kernels_that_it_touches(
     commit_all(repository)
     change = {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}
     run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=change)
-    ran = ["build other-kernel torch-cpu", "kci", "merge", "plan"]
+    ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
     assert run.jobs == dict.fromkeys(ran, "success"), run.log
 
 
@@ -234,27 +270,114 @@ def test_with_nothing_to_do_the_gate_passes_alone(repository: Path, runner: Runn
     change = {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}
     run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=change)
     assert run.jobs == {"kci": "success", "plan": "success"}, run.log
-    assert list(run.artifacts.iterdir()) == []
+    assert [path.name for path in run.artifacts.iterdir()] == ["run-plan.1"]
 
 
-def test_a_broken_kernel_fails_the_gate_and_hides_no_other(repository: Path, runner: Runner, scratch: Path) -> None:
-    broken = add_kernel(repository, "broken-kernel", ("cpu",))
-    (broken / "torch-ext" / "broken_kernel" / "__init__.py").unlink()
-    (broken / "torch-ext" / "broken_kernel" / "other.py").write_text("")
+def break_package(kernel: Path) -> None:
+    """What `kci check` does not see and the build does."""
+    package = next((kernel / "torch-ext").iterdir())
+    (package / "__init__.py").unlink()
+    (package / "other.py").write_text("")
+
+
+def gate(run: Run, scratch: Path, runner: Runner) -> subprocess.CompletedProcess[str]:
+    """The gate of a run. act leaves it out after a called workflow that failed, whatever `always()` says."""
+    env = {name: os.environ[name] for name in ("PATH", "HOME")} | {"KCI_ACT_INSTALLED": runner.env["KCI_ACT_INSTALLED"]}
+    files = {"GITHUB_OUTPUT": scratch / "gate-output", "GITHUB_STEP_SUMMARY": scratch / "gate-summary"}
+    env |= {name: str(path) for name, path in files.items()} | {"RUNNER_TEMP": str(scratch)}
+    env |= {"KCI_INPUT_PLAN_RESULT": run.jobs["plan"], "KCI_INPUT_RECORDS": str(run.artifacts)}
+    python = Path(runner.env["KCI_ACT_INSTALLED"]) / "bin" / "python"
+    command = [str(python), "-E", "-u", str(runner.checkout / "actions" / "gate.py")]
+    return subprocess.run(command, env=env, cwd=scratch, capture_output=True, text=True, check=False)
+
+
+def test_a_broken_kernel_stops_only_itself(repository: Path, runner: Runner, scratch: Path) -> None:
+    break_package(add_kernel(repository, "broken-kernel", ("cpu",)))
     render(repository)
     run = runner.run(repository, RELEASE, "push", scratch)
     assert run.jobs == {
         "build broken-kernel torch-cpu": "failure",
-        **dict.fromkeys(LEGS, "success"),
-        "kci": "failure",
-        "plan": "success",
+        "merge broken-kernel": "failure",
+        **dict.fromkeys([*LEGS, "merge some-kernel", "plan"], "success"),
     }, run.log
     assert not run.ok
-    assert not (run.artifacts / "merged-tree-1").exists()
-    assert (
+    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
+    assert not (run.artifacts / "tree.broken-kernel.1").exists()
+    done = gate(run, scratch, runner)
+    assert done.returncode == 1, done.stdout + done.stderr
+    replay = (
         "kci build --variant=torch-cpu --builder=auto --container=none --tier=release --output=build -- broken-kernel"
-        in run.log
     )
+    assert "broken-kernel torch-cpu, job broken-kernel / torch-cpu: " in done.stdout
+    assert "has no __init__.py" in done.stdout
+    assert f"\n  {replay}\n" in done.stdout
+    assert "some-kernel" not in done.stdout
+    assert done.stdout.count("::error") == 2, "one for the variant, and one that says how many there are"
+
+
+def test_a_kernel_that_cannot_be_planned_stops_only_itself(repository: Path, runner: Runner, scratch: Path) -> None:
+    add_kernel(repository, "other-kernel", ("cpu",))
+    wrong = add_kernel(repository, "wrong-kernel", ("cpu",))
+    render(repository)
+    (wrong / "build.toml").write_text("[general]\nnme = 1\n")
+    commit_all(repository)
+    run = runner.run(repository, RELEASE, "push", scratch)
+    built = [*LEGS, "build other-kernel torch-cpu", "merge other-kernel", "merge some-kernel", "plan"]
+    assert run.jobs == {**dict.fromkeys(built, "success"), "kci": "failure"}, run.log
+    assert "kci check -- wrong-kernel" in run.log
+    assert not run.ok
+
+
+@pytest.mark.parametrize("event", ["pull_request", "merge_group"])
+def test_what_may_be_merged_builds_what_it_touches(repository: Path, runner: Runner, scratch: Path, event: str) -> None:
+    for number in range(5):
+        add_kernel(repository, f"kernel-{number}", ("cpu", "cuda"))
+    render(repository)
+    base = head_commit(repository)
+    for number in range(4):
+        package = repository / f"kernel-{number}" / "torch-ext" / f"kernel_{number}"
+        (package / "__init__.py").write_text("def double(x):\n    return 2 * x\n")
+    commit_all(repository)
+    change = {
+        "pull_request": {"pull_request": {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}},
+        "merge_group": {"merge_group": {"base_sha": base}},
+    }[event]
+    run = runner.run(repository, RELEASE, event, scratch, **change)
+    legs = [f"build kernel-{number} torch-{backend}" for number in range(4) for backend in ("cpu", "cuda")]
+    merges = [f"merge kernel-{number}" for number in range(4)]
+    assert run.jobs == dict.fromkeys([*legs, *merges, "kci", "plan"], "success"), run.log
+
+
+def test_one_kernel_is_dispatched(repository: Path, runner: Runner, scratch: Path) -> None:
+    add_kernel(repository, "other-kernel", ("cpu",))
+    render(repository)
+    inputs = {**dispatch(tier="release")["inputs"], "kernel": "other-kernel"}
+    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
+    ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
+    assert run.jobs == dict.fromkeys(ran, "success"), run.log
+    assert sorted(path.name for path in run.artifacts.glob("tree.*")) == ["tree.other-kernel.1"]
+
+
+def test_a_kernel_that_does_not_exist_is_not_dispatched(repository: Path, runner: Runner, scratch: Path) -> None:
+    add_kernel(repository, "other-kernel", ("cpu",))
+    render(repository)
+    inputs = {**dispatch()["inputs"], "kernel": "other-kernl"}
+    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
+    assert run.jobs == {"kci": "failure", "plan": "failure"}, run.log
+    assert "did you mean `other-kernel`" in run.log
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_one_leg_builds_several_variants(repository: Path, runner: Runner, scratch: Path, count: int) -> None:
+    if count == 2:
+        add_kernel(repository, "other-kernel", ("cpu", "rocm"))
+    (repository / "kci.toml").write_text('[plan]\ngroup = "image"\n')
+    render(repository)
+    run = runner.run(repository, RELEASE, "push", scratch)
+    merges = ["merge"] if count == 1 else ["merge other-kernel", "merge some-kernel"]
+    others = ["build other-kernel noarch"] * (count - 1)
+    assert run.jobs == dict.fromkeys(["build some-kernel noarch", *others, *merges, "kci", "plan"], "success"), run.log
+    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
 
 
 def test_an_invalid_build_toml_fails_the_gate(repository: Path, runner: Runner, scratch: Path) -> None:
@@ -265,24 +388,23 @@ def test_an_invalid_build_toml_fails_the_gate(repository: Path, runner: Runner, 
     assert "KCI101" in run.log
 
 
-def test_compat_merges_what_could_be_built(repository: Path, runner: Runner, scratch: Path) -> None:
-    broken = add_kernel(repository, "broken-kernel", ("cpu",))
-    (broken / "torch-ext" / "broken_kernel" / "__init__.py").unlink()
-    (broken / "torch-ext" / "broken_kernel" / "other.py").write_text("")
+def test_the_scheduled_run_keeps_what_could_be_built_and_is_red(
+    repository: Path, runner: Runner, scratch: Path
+) -> None:
+    (repository / "kci.toml").write_text('[tiers.nightly]\nbase = "release"\n[schedule]\ntier = "nightly"\n')
     render(repository)
-    run = runner.run(repository, COMPAT, "workflow_dispatch", scratch, **dispatch())
-    assert run.jobs["merge"] == "success", run.log
-    assert run.jobs["build broken-kernel torch-cpu"] == "failure"
-    assert "1 missing" in run.log
-    with tarfile.open(run.artifacts / "merged-tree-1" / "kci-tree.tar") as archive:
-        manifest = json.load(archive.extractfile("broken-kernel/kci-manifest.json"))  # type: ignore[arg-type]
-        assert manifest["missing"] == ["torch-cpu"]
-        assert "some-kernel/torch-cpu/__init__.py" in archive.getnames()
+    package = repository / "some-kernel" / "torch-ext" / "some_kernel"
+    (package / "__init__.py").unlink()
+    (package / "other.py").write_text("")
+    commit_all(repository)
+    run = runner.run(repository, COMPAT, "schedule", scratch)
+    assert run.jobs == {**dict.fromkeys(LEGS, "failure"), "kci": "failure", "merge": "success", "plan": "success"}
+    assert "torch-cpu, job some-kernel / torch-cpu: " in run.log
 
 
 def test_artifact_names_can_be_used_once(repository: Path, runner: Runner, scratch: Path) -> None:
     """What the stand-ins are for: an upload under a name that is taken fails, as on GitHub."""
-    (scratch / "artifacts" / "kci-some-kernel-torch-cpu-1").mkdir(parents=True)
+    (scratch / "artifacts" / "kci-some-kernel.torch-cpu-1").mkdir(parents=True)
     run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, **dispatch(backends="cpu"))
-    assert run.jobs == {LEGS[0]: "failure", "kci": "failure", "plan": "success"}, run.log
+    assert run.jobs == {LEGS[0]: "failure", "kci": "failure", "merge": "failure", "plan": "success"}, run.log
     assert "(409) Conflict" in run.log

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from act.harness import commit_all, copy_checkout
+from kci.run.run_records import read_failures
 
 pytestmark = pytest.mark.network
 
@@ -214,7 +215,7 @@ def test_a_plan_that_is_larger_than_the_outputs_of_a_job_is_refused(runner: Runn
     plan = runner.run("plan", repository)
     assert plan.code == 1
     assert "larger than the outputs of a job may be" in plan.log
-    assert plan.outputs == {}
+    assert set(plan.outputs) == {"folder", "file-name"}, "the list of trees is uploaded all the same"
 
 
 def test_a_missing_variant(runner: Runner, repository: Path, tmp_path: Path) -> None:
@@ -244,7 +245,31 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build -- some"
     assert f"\n  {replay}\n" in built.log
     assert replay in built.summary
-    assert built.outputs == {}
+    assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", "what is uploaded is why"
+    failures = read_failures([Path(built.outputs["folder"])], "some-kernel")
+    assert [(item.variant, item.replay) for item in failures] == [("torch-cpu", replay)]
+    assert "has no __init__.py" in failures[0].error
+    assert built.log.count("::error") == 1
+
+
+def test_one_leg_builds_several_variants(runner: Runner, repository: Path) -> None:
+    built = runner.run(
+        "build",
+        repository,
+        kernel="some",
+        variant="torch-cpu torch-cuda",
+        leg="both",
+        container="none",
+        upload="true",
+    )
+    assert built.code == 0, built.log
+    assert built.outputs["artifact-name"] == "kci-some-kernel.both-1"
+    assert [Path(name).name for name in built.outputs["variant-dir"].splitlines()] == ["torch-cpu", "torch-cuda"]
+    folder = Path(built.outputs["folder"])
+    assert all((folder / f"kci-some-kernel-torch-{name}.tar").is_file() for name in ("cpu", "cuda"))
+    nameless = runner.run("build", repository, kernel="some", variant="torch-cpu torch-cuda", upload="true")
+    assert nameless.code == 2
+    assert "the input `leg` is missing" in nameless.log
 
 
 def test_legs_elsewhere_are_not_for_forks(runner: Runner, repository: Path) -> None:

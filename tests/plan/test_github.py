@@ -13,12 +13,13 @@ import pytest
 
 from conftest import torch_kernel
 from kci.catalog.rows import Catalog
+from kci.config.values import Grouping
 from kci.errors import FindingsError, UsageError
 from kci.matrix.selection import compute_matrix
 from kci.plan import github
 from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_over_limit
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Grouping, Leg, Plan, RunnerGroup, Shard
+from kci.plan.plan import Leg, Plan, RunnerGroup, Shard
 from kci.plan.sharding import assign, shards
 from planning import leg, plan
 

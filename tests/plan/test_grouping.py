@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from conftest import torch_kernel
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import LegLimit, Runner, default_runners
+from kci.config.values import Grouping
 from kci.matrix.names import artifact_stem
 from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Matrix
 from kci.plan.grouping import twins
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Grouping, Plan
+from kci.plan.plan import Plan
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_variants_of_one_image_share_a_leg(matrix: Matrix) -> None:
     legs = {leg.name: leg for leg in grouped(matrix, "image").legs}
     leg = legs["cu130-x86_64-linux"]
     assert leg.variants == ("torch212-cxx11-cu130-x86_64-linux", "torch213-cxx11-cu130-x86_64-linux")
-    assert leg.artifact == "kci-some-kernel-cu130-x86_64-linux"
+    assert leg.artifact == "kci-some-kernel.cu130-x86_64-linux"
     assert len({leg.image for leg in legs.values()}) == len(legs)
     alone = {leg.variant: leg for leg in grouped(matrix, "variant").legs}
     assert leg.minutes == 2 * alone[leg.variants[0]].minutes - default_runners().build["cuda"].setup

@@ -265,3 +265,17 @@ def test_lines_that_are_no_cron(line: str) -> None:
 
 def test_every_lint_is_registered_once() -> None:
     assert len(SETTINGS_LINTS) == len(set(SETTINGS_LINTS))
+
+
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.mark.rule("KCI334", triggers=True)
+def test_one_digest_for_several_versions() -> None:
+    text = f'[images.cuda]\nx86_64-linux = "example.org/cuda:{{compute}}@{DIGEST}"\n'
+    assert [item.rule for item in lint(text)] == ["KCI334"]
+
+
+@pytest.mark.rule("KCI334", triggers=False)
+def test_one_digest_for_one_version() -> None:
+    assert lint(f'[images.cuda]\nx86_64-linux = "example.org/cuda:13.0@{DIGEST}"\n') == []

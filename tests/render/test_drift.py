@@ -17,7 +17,7 @@ def rules(committed: dict[str, str], version: str = "1.2.0") -> list[str]:
     return [item.rule for item in drift_diagnostics(compare(FILES, committed), committed, version)]
 
 
-@pytest.mark.rule("KCI401", "KCI402", "KCI405", triggers=False)
+@pytest.mark.rule("KCI401", "KCI402", "KCI405", "KCI406", triggers=False)
 def test_same() -> None:
     assert set(states(FILES).values()) == {Drift.SAME}
     assert rules(FILES) == []
@@ -45,16 +45,23 @@ def test_version_and_digest_of_the_header_do_not_count() -> None:
 
 def test_the_recorded_command_counts() -> None:
     other = {path: text.replace("#   kci render\n", "#   kci render --branch x\n") for path, text in FILES.items()}
-    assert set(states(other).values()) == {Drift.CHANGED}
+    assert set(states(other).values()) == {Drift.EDITED}
 
 
 @pytest.mark.rule("KCI401", triggers=True)
+def test_what_another_kci_wrote_is_drift_and_no_edit() -> None:
+    other = render(Inputs(names=("relu",), branch="trunk"), shipped_pins(), "1.2.0")
+    assert set(states(other).values()) == {Drift.CHANGED}
+    assert rules(other) == ["KCI401", "KCI401"]
+
+
+@pytest.mark.rule("KCI406", triggers=True)
 def test_an_edit_is_drift_with_a_diff() -> None:
     edited = {**FILES, RELEASE_FILE: FILES[RELEASE_FILE].replace("timeout-minutes: 15", "timeout-minutes: 99")}
     found = next(item for item in compare(FILES, edited) if item.path == RELEASE_FILE)
-    assert found.state is Drift.CHANGED
+    assert found.state is Drift.EDITED
     assert "-    timeout-minutes: 99\n+    timeout-minutes: 15\n" in found.diff
-    assert rules(edited) == ["KCI401"]
+    assert rules(edited) == ["KCI406"]
 
 
 @pytest.mark.rule("KCI402", triggers=True)

@@ -16,8 +16,16 @@ from kci.errors import FindingsError, UnsafeError
 from kci.render import workflow
 from kci.render.github_limits import check_files
 from kci.render.pins import shipped_pins
-from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, cron, render
+from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, cron, render
 from render.cases import CASES, CPU, GOLDEN, PR_CPU, PR_GPU, VERSION, Case, leg
+
+
+def case_of(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+def inputs_of_plan(jobs: dict) -> dict:
+    return next(step["with"] for step in jobs["plan"]["steps"] if step.get("id") == "plan")
 
 
 def parsed(text: str) -> dict:
@@ -108,7 +116,7 @@ def test_triggers_and_concurrency() -> None:
     release = parsed(render(Inputs(names=("a",), branch="trunk"), shipped_pins(), VERSION)[RELEASE_FILE])
     triggers = release[True]  # YAML 1.1 reads `on` as true
     assert triggers["push"]["branches"] == ["trunk"]
-    assert set(triggers) == {"push", "pull_request", "workflow_dispatch"}
+    assert set(triggers) == {"push", "pull_request", "merge_group", "workflow_dispatch"}
     assert triggers["workflow_dispatch"]["inputs"]["tier"]["options"] == ["release", "pr", "all"]
     assert release["concurrency"]["cancel-in-progress"] == "${{ github.event_name == 'pull_request' }}"
     assert "github.run_id" in release["concurrency"]["group"]
@@ -122,7 +130,7 @@ def test_security_baseline(case: Case) -> None:
         for job in jobs.values():
             assert set(job["permissions"].values()) <= {"read"}
             assert "secrets" not in json.dumps(job)
-            for step in job["steps"]:
+            for step in job.get("steps", []):
                 assert "${{" not in step.get("run", "")
                 if step.get("uses", "").startswith("actions/checkout@"):
                     assert step["with"]["persist-credentials"] is False
@@ -139,37 +147,56 @@ def test_the_gate_needs_every_job_and_always_runs() -> None:
         assert jobs["kci"]["name"] == "kci"
 
 
-@pytest.mark.parametrize(
-    ("results", "code"),
-    [
-        ({"PLAN": "success", "BUILD": "success", "MERGE": "success", "HAS_WORK": "true"}, 0),
-        ({"PLAN": "success", "BUILD": "skipped", "MERGE": "skipped", "HAS_WORK": "false"}, 0),
-        ({"PLAN": "success", "BUILD": "failure", "MERGE": "skipped", "HAS_WORK": "true"}, 1),
-        ({"PLAN": "success", "BUILD": "cancelled", "MERGE": "skipped", "HAS_WORK": "true"}, 1),
-        ({"PLAN": "success", "BUILD": "success", "MERGE": "failure", "HAS_WORK": "true"}, 1),
-        ({"PLAN": "failure", "BUILD": "skipped", "MERGE": "skipped", "HAS_WORK": ""}, 1),
-        ({"PLAN": "skipped", "BUILD": "skipped", "MERGE": "skipped", "HAS_WORK": ""}, 1),
-        ({"PLAN": "success", "BUILD": "skipped", "MERGE": "skipped", "HAS_WORK": "true"}, 1),
-        ({"PLAN": "success", "BUILD": "success", "MERGE": "success", "HAS_WORK": ""}, 1),
-    ],
-)
-def test_the_gate_script(results: dict[str, str], code: int) -> None:
-    step = parsed(CASES[0].files()[RELEASE_FILE])["jobs"]["kci"]["steps"][0]
-    assert set(step["env"]) == set(results)
-    done = subprocess.run(
-        ["bash", "-c", step["run"]], env={**results, "PATH": os.environ["PATH"]}, capture_output=True, check=False
-    )
-    assert done.returncode == code
-
-
-def test_compat_never_gates_and_merges_what_is_there() -> None:
+def test_the_scheduled_run_merges_what_is_there_and_is_red_if_something_is_not() -> None:
     compat = parsed(CASES[0].files()[COMPAT_FILE])
     assert set(compat[True]) == {"schedule", "workflow_dispatch"}
-    assert compat["jobs"]["build"]["continue-on-error"] is True
+    assert "continue-on-error" not in json.dumps(compat)
     merge = next(step for step in compat["jobs"]["merge"]["steps"] if "merge@" in step.get("uses", ""))
     assert merge["with"]["allow-partial"] == "true"
-    assert "kci" not in compat["jobs"]
+    assert compat["jobs"]["kci"]["if"] == "${{ always() }}"
     assert "60 days" in CASES[0].files()[COMPAT_FILE]
+    several = parsed(case_of("several").files()[COMPAT_FILE])
+    assert several["jobs"]["kernels"]["with"]["allow-partial"] is True
+
+
+def test_the_schedule_is_that_of_kci_toml() -> None:
+    compat = parsed(case_of("several").files()[COMPAT_FILE])
+    assert compat[True]["schedule"] == [{"cron": "17 4 * * 1", "timezone": "Europe/Paris"}]
+    plan = inputs_of_plan(compat["jobs"])
+    assert plan["tier"] == "nightly"
+    assert parsed(CASES[0].files()[COMPAT_FILE])[True]["schedule"][0].keys() == {"cron"}
+
+
+def test_pull_requests_build_the_tier_of_kci_toml_and_its_tiers_can_be_dispatched() -> None:
+    release = parsed(case_of("several").files()[RELEASE_FILE])
+    assert "&& 'quick' || 'release'" in inputs_of_plan(release["jobs"])["tier"]
+    assert release[True]["workflow_dispatch"]["inputs"]["tier"]["options"] == [
+        "release", "pr", "all", "nightly", "quick",
+    ]  # fmt: skip
+
+
+def test_every_kernel_is_called_on_its_own() -> None:
+    files = case_of("many").files()
+    assert set(files) == {RELEASE_FILE, COMPAT_FILE, KERNEL_FILE}
+    for path in (RELEASE_FILE, COMPAT_FILE):
+        jobs = parsed(files[path])["jobs"]
+        assert set(jobs) == {"plan", "kernels-1", "kernels-2", "kci"}
+        assert jobs["kernels-2"]["uses"] == f"./{KERNEL_FILE}"
+        assert jobs["kernels-2"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.callers)[1] }}"
+        assert inputs_of_plan(jobs)["callers"] == "2"
+        called, given = parsed(files[KERNEL_FILE]), jobs["kernels-1"]["with"]
+        assert set(given) == set(called[True]["workflow_call"]["inputs"])
+        granted = jobs["kernels-1"]["permissions"]
+        for job in called["jobs"].values():
+            assert job["permissions"].items() <= granted.items(), "a called workflow gets no more than its caller has"
+    assert "concurrency" not in parsed(files[KERNEL_FILE]), "the caller's group would be taken for the same one"
+    assert set(parsed(case_of("several").files()[RELEASE_FILE])["jobs"]) == {"plan", "kernels", "kci"}
+
+
+def test_one_kernel_can_be_dispatched() -> None:
+    release = parsed(case_of("several").files()[RELEASE_FILE])
+    assert "kernel" in release[True]["workflow_dispatch"]["inputs"]
+    assert inputs_of_plan(release["jobs"])["kernel"] == "${{ inputs.kernel }}"
 
 
 def test_schedule_is_off_peak_spread_and_depends_on_names_only() -> None:

@@ -17,16 +17,21 @@ from kci.errors import KciError
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
-def print_error(error: KciError) -> None:
-    """Show why a command failed: its diagnostics, or its message and hint."""
+def print_error(error: KciError, *, annotate: bool = True) -> None:
+    """Show why a command failed: its diagnostics, or its message and hint.
+
+    Args:
+        error: what happened.
+        annotate: on GitHub, also as annotations; False where the caller makes one of its own.
+    """
     if error.diagnostics:
-        print_diagnostics(error.diagnostics)
+        print_diagnostics(error.diagnostics, annotate=annotate)
         if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message:
             return
     click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
     if error.hint:
         click.echo(f"  hint: {error.hint}", err=True)
-    if os.environ.get("GITHUB_ACTIONS") == "true" and not error.diagnostics:
+    if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and not error.diagnostics:
         message = error.message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
         click.echo(f"::error::{message}", err=True)
 
@@ -41,7 +46,7 @@ def progress_log(options: Options) -> Callable[[str], None]:
     return log
 
 
-def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False) -> None:
+def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False, annotate: bool = True) -> None:
     """Show diagnostics on stderr, with a caret where the file can be read, and as annotations on GitHub."""
     lines: dict[str, list[str]] = {}
     for diagnostic in diagnostics:
@@ -51,7 +56,7 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False)
         mark = f"{diagnostic.severity.value}[{diagnostic.rule}]"
         styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
         click.echo(text.replace(mark, styled, 1), err=True)
-        if os.environ.get("GITHUB_ACTIONS") == "true":
+        if annotate and os.environ.get("GITHUB_ACTIONS") == "true":
             click.echo(render_github(diagnostic), err=True)
 
 

@@ -40,12 +40,18 @@ def take_choice(selection: dict[str, Any]) -> Choice:
     return Choice(**{name: selection[name] for name in ("tier", "systems", "backends", "only", "where")})
 
 
-def opened(options: Options, kernels: Sequence[str], catalog: str | None) -> Workspace:
+def opened(options: Options, kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:
     """The workspace that a command line names; what reading it found is shown.
+
+    Args:
+        options: the command's.
+        kernels: as they were named.
+        catalog: as it was named.
+        set_aside: see `open_workspace`.
 
     Raises:
         KciError: see `open_workspace`.
     """
-    workspace = open_workspace(kernels, catalog=catalog)
+    workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside)
     print_grouped(workspace.diagnostics, quiet=options.quiet)
     return workspace

@@ -12,11 +12,12 @@ from kci.builders.cache import default_cache
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
+from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.plan.affected import Touch
 from kci.plan.budget import Estimate, money
-from kci.plan.plan import Grouping, Leg, Plan
+from kci.plan.plan import Leg, Plan
 from kci.tree.published_tree import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
@@ -37,9 +38,7 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option(
     "--group",
     type=click.Choice([str(item) for item in Grouping]),
-    default="variant",
-    show_default=True,
-    help="What one leg builds.",
+    help="What one leg builds (default: what kci.toml says, else variant).",
 )
 @click.option("--durations", type=click.Path(path_type=Path), metavar="FILE", help="What variants took before.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
@@ -57,7 +56,7 @@ def command(
     affected: str | None,
     published: tuple[Path, ...],
     fingerprints: bool,
-    group: str,
+    group: str | None,
     durations: Path | None,
     max_jobs: int | None,
     max_cost: float | None,
@@ -83,7 +82,7 @@ def command(
         published=known,
         fingerprints=fingerprints or bool(published),
         digests=default_cache() / "inputs",
-        grouping=Grouping(group),
+        grouping=Grouping(group) if group else None,
         shards=shards,
         container=container == "auto",
         durations=durations,
@@ -91,10 +90,11 @@ def command(
         max_cost=max_cost,
         allow_empty=allow_empty,
     )
-    planned = plan_run(opened(options, kernels, selection["catalog"]), request)
+    planned = plan_run(opened(options, kernels, selection["catalog"], set_aside=True), request)
     if output == "github":
         planned.require_runnable()
     print_diagnostics(planned.diagnostics, quiet=options.quiet)
+    print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics], quiet=options.quiet)
     match output:
         case "json":
             click.echo(to_json(planned.as_json()))
@@ -104,7 +104,7 @@ def command(
             click.echo(planned.github_matrix(shard))
         case _:
             click.echo(_table(planned.plan, planned.estimate, planned.touches))
-    return int(any(item.severity is Severity.ERROR for item in planned.diagnostics))
+    return int(bool(planned.plan.faulty) or any(item.severity is Severity.ERROR for item in planned.diagnostics))
 
 
 def _touch_lines(touches: Sequence[Touch]) -> list[str]:
@@ -124,6 +124,9 @@ def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
     if plan.skipped:
         rows = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
         parts += ["", table(("skipped", "variant", "reason"), rows)]
+    if plan.faulty:
+        faulty = [(item.kernel or "-", item.path, item.message) for item in plan.faulty]
+        parts += ["", table(("faulty", "directory", "error"), faulty)]
     if plan.left_out:
         left = [(item.kernel, item.variant, item.rule, item.reason) for item in plan.left_out]
         parts += ["", table(("left out", "variant", "rule", "reason"), left)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -11,9 +12,9 @@ from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.render.drift import Drift
-from kci.render.repository import render_workflows
-from kci.render.workflow import Mode
+from kci.render.header import default_branch
+from kci.render.repository import recorded, render_workflows
+from kci.render.workflow import RELEASE_FILE, Mode
 
 
 @click.command("render", cls=Command)
@@ -23,34 +24,54 @@ from kci.render.workflow import Mode
 @click.option(
     "--mode",
     type=click.Choice([str(mode) for mode in Mode]),
-    default=str(Mode.RUNTIME),
-    show_default=True,
-    help="Compute the legs when the workflow runs, or write them into the file.",
+    help="Compute the legs when the workflow runs (the default), or write them into the file.",
 )
-@click.option("--branch", default="main", show_default=True, help="Pushes to this branch build a release.")
+@click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
+@click.option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
 @click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
 @click.pass_obj
 def command(
-    options: Options, kernels: tuple[str, ...], check: bool, diff: bool, mode: str, branch: str, output: str
+    options: Options,
+    /,
+    *,
+    kernels: tuple[str, ...],
+    check: bool,
+    diff: bool,
+    mode: str | None,
+    branch: str | None,
+    force: bool,
+    output: str,
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
 
     KERNEL is a directory with a build.toml, or one with kernels below it. Action pins that are newer in the committed
     files are kept.
+
+    What is left out is taken from the command in the header of the committed kci.yml, so that `kci render` alone writes
+    the same files again.
     """
     root = Path(output)
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
-    named = kernels or (output,)
-    rendered = render_workflows(opened(options, named, None), root, named, mode=Mode(mode), branch=branch)
+    before = recorded(root)
+    if before.mode is not None and before.mode not in list(Mode):
+        raise UsageError(f"{RELEASE_FILE}: its header has no mode {before.mode[:40]!r}", hint="name one with --mode")
+    named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
+    rendered = render_workflows(
+        opened(options, named, None),
+        root,
+        named,
+        mode=Mode(mode or before.mode or Mode.RUNTIME),
+        branch=branch or before.branch or default_branch(root),
+    )
     found = rendered.diagnostics
-    newer = [item for item in found if item.rule == "KCI405"]
+    always = [item for item in found if item.rule in ("KCI405", "KCI408", "KCI420")]
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
-        print_diagnostics(found if check else newer, quiet=options.quiet)
+        print_diagnostics(found if check else always, quiet=options.quiet)
         return int(check and any(item.severity is Severity.ERROR for item in found))
-    rendered.write()
-    print_diagnostics(newer, quiet=options.quiet)
+    rendered.write(force=force)
+    print_diagnostics(always, quiet=options.quiet)
     for item in rendered.comparisons:
-        click.echo(f"{item.path}: {'unchanged' if item.state is Drift.SAME else 'written'}")
+        click.echo(f"{item.path}: {'written' if item.path in rendered.rewritten else 'unchanged'}")
     return 0

@@ -6,8 +6,22 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from kci.config.reader import BUILD_TOML, Kernel, read_kernel
+from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, MissingToolError, UsageError
+
+
+class FaultyKernel(msgspec.Struct, frozen=True):
+    """A kernel that nothing can be planned for, and why."""
+
+    path: str
+    """Its directory."""
+    kernel: str
+    """Its name; empty if its build.toml cannot be read."""
+    message: str
+    diagnostics: tuple[Diagnostic, ...]
 
 
 def find_kernels(arguments: Sequence[str]) -> list[str]:
@@ -46,18 +60,33 @@ def read_kernels(arguments: Sequence[str]) -> list[Kernel]:
         UsageError: see `find_kernels`.
         FindingsError: one or more build.toml are invalid; it carries the diagnostics of all of them.
     """
-    kernels, errors = [], []
+    kernels, faulty = read_each(arguments)
+    if faulty:
+        raise refuse_faulty(faulty, len(kernels) + len(faulty))
+    return kernels
+
+
+def read_each(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
+    """Read every kernel that the arguments stand for, and set those aside whose build.toml is invalid.
+
+    Raises:
+        UsageError: see `find_kernels`.
+    """
+    kernels, faulty = [], []
     for directory in find_kernels(arguments):
         try:
             kernels.append(read_kernel(directory))
         except FindingsError as error:
-            errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        every = [diagnostic for error in errors for diagnostic in error.diagnostics]
-        raise FindingsError(f"{len(errors)} of {len(errors) + len(kernels)} build.toml are invalid", diagnostics=every)
-    return kernels
+            faulty.append(FaultyKernel(directory, "", error.message, error.diagnostics))
+    return kernels, faulty
+
+
+def refuse_faulty(faulty: Sequence[FaultyKernel], count: int) -> FindingsError:
+    """The error about kernels whose build.toml is invalid, among `count` kernels."""
+    if len(faulty) == 1:
+        return FindingsError(faulty[0].message, diagnostics=faulty[0].diagnostics)
+    every = [diagnostic for item in faulty for diagnostic in item.diagnostics]
+    return FindingsError(f"{len(faulty)} of {count} build.toml are invalid", diagnostics=every)
 
 
 def _search(top: Path) -> Iterator[str]:

@@ -20,7 +20,7 @@ from msgspec import field
 from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlay_tables import KernelOverlay
-from kci.config.values import SYSTEMS, Backend, System, Tier
+from kci.config.values import SYSTEMS, Backend, Grouping, System, Tier
 from kci.diagnostics import Diagnostic, finding
 from kci.suggest import one_of, suggestion
 
@@ -118,6 +118,13 @@ class UserTier(Table, frozen=True):
     """An expression, such as `cuda >= 13.0 and torch == newest`; see docs/filters.md."""
     pairwise: bool = False
     """Select a subset in which every pair of torch, compute version and system still occurs."""
+
+
+class PlanTable(Table, frozen=True):
+    """How variants are shared out among jobs."""
+
+    group: Grouping = Grouping.VARIANT
+    """What one job builds."""
 
 
 class PullRequest(Table, frozen=True):
@@ -221,6 +228,7 @@ class Settings(Table, frozen=True):
     test: MachinesByBackend = MachinesByBackend()
     limits: tuple[Limit, ...] = ()
     tiers: dict[str, UserTier] = {}  # noqa: RUF012  - msgspec copies it
+    plan: PlanTable = PlanTable()
     pull_request: PullRequest = PullRequest()
     schedule: Schedule = Schedule()
     publish: Publish = Publish()

@@ -52,6 +52,17 @@ class Tier(enum.StrEnum):
     """Release and compat, and the rows that are not bundled."""
 
 
+class Grouping(enum.StrEnum):
+    """What one leg builds."""
+
+    VARIANT = "variant"
+    """One variant: the most that can run in parallel, and one failure costs one variant."""
+    IMAGE = "image"
+    """The variants of a kernel that share an image, so that it is pulled once."""
+    BACKEND = "backend"
+    """The variants of a kernel that share backend and system: the fewest jobs."""
+
+
 class Depend(enum.StrEnum):
     """A C++ dependency that a component can name in `depends`."""
 

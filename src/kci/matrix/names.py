@@ -192,5 +192,13 @@ def artifact_stem(kernel: str, name: str) -> str:
     return f"kci-{_escaped(kernel)}-{_escaped(name)}"
 
 
+def upload_name(kernel: str, leg: str) -> str:
+    """Under which name a leg uploads what it made: `kci-<kernel>.<leg>`.
+
+    No kernel's name has a dot, so that `kci-relu.*` are the legs of relu and not those of relu-fast.
+    """
+    return f"kci-{_escaped(kernel)}.{_escaped(leg)}"
+
+
 def _escaped(text: str) -> str:
     return _UNSAFE.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), text)

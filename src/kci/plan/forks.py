@@ -7,6 +7,8 @@ import msgspec
 from kci.catalog.runners import is_hosted
 from kci.plan.plan import LeftOut, Leg, Plan
 
+FORK_RULE = "KCI315"
+
 _REASON = "a pull request from a fork runs on GitHub's own machines only"
 
 
@@ -22,4 +24,4 @@ def only_hosted(plan: Plan) -> Plan:
 
 
 def _left_out(leg: Leg, variant: str) -> LeftOut:
-    return LeftOut(leg.kernel, variant, leg.backend, leg.system, "KCI315", _REASON)
+    return LeftOut(leg.kernel, variant, leg.backend, leg.system, FORK_RULE, _REASON)

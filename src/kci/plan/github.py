@@ -42,6 +42,7 @@ def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
         "left_out": plan.left_out,
         "skipped": plan.skipped,
         "shards": plan.shards,
+        "faulty": plan.faulty,
     }
     return answer | ({"estimate": estimate} if estimate is not None else {})
 
@@ -70,7 +71,7 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
 
 def check_limits(plan: Plan) -> list[Diagnostic]:
     """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
-    found = [*_artifact_problems(plan), *_output_problems(plan)]
+    found = [*artifact_problems(plan), *_output_problems(plan)]
     found += [
         finding("KCI305", f"matrix {shard.index} has {shard.legs} legs, and GitHub allows {MAX_MATRIX}")
         for shard in plan.shards
@@ -99,17 +100,18 @@ def refuse_over_limit(plan: Plan) -> list[Diagnostic]:
     return found
 
 
+def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
+    """What a job of the matrix gets to know about its leg."""
+    entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
+    return entry | {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
+
+
 def _matrix(tier: str, legs: list[Leg]) -> str:
-    include = [
-        {key: getattr(leg, key) for key in LEG_KEYS}
-        | {"tier": tier}
-        | {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
-        for leg in legs
-    ]
-    return msgspec.json.encode({"include": include}).decode()
+    return msgspec.json.encode({"include": [leg_entry(tier, leg) for leg in legs]}).decode()
 
 
-def _artifact_problems(plan: Plan) -> list[Diagnostic]:
+def artifact_problems(plan: Plan) -> list[Diagnostic]:
+    """Artifacts that GitHub would refuse because of their names: KCI307."""
     names = [leg.artifact for leg in plan.legs]
     hint = "rename one of the kernels"
     problems = [finding("KCI307", f"two legs have an artifact named {name}", hint=hint) for name in twins(names)]
@@ -120,7 +122,8 @@ def _artifact_problems(plan: Plan) -> list[Diagnostic]:
 def _output_problems(plan: Plan) -> list[Diagnostic]:
     """All matrices of a plan are outputs of one job, and the limit is for them together."""
     units = sum(
-        _units(_matrix(plan.tier, [leg for leg in plan.legs if leg.shard == shard.index])) for shard in plan.shards
+        output_units(_matrix(plan.tier, [leg for leg in plan.legs if leg.shard == shard.index]))
+        for shard in plan.shards
     )
     if units <= MAX_OUTPUT_UNITS:
         return []
@@ -129,5 +132,6 @@ def _output_problems(plan: Plan) -> list[Diagnostic]:
     return [finding("KCI306", message, hint=hint)]
 
 
-def _units(text: str) -> int:
+def output_units(text: str) -> int:
+    """How much of the limit of a job's outputs a text takes."""
     return len(text.encode("utf-16-le")) // 2

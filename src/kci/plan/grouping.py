@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.matrix.names import COMPUTE_PREFIX, Kind, artifact_stem
+from kci.config.values import Grouping
+from kci.matrix.names import COMPUTE_PREFIX, Kind, upload_name
 from kci.matrix.variants import KernelMatrix, Variant
-from kci.plan.plan import Grouping, Leg, RunnerGroup
+from kci.plan.plan import Leg, RunnerGroup
 from kci.plan.pools import Pool
 
 FULL_SHARE = 2
@@ -117,7 +118,7 @@ def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
         currency=place.currency,
         max_jobs=place.max_jobs,
         cores=place.cores,
-        artifact=artifact_stem(kernel.name, name),
+        artifact=upload_name(kernel.name, name),
     )
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kci.catalog.runners import Runners, default_runners
+from kci.config.values import Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.grouping import Assignment, Placed, group
-from kci.plan.plan import Grouping, KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
+from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
 

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import enum
-
 import msgspec
 
+from kci.config.discover import FaultyKernel
 from kci.matrix.names import Kind
 from kci.plan.pools import Pool
-
-
-class Grouping(enum.StrEnum):
-    """What one leg builds."""
-
-    VARIANT = "variant"
-    """One variant: the most that can run in parallel, and one failure costs one variant."""
-    IMAGE = "image"
-    """The variants of a kernel that share an image, so that it is pulled once."""
-    BACKEND = "backend"
-    """The variants of a kernel that share backend and system: the fewest jobs."""
 
 
 class RunnerGroup(msgspec.Struct, frozen=True):
@@ -124,3 +112,5 @@ class Plan(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...] = ()
     commit: str | None = None
     """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""
+    faulty: tuple[FaultyKernel, ...] = ()
+    """The kernels that are not planned because `kci check` finds an error in them."""

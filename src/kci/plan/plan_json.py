@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.discover import FaultyKernel
 from kci.config.schema import answer_schema
 from kci.plan.budget import Estimate
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped
@@ -33,6 +34,8 @@ class PlanDocument(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOut, ...]
     skipped: tuple[Skipped, ...]
     shards: tuple[Shard, ...]
+    faulty: tuple[FaultyKernel, ...] = ()
+    """Kernels that are not planned, because `kci check` finds an error in them."""
     estimate: Estimate | None = None
 
 

@@ -253,6 +253,18 @@ def _is_zone(name: str) -> bool:
     return name in known if known else bool(re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+", name, re.ASCII))
 
 
+def digest_of_several(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI334: one digest for the images of several compute versions: it names one of them, or none."""
+    for backend in subject.settings.images.__struct_encode_fields__:
+        images = by_name(subject.settings.images, backend)
+        for system in images.__struct_encode_fields__ if images else ():
+            image = by_name(images, system)
+            if image is not None and "{compute}" in image and "@sha256:" in image:
+                message = "`{compute}` stands for several versions, and the digest is that of one image"
+                hint = "leave the digest out, or name the image of one version without `{compute}`"
+                yield subject.at(("images", backend, system), "KCI334", message, hint)
+
+
 def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
     """KCI331: a runner with neither labels nor group where kci knows no runner to take them from."""
     for path, machine in subject.machines():
@@ -284,4 +296,5 @@ SETTINGS_LINTS: tuple[Callable[[_Subject], Iterator[Diagnostic]], ...] = (
     tier_unknown,
     value_impossible,
     runner_without_labels,
+    digest_of_several,
 )

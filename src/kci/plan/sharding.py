@@ -105,16 +105,28 @@ def shards(legs: Sequence[Leg], count: int) -> tuple[Shard, ...]:
     which shard, at least one where there are any, the rest by the largest remainders. Legs of a pool whose size is not
     known, or whose jobs GitHub holds back itself, bring their own number, so that they are never held back here.
     """
-    allowed = [0] * count
-    for pool in sorted({leg.pool for leg in legs}, key=lambda item: item.name):
-        here = [sum(leg.pool == pool and leg.shard == index for leg in legs) for index in range(count)]
-        part = here if pool.size is None or pool.queued else split(pool.size, here)
-        allowed = [total + more for total, more in zip(allowed, part, strict=True)]
+    most = allowances(legs, [leg.shard for leg in legs], count)
     sizes = [sum(leg.shard == index for leg in legs) for index in range(count)]
-    return tuple(
-        Shard(index, size, most if 0 < most < size else None)
-        for index, (size, most) in enumerate(zip(sizes, allowed, strict=True))
-    )
+    return tuple(Shard(index, size, allowed) for index, (size, allowed) in enumerate(zip(sizes, most, strict=True)))
+
+
+def allowances(legs: Sequence[Leg], parts: Sequence[int], count: int) -> list[int | None]:
+    """How many legs of each matrix may run at once; None where nothing holds them back. See `shards`.
+
+    Args:
+        legs: all legs of the plan.
+        parts: the matrix of each of them.
+        count: how many matrices there are.
+    """
+    allowed, sizes = [0] * count, [0] * count
+    by_pool: dict[Pool, list[int]] = {}
+    for leg, part in zip(legs, parts, strict=True):
+        by_pool.setdefault(leg.pool, [0] * count)[part] += 1
+        sizes[part] += 1
+    for pool, here in sorted(by_pool.items(), key=lambda item: item[0].name):
+        share = here if pool.size is None or pool.queued else split(pool.size, here)
+        allowed = [total + more for total, more in zip(allowed, share, strict=True)]
+    return [most if 0 < most < size else None for most, size in zip(allowed, sizes, strict=True)]
 
 
 def split(total: int, weights: Sequence[int]) -> list[int]:

@@ -15,8 +15,9 @@ from kci.render.pins import shipped_pins
 
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
+    "kci/build/gate": ("failed",),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
-    "kci/build/plan": ("carries", "has-tree", "has-work", "matrix", "plan"),
+    "kci/build/plan": ("callers", "carries", "has-tree", "has-work", "kernel", "matrix", "plan", "tree-run"),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
 
@@ -30,6 +31,8 @@ class GithubLimits(Dated, frozen=True):
     max_expression: int
     max_matrix: int
     max_job_id: int
+    growth: float
+    call_keys: tuple[str, ...]
     contexts: dict[str, tuple[str, ...]]
     functions: dict[str, tuple[str, ...]]
 
@@ -93,8 +96,12 @@ def _jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         name = str(job.get("name", job_id))
         if "${{" not in name and names.setdefault(name.lower(), job_id) != job_id:
             yield "KCI412", f"the jobs `{names[name.lower()]}` and `{job_id}` have the same name: {name}"
+        required = ("permissions",) if "uses" in job else ("timeout-minutes", "permissions")
+        yield from (("KCI412", f"job `{job_id}` has no `{key}`") for key in required if key not in job)
         yield from (
-            ("KCI412", f"job `{job_id}` has no `{key}`") for key in ("timeout-minutes", "permissions") if key not in job
+            ("KCI412", f"job `{job_id}` calls a workflow, and so cannot have `{key}`")
+            for key in job
+            if "uses" in job and key not in limits().call_keys
         )
         for need in _needs(job):
             if need not in workflow["jobs"]:
@@ -116,7 +123,7 @@ def _matrices(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for job_id, job in workflow["jobs"].items():
         strategy = job.get("strategy", {})
         matrix = strategy.get("matrix") if isinstance(strategy, dict) else None
-        if isinstance(matrix, dict):
+        if isinstance(matrix, dict) and not any(isinstance(value, str) for value in matrix.values()):
             count = _matrix_size(matrix)
             if not 1 <= count <= limits().max_matrix:
                 yield (

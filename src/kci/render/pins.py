@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from kci.config.settings import ActionPin
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
 from kci.files.dated_data import Dated, load_dated
@@ -58,21 +59,32 @@ def action_of(reference: str) -> str:
     return "/".join(reference.split("/")[:2])
 
 
-def choose_pins(files: Mapping[str, str]) -> dict[str, Pin]:
+def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
+    """The pins that kci.toml names, of the actions that workflows use."""
+    shipped = shipped_pins()
+    return {
+        action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
+        for action, pin in sorted(wanted.items())
+        if action in shipped
+    }
+
+
+def choose_pins(files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None) -> dict[str, Pin]:
     """The pins to render with: a newer one in the committed files wins over the one that kci ships.
 
     Args:
         files: the committed workflow files, text by path.
+        fixed: pins that win over both; see `fixed_pins`.
 
     Raises:
         FindingsError: one action has two pins (KCI403), or a pin lacks its version or contradicts it (KCI404).
     """
     shipped = shipped_pins()
-    chosen = dict(shipped)
+    chosen = {**shipped, **(fixed or {})}
     found: dict[str, list[FoundPin]] = {}
     for path in sorted(files):
         for pin in find_pins(files[path], path):
-            if pin.action in shipped:
+            if pin.action in shipped and pin.action not in (fixed or {}):
                 found.setdefault(pin.action, []).append(pin)
     problems: list[Diagnostic] = []
     for action, pins in sorted(found.items()):
@@ -89,6 +101,34 @@ def choose_pins(files: Mapping[str, str]) -> dict[str, Pin]:
     if problems:
         raise FindingsError("the action pins of the workflow files cannot be kept", diagnostics=problems)
     return chosen
+
+
+def judge_pins(text: str, path: str, fixed: Collection[str] = ()) -> list[Diagnostic]:
+    """What a person or a bot has made of the pins in a file that this very kci wrote, well-formed ones only.
+
+    Args:
+        text: the file.
+        path: what to call it.
+        fixed: actions whose pins kci.toml names.
+
+    Returns:
+        KCI407 for a pin that is older than the one that kci ships, KCI408 for a commit that kci does not know.
+    """
+    found = []
+    for pin in find_pins(text, path):
+        shipped = shipped_pins().get(pin.action)
+        if shipped is None or pin.action in fixed or not shipped.sha or pin.sha == shipped.sha or _wrong(pin, shipped):
+            continue
+        span = Span(pin.line, pin.column, pin.line, pin.column + pin.width)
+        if _order(pin.version) < _order(shipped.version):
+            message = f"{pin.action} is pinned to {pin.version}; kci ships {shipped.version}"
+            hint = "say why in a review, or let `kci render --force` bring it back"
+            found.append(finding("KCI407", message, hint=hint, path=path, span=span))
+        else:
+            message = f"kci does not know whether {pin.sha[:12]} is {pin.version} of {pin.action}"
+            hint = f"`git ls-remote https://github.com/{pin.action} {pin.version}` tells"
+            found.append(finding("KCI408", message, hint=hint, path=path, span=span))
+    return found
 
 
 def find_pins(text: str, path: str) -> Iterator[FoundPin]:

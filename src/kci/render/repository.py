@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,16 @@ import msgspec
 from kci.config.model import Build
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
+from kci.plan.callers import caller_count
 from kci.plan.github import github_matrix
 from kci.plan.legs import make_plan
+from kci.render.bounds import check_bounds, grown
 from kci.render.committed import read_committed, write_files
-from kci.render.drift import Comparison, compare, drift_diagnostics
+from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
-from kci.render.pins import choose_pins
-from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, Mode, render
+from kci.render.header import RecordedOptions, plain_newlines, recorded_options
+from kci.render.pins import choose_pins, fixed_pins, judge_pins
+from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render
 from kci.version import __version__
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -34,16 +37,23 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     comparisons: tuple[Comparison, ...]
     diagnostics: tuple[Diagnostic, ...]
     """What is wrong with the committed files."""
+    rewritten: tuple[str, ...] = ()
+    """The files of which writing changes anything, be it a pin."""
 
-    def write(self) -> None:
+    def write(self, *, force: bool = False) -> None:
         """Write the files.
 
+        Args:
+            force: also over what somebody has edited or pinned to an older release.
+
         Raises:
-            FindingsError: somebody wrote one of them by hand (KCI402); nothing is written.
+            FindingsError: somebody wrote one of them by hand (KCI402), or has edited one (KCI406) or moved a pin of one
+                back (KCI407) and nothing is forced; nothing is written.
         """
-        foreign = [item for item in self.diagnostics if item.rule == "KCI402"]
-        if foreign:
-            raise FindingsError("nothing was written", diagnostics=foreign)
+        kept = ("KCI402",) if force else ("KCI402", "KCI406", "KCI407")
+        refused = [item for item in self.diagnostics if item.rule in kept]
+        if refused:
+            raise FindingsError("nothing was written", diagnostics=refused)
         write_files(self.root, self.files)
 
 
@@ -70,6 +80,11 @@ def render_workflows(
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
+    chosen = workspace.settings.settings
+    if mode is Mode.STATIC and len(workspace.kernels) > 1:
+        message = f"--mode static is for one kernel, and there are {len(workspace.kernels)}"
+        raise UsageError(message, hint="leave it out: each kernel's legs are then computed when the workflow runs")
+    bounds = check_bounds(workspace)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
         legs = {f"{tier}_legs": _legs(workspace, root, tier) for tier in ("release", "pr")}
@@ -78,16 +93,43 @@ def render_workflows(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
         mode=mode,
         branch=branch,
-        affected=mode is Mode.RUNTIME and len(workspace.kernels) > 1,
+        callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
+        pr_tier=chosen.pull_request.tier,
+        schedule_tier=chosen.schedule.tier,
+        schedule=chosen.schedule.cron or "",
+        timezone=chosen.schedule.timezone,
+        tiers=tuple(sorted(chosen.tiers)),
         **legs,
     )
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE))
-    files = render(inputs, choose_pins(committed), __version__)
-    problems = check_files(files)
+    fixed = fixed_pins(chosen.actions)
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
+    files = render(inputs, choose_pins(committed, fixed), __version__)
+    problems = [*bounds.refused, *check_files(files)]
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
     comparisons = compare(files, committed)
-    return RenderedFiles(root, files, tuple(comparisons), tuple(drift_diagnostics(comparisons, committed, __version__)))
+    found = [*drift_diagnostics(comparisons, committed, __version__), *moved_pins(committed, fixed), *bounds.warnings]
+    rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
+    return RenderedFiles(root, files, tuple(comparisons), tuple(found), rewritten)
+
+
+def moved_pins(committed: Mapping[str, str], fixed: Collection[str]) -> list[Diagnostic]:
+    """Pins that this kci did not write: KCI407 for older ones, KCI408 for commits that nothing here knows.
+
+    A file of an older kci has the pins of that one, and the next rendering brings newer ones.
+    """
+    ours = {path: text for path, text in committed.items() if written_by(text) == __version__}
+    return [item for path in sorted(ours) for item in judge_pins(ours[path], path, fixed)]
+
+
+def recorded(root: Path) -> RecordedOptions:
+    """The options that the committed files were rendered with.
+
+    Raises:
+        UnsafeError: see `read_committed`.
+        FindingsError: likewise.
+    """
+    return recorded_options(read_committed(root, (RELEASE_FILE,)).get(RELEASE_FILE, ""))
 
 
 def _published_name(build: Build) -> str:

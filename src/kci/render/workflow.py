@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kci.catalog.runners import hosted_runners, is_hosted
+from kci.config.values import Tier
 from kci.errors import FindingsError, UnsafeError
+from kci.render.header import with_content
 from kci.render.pins import Pin, action_of
 
 if TYPE_CHECKING:
@@ -22,12 +24,17 @@ if TYPE_CHECKING:
 
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
+KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
+_CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
+"""What is there besides where every kernel is called on its own."""
 
 _HAS_WORK = "needs.plan.outputs.has-work == 'true'"
-_IS_PR = "github.event_name == 'pull_request'"
-_OWN_BRANCH = "github.event.pull_request.head.repo.full_name == github.repository"
+_IS_PR = "github.event_name == 'pull_request' || github.event_name == 'merge_group'"
+_OWN_BRANCH = (
+    "(github.event_name == 'merge_group' || github.event.pull_request.head.repo.full_name == github.repository)"
+)
 
 
 class Mode(enum.StrEnum):
@@ -49,8 +56,18 @@ class Inputs(msgspec.Struct, frozen=True):
     mode: Mode = Mode.RUNTIME
     branch: str = "main"
     """A push to this branch builds a release."""
-    affected: bool = False
-    """Whether a pull request builds only what it touches; for a single kernel that is hardly ever less than all."""
+    callers: int = 0
+    """How many caller jobs share the kernels, where each kernel is called on its own; 0 for one flat workflow."""
+    pr_tier: str = str(Tier.PR)
+    """What a pull request and the merge queue build."""
+    schedule_tier: str = str(Tier.COMPAT)
+    """What the scheduled run builds."""
+    schedule: str = ""
+    """When it happens, as a cron line; empty for a moment that depends on the kernels' names."""
+    timezone: str = "UTC"
+    """What the cron line is in."""
+    tiers: tuple[str, ...] = ()
+    """The repository's own tiers, which can be dispatched besides kci's."""
     release_legs: tuple[dict[str, Any], ...] = ()
     """Static mode: the legs of the release tier, as in the plan's GitHub form."""
     pr_legs: tuple[dict[str, Any], ...] = ()
@@ -90,16 +107,35 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "command": shlex.join(command(inputs)),
         "digest": input_digest(inputs),
         "runner": hosted_runners().default,
-        "cron": cron(inputs.names),
+        "cron": inputs.schedule or cron(inputs.names),
+        "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
+        "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
         "groups": groups,
         "uses": lambda action: _uses(action, pins),
         "kernels": inputs.kernels,
         "mode": str(inputs.mode),
         "branch": inputs.branch,
-        "affected": inputs.affected,
+        "several": inputs.callers > 0,
+        "callers": inputs.callers,
+        "caller_names": caller_names(inputs.callers),
+        "kernel_file": KERNEL_FILE,
+        "pr_tier": inputs.pr_tier,
+        "schedule_tier": inputs.schedule_tier,
+        "tiers": [*_DISPATCHED, *inputs.tiers],
     }
     environment = _environment()
-    return {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(_TEMPLATES.items())}
+    templates = _TEMPLATES | (_CALLED if inputs.callers else {})
+    rendered = {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    return {path: with_content(text) for path, text in rendered.items()}
+
+
+_CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crowded full hour"
+_DISPATCHED = (str(Tier.RELEASE), str(Tier.PR), str(Tier.ALL))
+
+
+def caller_names(count: int) -> list[str]:
+    """The ids of the jobs that call kernels."""
+    return ["kernels"] if count == 1 else [f"kernels-{number}" for number in range(1, count + 1)]
 
 
 def command(inputs: Inputs) -> list[str]:
@@ -138,8 +174,8 @@ def build_groups(inputs: Inputs) -> list[Group]:
     elsewhere = tuple(leg for leg in inputs.pr_legs if not is_hosted(leg.get("runner")))
     groups = [
         Group("build", f"${{{{ !({_IS_PR}) && {_HAS_WORK} }}}}", inputs.release_legs),
-        Group("build-pr", f"${{{{ {_IS_PR} && {_HAS_WORK} }}}}", on_hosted),
-        Group("build-pr-own", f"${{{{ {_IS_PR} && {_OWN_BRANCH} && {_HAS_WORK} }}}}", elsewhere),
+        Group("build-pr", f"${{{{ ({_IS_PR}) && {_HAS_WORK} }}}}", on_hosted),
+        Group("build-pr-own", f"${{{{ ({_IS_PR}) && {_OWN_BRANCH} && {_HAS_WORK} }}}}", elsewhere),
     ]
     groups = [group for group in groups if group.legs]
     if not groups:
@@ -150,7 +186,7 @@ def build_groups(inputs: Inputs) -> list[Group]:
 def _uses(action: str, pins: Mapping[str, Pin]) -> str:
     pin = pins[action_of(action)]
     if pin.sha:
-        return f"{action}@{pin.sha} # {pin.version}"
+        return f"{action}@{pin.sha}" + (f" # {pin.version}" if pin.version else "")
     # Auditors ask for a commit here; kci's tag is the documented contract, and a committed commit is kept.
     return f"{action}@{pin.version} # zizmor: ignore[unpinned-uses]"
 

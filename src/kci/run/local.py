@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.toolchain_identity import toolchain_identity
+from kci.config.discover import refuse_faulty
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, MissingToolError
@@ -83,7 +84,10 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     Raises:
         KciError: as `plan_run`: what cannot be planned cannot be run here either.
     """
-    left_out = plan_run(workspace, PlanRequest(choice=choice, container=False)).plan.left_out
+    plan = plan_run(workspace, PlanRequest(choice=choice, container=False)).plan
+    if plan.faulty:
+        raise refuse_faulty(plan.faulty, len(workspace.kernels))
+    left_out = plan.left_out
     # This machine is there already: it needs no runner.
     reasons = {(item.kernel, item.variant): item for item in left_out if item.rule != "KCI301"}
     system = this_system()

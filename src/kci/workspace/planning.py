@@ -10,13 +10,14 @@ import msgspec
 
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML, locate
-from kci.config.values import Tier
+from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate
+from kci.plan.callers import check_callers, work_of
 from kci.plan.changed_files import clean_commit
 from kci.plan.changes import Base, Terms, only_affected
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
@@ -25,11 +26,11 @@ from kci.plan.github import as_json, check_limits, github_matrix
 from kci.plan.inputs import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
-from kci.plan.plan import Grouping, Plan
+from kci.plan.plan import Plan
 from kci.plan.published import Key, PublishedVariant, already
 from kci.plan.work import works
-from kci.workspace.check import kernel_errors
 from kci.workspace.choice import Choice
+from kci.workspace.faulty import touched_since, without_faulty
 from kci.workspace.workspace import Workspace
 
 
@@ -43,9 +44,12 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What is published and whole; what would be made from the same inputs is skipped. See `read_published`."""
     fingerprints: bool = False
     """Say what each variant is made from."""
-    grouping: Grouping = Grouping.VARIANT
+    grouping: Grouping | None = None
+    """What one leg builds; None for what kci.toml says."""
     shards: int | None = None
     """The number of matrices that the workflow has; None for as many as are needed."""
+    callers: int | None = None
+    """The number of caller jobs, where every kernel has a separate matrix; None where they share one."""
     container: bool = True
     """Whether legs build in images."""
     digests: Path | None = None
@@ -92,11 +96,16 @@ class PlannedRun(msgspec.Struct, frozen=True):
         """One line for `fromJSON`; see `kci.plan.github.github_matrix`."""
         return github_matrix(self.plan, shard)
 
+    def github_callers(self, count: int, trees: Mapping[str, str]) -> str:
+        """One line for `fromJSON`; see `kci.plan.callers.work_of`."""
+        return work_of(self.plan, count, trees)
+
 
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     """Plan a run.
 
-    What `kci check` calls an error in a build.toml is not planned: the leg would start a machine only to fail there.
+    A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where the request is
+    about a change, that is said only of kernels which the change touches.
 
     Args:
         workspace: the kernels.
@@ -104,16 +113,16 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
 
     Raises:
         UsageError: the choice names something that does not exist.
-        FindingsError: a kernel has an error, nothing is selected, kernels share a name, a record cannot be read, the
-            change cannot be found out, or the plan takes more than it may.
+        FindingsError: every kernel has an error, nothing is selected, kernels share a name, a record cannot be read,
+            the change cannot be found out, or the plan takes more than it may.
     """
-    _refuse_faulty(workspace)
+    workspace, faulty = without_faulty(workspace)
     matrix = workspace.matrix(request.choice)
     if not request.allow_empty:
         workspace.require_variants(matrix, request.choice)
     options = PlanOptions(
         container=request.container,
-        grouping=request.grouping,
+        grouping=request.grouping or workspace.settings.settings.plan.group,
         shards=request.shards,
         without_component=_without_component(workspace, matrix),
         commit=_commit(workspace),
@@ -122,25 +131,17 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
+        faulty = touched_since(faulty, request.affected)
     if request.fingerprints or request.published:
         options = _with_fingerprints(options, workspace, matrix, request)
     took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
     plan = make_plan(matrix, workspace.runners, options, durations=took)
+    plan = msgspec.structs.replace(plan, faulty=faulty)
     made = estimate(plan.legs)
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
-    said += check_limits(plan)
+    said += check_limits(plan) if request.callers is None else check_callers(plan, request.callers)
     return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
-
-
-def _refuse_faulty(workspace: Workspace) -> None:
-    trees = SourceTrees()
-    found = [
-        item for kernel in workspace.kernels for item in kernel_errors(workspace, kernel, trees.of(kernel.directory))
-    ]
-    if found:
-        hint = "fix them, or name other kernels; `kci check` lists all findings"
-        raise FindingsError(f"nothing is planned: {found[0].message}", hint=hint, diagnostics=found)
 
 
 def _without_component(workspace: Workspace, matrix: Matrix) -> frozenset[tuple[str, str]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from kci.catalog.rows import Catalog, editions, load_catalog
-from kci.config.discover import find_kernels, read_kernels
+from kci.config.discover import FaultyKernel, find_kernels, read_each, refuse_faulty
 from kci.config.document import parse_document
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML, FoundSettings, Settings, interpret_settings, settings_for
@@ -49,6 +49,8 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     """Backends by kernel directory, from arguments such as `kernels/relu[cuda]`."""
     catalog_name: str | None = None
     """The edition or file that was named in place of kci.toml's; None if none was."""
+    unread: tuple[FaultyKernel, ...] = ()
+    """Kernels whose build.toml is invalid, where they were set aside."""
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
@@ -167,6 +169,22 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
                 rows = load_catalog(str(copy))
         return msgspec.structs.replace(self, settings=found, catalog=rows, overlays=_overlays(found))
 
+    def only(self, names: Sequence[str]) -> Workspace:
+        """The same workspace with the kernels of these names.
+
+        Raises:
+            UsageError: see `kernel`.
+            FindingsError: one of them has an invalid build.toml.
+        """
+        chosen = [kernel for kernel in self.kernels if kernel.build.name in names]
+        unread = [item for item in self.unread if Path(item.path).name in names]
+        for name in names:
+            if not any(Path(item.path).name == name for item in unread):
+                self.kernel(name)
+        if unread and not chosen:
+            raise refuse_faulty(unread, len(unread))
+        return msgspec.structs.replace(self, kernels=tuple(chosen), unread=tuple(unread))
+
     def require_variants(self, matrix: Matrix, choice: Choice) -> None:
         """Refuse a selection that selects nothing: in CI it would be a green run that built nothing.
 
@@ -234,20 +252,26 @@ def _matching_part(glob: str, known: Sequence[str]) -> str:
     return f"did you mean one of {', '.join(found[:3])}?" if found else ""
 
 
-def open_workspace(kernels: Sequence[str | os.PathLike[str]] = (), *, catalog: str | None = None) -> Workspace:
+def open_workspace(
+    kernels: Sequence[str | os.PathLike[str]] = (), *, catalog: str | None = None, set_aside: bool = False
+) -> Workspace:
     """Read everything that decides about some kernels.
 
     Args:
         kernels: directories with a build.toml, or with kernels below them; `path[cuda,rocm]` is these backends of it.
             The working directory by default.
         catalog: an edition's name, or a file with an edition or an overlay, in place of what kci.toml names.
+        set_aside: whether an invalid build.toml among others leaves only its own kernel out (`Workspace.unread`).
 
     Raises:
         UsageError: a directory, an edition or a backend does not exist, or the kernels have different kci.toml files.
         FindingsError: a build.toml, kci.toml or catalog file is not valid; it carries every finding.
     """
     paths, scopes = _scoped([os.fspath(kernel) for kernel in kernels])
-    return assemble(read_kernels(paths), catalog=catalog, scopes=scopes)
+    read, unread = read_each(paths)
+    if unread and not (set_aside and read):
+        raise refuse_faulty(unread, len(read) + len(unread))
+    return msgspec.structs.replace(assemble(read, catalog=catalog, scopes=scopes), unread=tuple(unread))
 
 
 def assemble(

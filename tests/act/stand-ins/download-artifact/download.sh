@@ -9,12 +9,12 @@ if [ "$INPUT_MERGE_MULTIPLE" != false ]; then
   echo "::error::merge-multiple lets files of the same name replace each other"
   exit 1
 fi
-if [ -z "$INPUT_GITHUB_TOKEN" ] || [ -z "$INPUT_RUN_ID" ]; then
+if [ "${GITHUB_RUN_ATTEMPT:-1}" != 1 ] && { [ -z "$INPUT_GITHUB_TOKEN" ] || [ -z "$INPUT_RUN_ID" ]; }; then
   echo "::error::without token and run id, artifacts of earlier attempts are missing"
   exit 1
 fi
-if [ "$INPUT_RUN_ID" = "${KCI_ACT_EARLIER_RUN:-}" ]; then
-  KCI_ACT_STORE=$KCI_ACT_EARLIER
+if [ -d "${KCI_ACT_RUNS:-/nonexistent}/$INPUT_RUN_ID" ]; then
+  KCI_ACT_STORE=$KCI_ACT_RUNS/$INPUT_RUN_ID
 elif [ "$INPUT_RUN_ID" != "$GITHUB_RUN_ID" ]; then
   echo "::error::no such run: $INPUT_RUN_ID"
   exit 1

@@ -1,0 +1,58 @@
+"""kci/build/gate: did the run do what it planned? Reads the plan and the records that its jobs uploaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from common import add_summary, escape, fail, group, required_input, run_action, set_output, table_row
+from kci.run.gate import GateRow, judge
+from kci.run.run_records import read_records, read_run_plan
+
+SHOWN = 10
+"""Annotations; GitHub keeps ten of a step."""
+
+
+def main() -> None:
+    """Compare, and list what is wrong."""
+    result, folder = required_input("plan-result"), Path(required_input("records"))
+    plan = read_run_plan(folder) if folder.is_dir() else None
+    if result != "success" or plan is None:
+        fail(f"there is no plan: the plan job ended as {result}", 1, "see the plan job")
+    records = read_records(folder)
+    rows = judge(plan, records)
+    kernels = {leg.kernel for leg in plan.legs}
+    set_output("failed", str(len(rows)))
+    if rows:
+        report(rows)
+        fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
+    built = sum(len(leg.variants) for leg in plan.legs)
+    print(f"all is well: {built} variants of {len(kernels)} kernels" if kernels else "there was nothing to do")
+    trees = [table_row(name, len(records[name].present)) for name in sorted(kernels)]
+    add_summary(["| kernel | variants in its tree |", "|---|---|"] if trees else ["There was nothing to do."], trees)
+
+
+def report(rows: list[GateRow]) -> None:
+    """Show every row in log and summary, and the first ones as annotations."""
+    with group("What did not happen"):
+        for row in rows:
+            print(f"{row.kernel} {row.variant or '-'}, job {row.job}: {row.error}", flush=True)
+            if row.replay:
+                print(f"  {row.replay}", flush=True)
+    for row in rows[:SHOWN]:
+        print(f"::error title={escape_property(row.kernel)}::{escape(' '.join((row.variant, row.error)).strip())}")
+    head = [
+        "### What did not happen",
+        "",
+        "| kernel | variant | job | error | the same at home |",
+        "|---|---|---|---|---|",
+    ]
+    add_summary(head, [table_row(row.kernel, row.variant, row.job, row.error, row.replay) for row in rows])
+
+
+def escape_property(text: str) -> str:
+    """Text for a property of a workflow command, which a comma or colon would end."""
+    return escape(text).replace(":", "%3A").replace(",", "%2C")
+
+
+if __name__ == "__main__":
+    run_action(main)

@@ -1,0 +1,73 @@
+"""Did a CI run do what it planned? The plan is held against the records, kernel by kernel."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from kci.plan.forks import FORK_RULE
+from kci.plan.plan import Leg
+from kci.run.run_records import KernelRecord, RunPlan, VariantFailure
+
+_SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
+_NO_RECORD = "the job that merges it left no record: it was cancelled, or its machine was lost"
+
+
+class GateRow(msgspec.Struct, frozen=True):
+    """Something that was to be done and was not."""
+
+    kernel: str
+    variant: str
+    """Empty where it is about the kernel as a whole."""
+    job: str
+    """What the job is called on the page of the run."""
+    error: str
+    replay: str
+    """The command that shows the same elsewhere; empty if there is none."""
+
+
+def judge(plan: RunPlan, records: Mapping[str, KernelRecord]) -> list[GateRow]:
+    """What is wrong with a run; nothing if all went well, or there was nothing to do.
+
+    A record counts only if no newer attempt has made a new plan: then it is about an older run of everything.
+
+    Args:
+        plan: what was to be done.
+        records: what became of each kernel.
+    """
+    found = [
+        GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
+        for item in plan.faulty
+    ]
+    found += [
+        GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in plan.left_out if item.rule == FORK_RULE
+    ]
+    by_kernel: dict[str, list[Leg]] = {}
+    for leg in plan.legs:
+        by_kernel.setdefault(leg.kernel, []).append(leg)
+    for kernel, legs in sorted(by_kernel.items()):
+        record = records.get(kernel)
+        if record is None or record.attempt < plan.attempt:
+            found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
+        else:
+            found += _of_kernel(plan.tier, record, legs)
+    return found
+
+
+def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
+    present = set(record.present)
+    failures = {failure.variant: failure for failure in record.failures}
+    lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
+    for leg, name in lacking:
+        failure = failures.get(name) or _silent(tier, leg, name)
+        yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", failure.error, failure.replay)
+    if record.error or (not record.complete and not lacking):
+        error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
+        yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
+
+
+def _silent(tier: str, leg: Leg, variant: str) -> VariantFailure:
+    words = ["kci", "build", f"--variant={variant}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
+    return VariantFailure(leg.kernel, leg.name, variant, 1, _SILENT, shlex.join([*words, "--", leg.path]))

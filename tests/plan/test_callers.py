@@ -1,0 +1,113 @@
+"""The plan of a repository with many kernels, as the workflow takes it that calls each of them on its own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from kci.plan.callers import MAX_JOBS, caller_count, check_callers, run_jobs, work_of
+from kci.plan.github import MAX_OUTPUT_UNITS
+from kci.plan.plan import KernelPlan, Leg, Plan, Skipped
+from kci.plan.pools import Pool
+from planning import leg, plan
+
+
+def made(sizes: dict[str, int], **keys: Any) -> Plan:
+    """A plan with so many legs of each kernel."""
+    legs = [leg(f"v{number}", kernel, **keys) for kernel, size in sizes.items() for number in range(size)]
+    return with_kernels(legs)
+
+
+def with_kernels(legs: list[Leg]) -> Plan:
+    names = {item.kernel: [] for item in legs}
+    for item in legs:
+        names[item.kernel] += item.variants
+    kernels = tuple(KernelPlan(name, f"kernels/{name}", 1, tuple(variants)) for name, variants in names.items())
+    return msgspec.structs.replace(plan(legs), kernels=kernels)
+
+
+def rules(sizes: dict[str, int], count: int = 1) -> list[str]:
+    return [item.rule for item in check_callers(made(sizes), count)]
+
+
+def test_each_kernel_is_told_its_own_part() -> None:
+    (caller,) = json.loads(work_of(made({"relu": 2, "rms-norm": 1}), 1))
+    assert [entry["kernel"] for entry in caller["include"]] == ["relu", "rms-norm"]
+    work = caller["include"][0]["work"]
+    assert set(work) == {"matrix", "parallel", "plan", "tree_run"}
+    assert [entry["name"] for entry in work["matrix"]["include"]] == ["v0", "v1"]
+    assert {entry["kernel"] for entry in work["matrix"]["include"]} == {"relu"}
+    assert work["plan"]["schema"] == 1
+    assert work["plan"]["kernels"] == [{"name": "relu", "path": "kernels/relu", "version": 1, "planned": ["v0", "v1"]}]
+    assert work["parallel"] == 256
+
+
+def test_a_new_kernel_moves_no_other() -> None:
+    def places(names: list[str]) -> dict[str, int]:
+        callers = json.loads(work_of(made(dict.fromkeys(names, 1)), 3))
+        return {entry["kernel"]: index for index, caller in enumerate(callers) for entry in caller["include"]}
+
+    names = [f"kernel-{number}" for number in range(40)]
+    before, after = places(names), places([*names, "another"])
+    assert before.items() <= after.items()
+    assert set(before.values()) == {0, 1, 2}
+
+
+def test_a_pool_is_shared_out_among_the_kernels_that_want_it() -> None:
+    pool = Pool("gpu", 6)
+    legs = [leg(f"v{number}", kernel, pool=pool) for kernel, size in (("a", 8), ("b", 4)) for number in range(size)]
+    legs.append(leg("v0", "c"))
+    (caller,) = json.loads(work_of(with_kernels(legs), 1))
+    parallel = {entry["kernel"]: entry["work"]["parallel"] for entry in caller["include"]}
+    assert parallel["a"] + parallel["b"] == 6
+    assert parallel["a"] > parallel["b"]
+    assert parallel["c"] == 256, "GitHub's own machines hold nobody back"
+
+
+def test_a_kernel_of_which_something_is_carried_over_is_told_where_its_tree_is() -> None:
+    plan = msgspec.structs.replace(made({"a": 1, "b": 1}), skipped=(Skipped("a", "v9", "published already"),))
+    (caller,) = json.loads(work_of(plan, 1, {"a": "41", "b": "41"}))
+    assert {entry["kernel"]: entry["work"]["tree_run"] for entry in caller["include"]} == {"a": "41", "b": ""}
+
+
+def test_nothing_to_do_is_an_empty_list_for_every_caller() -> None:
+    assert json.loads(work_of(plan([]), 2)) == [{"include": []}, {"include": []}]
+    assert check_callers(plan([]), 2) == []
+
+
+@pytest.mark.rule("KCI305", triggers=True)
+def test_what_github_refuses() -> None:
+    assert rules({"big": 257}) == ["KCI305"]
+    assert rules(dict.fromkeys((f"k{number}" for number in range(257)), 1)) == ["KCI305", "KCI308"]
+    assert rules(dict.fromkeys((f"k{number}" for number in range(100)), 10)) == ["KCI305"]
+
+
+@pytest.mark.rule("KCI305", "KCI308", triggers=False)
+def test_what_fits() -> None:
+    assert rules({"big": 256}) == []
+    assert run_jobs(90, 908) == MAX_JOBS
+    assert rules({"a": 200, "b": 200}) == []
+
+
+@pytest.mark.rule("KCI308", triggers=True)
+def test_more_callers_take_more_kernels() -> None:
+    assert rules(dict.fromkeys((f"k{number}" for number in range(257)), 1), 2) == ["KCI308"]
+
+
+@pytest.mark.rule("KCI306", triggers=True)
+def test_more_text_than_the_outputs_of_a_job_may_have() -> None:
+    long = "x" * (MAX_OUTPUT_UNITS // 200)
+    legs = [leg(f"v{number}", image=long) for number in range(210)]
+    assert [item.rule for item in check_callers(with_kernels(legs), 1)] == ["KCI306"]
+
+
+@pytest.mark.rule("KCI307", triggers=True)
+def test_artifacts_of_one_name() -> None:
+    assert [item.rule for item in check_callers(with_kernels([leg("a"), leg("a")]), 1)] == ["KCI307"]
+
+
+def test_callers_grow_with_the_kernels() -> None:
+    assert [caller_count(number) for number in (0, 1, 52, 200, 201, 300, 401)] == [1, 1, 1, 1, 2, 2, 3]

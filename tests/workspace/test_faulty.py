@@ -1,0 +1,92 @@
+"""One broken kernel among others: it is reported, and the others are planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from act.harness import commit_all
+from cli.runner import kci
+from kci import Choice, FindingsError, PlanRequest, UsageError, open_workspace, outcomes_of, plan_run
+
+TOML = '[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+
+
+def add(repository: Path, name: str, text: str = TOML) -> Path:
+    package = repository / name / "torch-ext" / name.replace("-", "_")
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (repository / name / "build.toml").write_text(text.format(name=name))
+    return repository / name
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A sound kernel, one whose build.toml cannot be read, and one with an error that only `kci check` finds."""
+    add(tmp_path, "sound")
+    add(tmp_path, "unread", TOML.replace("version", "vershion"))
+    add(tmp_path, "wrong", TOML.replace("[torch-noarch]", "[torch]\nsrc = ['missing.cpp']"))
+    return tmp_path
+
+
+def test_the_others_are_planned_and_the_faulty_ones_reported(repository: Path) -> None:
+    workspace = open_workspace([repository], set_aside=True)
+    plan = plan_run(workspace, PlanRequest()).plan
+    assert {leg.kernel for leg in plan.legs} == {"sound"}
+    assert [(Path(item.path).name, item.kernel) for item in plan.faulty] == [("unread", ""), ("wrong", "wrong")]
+    assert [item.diagnostics[0].rule for item in plan.faulty] == ["KCI102", "KCI130"]
+
+
+def test_the_command_prints_the_plan_and_fails(repository: Path) -> None:
+    done = kci("plan", repository, "--format", "json")
+    assert done.code == 1
+    answer = json.loads(done.stdout)
+    assert [leg["kernel"] for leg in answer["legs"]] == ["sound"]
+    assert [item["diagnostics"][0]["rule"] for item in answer["faulty"]] == ["KCI102", "KCI130"]
+    assert "error[KCI102]" in done.stderr
+    assert "error[KCI130]" in done.stderr
+    assert "faulty" in kci("plan", repository).stdout
+    assert json.loads(kci("plan", repository, "--format", "github").stdout)["include"][0]["kernel"] == "sound"
+
+
+def test_nothing_is_planned_if_nothing_is_sound(repository: Path) -> None:
+    with pytest.raises(FindingsError, match="nothing is planned"):
+        plan_run(open_workspace([repository / "wrong"]), PlanRequest())
+    with pytest.raises(FindingsError) as caught:
+        open_workspace([repository / "unread"], set_aside=True)
+    assert "KCI101" in [item.rule for item in caught.value.diagnostics]
+
+
+def test_what_is_not_asked_to_set_aside_refuses(repository: Path) -> None:
+    with pytest.raises(FindingsError):
+        open_workspace([repository])
+    with pytest.raises(FindingsError):
+        outcomes_of(open_workspace([repository / "sound", repository / "wrong"]), Choice())
+
+
+def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Path) -> None:
+    commit_all(repository)
+
+    def faulty() -> list[str]:
+        workspace = open_workspace([repository], set_aside=True)
+        plan = plan_run(workspace, PlanRequest(affected="HEAD")).plan
+        return [Path(item.path).name for item in plan.faulty]
+
+    (repository / "sound" / "torch-ext" / "sound" / "__init__.py").write_text("x = 1\n")
+    assert faulty() == []
+    (repository / "unread" / "notes.txt").write_text("")
+    assert faulty() == ["unread"]
+    (repository / "kci.toml").write_text("")
+    assert faulty() == ["unread", "wrong"]
+
+
+def test_one_kernel_by_its_name(repository: Path) -> None:
+    workspace = open_workspace([repository], set_aside=True)
+    assert [kernel.build.name for kernel in workspace.only(["sound"]).kernels] == ["sound"]
+    assert workspace.only(["sound"]).unread == ()
+    with pytest.raises(UsageError, match="no kernel here"):
+        workspace.only(["sund"])
+    with pytest.raises(FindingsError):
+        workspace.only(["unread"])
