@@ -58,13 +58,10 @@ def scan(raw: bytes) -> Scan:
     if len(raw) > READ_AT_MOST:
         return ANYTHING
     text = _joined(raw)
-    found = list(_DIRECTIVE.finditer(text))
-    if any((match[3] or b"").startswith(b"/") for match in found):
-        # A long comment stands in a directive: once more without comments.
-        found += _DIRECTIVE.finditer(_without_comments(text))
-    names = {name for match in found if (name := match[1] or match[2])}
-    # A macro counts at the beginning of a line only, and not in prose about an #include.
-    macros = {match[3] for match in found if match[3] and _begins_line(match)}
+    names: set[bytes] = set()
+    macros: set[bytes] = set()
+    if _directives(text, names, macros):
+        _directives(_without_comments(text), names, macros)
     if b"__has_" in text:
         asked = list(_ASKED.finditer(text))
         names |= {name for match in asked if (name := match[1] or match[2])}
@@ -74,6 +71,26 @@ def scan(raw: bytes) -> Scan:
     if not (names or macros or embedded or defined):
         return NOTHING
     return Scan(_texts(names | embedded), _texts(macros), _texts(embedded), tuple(sorted(defined)))
+
+
+def _directives(text: bytes, names: set[bytes], macros: set[bytes]) -> bool:
+    """Collect the names in directives, and what stands in place of one at the beginning of a line.
+
+    Matches are not kept: Python's collector would walk over those of a hostile source again and again.
+
+    Returns:
+        Whether a long comment stands in a directive, so that it has to be searched without comments too.
+    """
+    commented = False
+    for match in _DIRECTIVE.finditer(text):
+        if name := match[1] or match[2]:
+            names.add(name)
+        elif instead := match[3]:
+            commented = commented or instead.startswith(b"/")
+            # A macro counts at the beginning of a line only, and not in prose about an #include.
+            if _begins_line(match):
+                macros.add(instead)
+    return commented
 
 
 def quoted_includes(raw: bytes) -> list[str]:
