@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.catalog.floors import floors
 from kci.files.dated_data import Dated, load_dated
 
 _DATA = Path(__file__).parent / "data"
@@ -17,7 +18,6 @@ PythonVersion = tuple[int, int]
 class PythonTable(Dated, frozen=True):
     """`python-versions.toml`."""
 
-    required: str
     loader: str
     newest: str
     modules: tuple[str, ...]
@@ -44,7 +44,7 @@ class PythonSpan(msgspec.Struct, frozen=True):
 def python_span() -> PythonSpan:
     """The data that ships with kci."""
     table = load_dated(_DATA / "python-versions.toml", PythonTable)
-    required = _version(table.required)
+    required = _version(str(floors().python))
     first = dict.fromkeys(table.modules, required)
     for listed in (table.added, table.newer_than_required):
         first |= {name: _version(version) for version, names in listed.items() for name in names}
