@@ -89,9 +89,10 @@ def repeatable(work: Path, command: tuple[str, ...]) -> list[str]:
 
 
 def prepare(recipe: native.Recipe) -> None:
-    """The work directory, with a place for the objects."""
+    """The work directory, with the places for the objects, which ninja would make."""
     native._prepare(recipe)
-    (recipe.work / "obj").mkdir(exist_ok=True)
+    for step in recipe.steps:
+        (recipe.work / step.output).parent.mkdir(parents=True, exist_ok=True)
 
 
 def confirm(request: Request, watch: Watch) -> dict[str, str]:

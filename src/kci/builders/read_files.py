@@ -103,15 +103,15 @@ def read_by_compilers(
     tools = tuple(f"{place}/" for place in _tool_places(work, chain, inputs))
     renamed = {_as_hip(inputs.shown(real)): real for real in covered}
     found = set()
+    translated = f"{os.path.realpath(work / FOLDER)}/"
     for name in sorted({name for file in objects for name in _dependencies(work / f"{file}.d")}):
-        if name.startswith(f"{FOLDER}/"):
-            real = _before_hipify(name.removeprefix(f"{FOLDER}/"), inputs, renamed)
-        else:
-            # The links in the work directory are followed, as the compiler followed them: `kernel/..` is not here.
-            folder, _, last = (name if name.startswith("/") else f"{work}/{name}").rpartition("/")
-            if folder not in directories:
-                directories[folder] = os.path.realpath(folder)
-            real = os.path.realpath(f"{directories[folder]}/{last}")
+        # The links in the work directory are followed, as the compiler followed them: `kernel/..` is not here.
+        folder, _, last = (name if name.startswith("/") else f"{work}/{name}").rpartition("/")
+        if folder not in directories:
+            directories[folder] = os.path.realpath(folder)
+        real = os.path.realpath(f"{directories[folder]}/{last}")
+        if real.startswith(translated):
+            real = _before_hipify(real.removeprefix(translated), inputs, renamed)
         if not real.startswith(tools):
             found.add(real)
     return found
