@@ -8,9 +8,24 @@ from typing import Any
 
 import click
 
-from kci.catalog.rows import Row, editions, load_catalog
+from kci.catalog.consistency import check_catalog, check_overlay
+from kci.catalog.freshness import freshness
+from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
+from kci.catalog.rows import Row, editions, interpret_edition, load_catalog
+from kci.catalog.wheel_index import read_indexes
+from kci.catalog.where import expression
 from kci.cli import CommandGroup, Options
+from kci.cli._impact import print_impact
 from kci.cli._output import print_diagnostics, table, to_json
+from kci.cli._workspace import opened
+from kci.compat.impact import impact
+from kci.config.document import parse_document, read_document
+from kci.config.settings import KCI_TOML, FoundSettings, find_settings, interpret_settings
+from kci.diagnostics import Severity
+from kci.errors import UsageError
+from kci.files.replace import write_atomic
+from kci.matrix.next_edition import propose
+from kci.matrix.reference_table import edition_toml, read_published
 
 
 @click.group("catalog", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -60,8 +75,6 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
 def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
     if where is None:
         return list(rows)
-    from kci.catalog.overlay import FIELDS, subject
-    from kci.catalog.where import expression
 
     test = expression(where, FIELDS).over([subject(row) for row in rows])
     return [row for row in rows if test(subject(row))]
@@ -76,9 +89,6 @@ def check(options: Options, /, file: str | None, output: str) -> int:
 
     Without FILE, every edition that kci ships is checked.
     """
-    from kci.catalog.consistency import check_catalog
-    from kci.diagnostics import Severity
-
     if file is None:
         found = [diagnostic for name in editions() for diagnostic in check_catalog(load_catalog(name))]
     else:
@@ -93,11 +103,6 @@ def check(options: Options, /, file: str | None, output: str) -> int:
 
 
 def _check_file(file: str) -> list[Any]:
-    from kci.catalog.consistency import check_catalog, check_overlay
-    from kci.catalog.overlay import apply, is_overlay, overlays_of, read_overlay
-    from kci.catalog.rows import interpret_edition
-    from kci.config.document import read_document
-    from kci.config.settings import KCI_TOML, FoundSettings, interpret_settings
 
     if file in editions():
         return check_catalog(load_catalog(file))
@@ -123,9 +128,6 @@ def _check_file(file: str) -> list[Any]:
 @click.option("--source", help="Where the table came from (default: the file's name).")
 def import_(file: Path, as_of: str, name: str | None, source: str | None) -> None:
     """Print the edition that FILE, a build-variants.json of the reference builder, stands for."""
-    from kci.errors import UsageError
-    from kci.matrix.reference_table import edition_toml, read_published
-
     try:
         day = date.fromisoformat(as_of).isoformat()
     except ValueError:
@@ -143,9 +145,6 @@ def import_(file: Path, as_of: str, name: str | None, source: str | None) -> Non
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 def outdated(kernel: str, days: int | None, today: str | None, catalog: str | None, output: str) -> int:
     """How old the catalog is that holds for KERNEL, and whether kci has a newer one. Exit 1 if it is outdated."""
-    from kci.catalog.freshness import freshness
-    from kci.config.settings import find_settings
-
     loaded = load_catalog(catalog or find_settings(kernel).catalog)
     found = freshness(loaded, _day(today, "--today") if today else date.today(), days)
     if output == "json":
@@ -157,7 +156,6 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
 
 
 def _day(text: str, option: str) -> date:
-    from kci.errors import UsageError
 
     try:
         return date.fromisoformat(text)
@@ -198,16 +196,6 @@ def next_(
 
     Nothing that exists is changed: look at the file, then name it in kci.toml.
     """
-    from kci.catalog.rows import interpret_edition
-    from kci.catalog.wheel_index import read_indexes
-    from kci.cli._impact import print_impact
-    from kci.cli._workspace import opened
-    from kci.compat.impact import impact
-    from kci.config.document import parse_document
-    from kci.files.replace import write_atomic
-    from kci.matrix.next_edition import propose
-    from kci.matrix.reference_table import read_published
-
     day = _day(as_of, "--as-of").isoformat()
     workspace = opened(options, kernels, catalog)
     known = [row for edition in editions() for row in load_catalog(edition).rows]

@@ -11,7 +11,10 @@ from kci.cli import CommandGroup, Options
 from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.compat.coverage import CoverageState, coverage
+from kci.compat.decide import IssueAction, WatchState
 from kci.compat.held import Holding, held_in
+from kci.compat.history import append, each_run, gather, read_results
+from kci.compat.hub_listing import HubRepository, held_on_hub
 from kci.config.reader import Kernel
 from kci.config.settings import find_settings
 from kci.diagnostics import Diagnostic, Severity
@@ -80,8 +83,6 @@ def record(options: Options, /, results: tuple[Path, ...], history: Path) -> int
 
     A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
     """
-    from kci.compat.history import append, gather, read_results
-
     found, problems = read_results(results)
     runs, conflicts = gather(found)
     try:
@@ -104,9 +105,6 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 
     Nothing is done about them: the scheduled workflow does it, with no rights but those to issues.
     """
-    from kci.compat.decide import IssueAction, WatchState
-    from kci.compat.history import each_run
-
     del dry_run
     problems: list[Diagnostic] = []
     actions: list[IssueAction] = []
@@ -129,7 +127,6 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:
-    from kci.compat.hub_listing import HubRepository, held_on_hub
 
     repo_id, _, revision = named.partition("@")
     hub = kernel.build.general.hub

@@ -9,7 +9,7 @@ from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Backend
 from kci.matrix.names import SYSTEMS
 
-BUILDABLE = (*(str(backend) for backend in Backend), "noarch")
+RUNNER_KINDS = (*(str(backend) for backend in Backend), "noarch")
 """What a runner can be for."""
 
 
@@ -54,7 +54,7 @@ _UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)
 
 def _machines(table: MachinesByBackend, defaults: dict[str, Runner]) -> dict[tuple[str, str], Runner]:
     found: dict[tuple[str, str], Runner] = {}
-    for backend in BUILDABLE:
+    for backend in RUNNER_KINDS:
         for system in SYSTEMS:
             machines = [by_name(table, name) for name in ("any", backend)]
             layers = [machine for item in machines if item is not None and (machine := by_name(item, system))]
