@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
@@ -44,6 +46,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """`--update-golden`, for changing the golden files on purpose, and `--list-rule-marks`, for tests/test_rules.py."""
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
     parser.addoption("--list-rule-marks", action="store_true", help="print the rule marks of the collected tests")
+
+
+def load_script(name: str) -> ModuleType:
+    """A script of bin/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "bin" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from types import ModuleType
-
 import pytest
 
 import kci
-from conftest import ROOT
+from conftest import ROOT, load_script
 
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("check_release", ROOT / "bin" / "check_release.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-check_release = load()
+check_release = load_script("check_release")
 
 GOOD = """# Changelog
 

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 import shutil
 from collections import defaultdict
 from pathlib import Path
-from types import ModuleType
 
 import grimp
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, load_script
 
 SOURCE = ROOT / "src" / "kci"
 PAGE = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
 
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("drawing", ROOT / "bin" / "drawing.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-drawing = load()
+drawing = load_script("drawing")
 
 
 def by_grimp() -> set[tuple[str, str]]:

@@ -14,10 +14,16 @@ import pytest
 
 from cli.runner import kci
 from kci.compat import history as history_module
-from kci.compat.history import LegOutcome, LegResult, append, gather, read_history, read_results
+from kci.compat.history import LegOutcome, LegResult, RecordedRun, append, each_run, gather, read_results
+from kci.diagnostics import Diagnostic
 
 NOW = datetime(2026, 11, 21, 3, 17, tzinfo=UTC)
 VARIANT = "torch213-cxx11-cpu-x86_64-linux"
+
+
+def read_history(history: Path) -> tuple[list[RecordedRun], list[Diagnostic]]:
+    problems: list[Diagnostic] = []
+    return list(each_run(history, problems.append)), problems
 
 
 def result(run: int = 1, kernel: str = "relu", outcome: str = "passed", **more: Any) -> dict[str, Any]:

@@ -11,12 +11,13 @@ import pytest
 
 from conftest import kernel
 from kci.config import update
-from kci.config.discover import find_kernels, read_kernels
+from kci.config.discover import find_kernels
 from kci.config.mismatch import MAX_PROBLEMS
 from kci.config.model import CudaComponent, to_data
 from kci.config.reader import parse_kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError
+from kci.workspace.workspace import open_workspace
 
 HEAD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
 GOOD = HEAD + "[torch]\n"
@@ -274,7 +275,7 @@ def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         make(Path(name))
     assert find_kernels([]) == ["a", "b", "group/c"]
     assert find_kernels(["b/", "a/build.toml", "b"]) == ["a", "b"]
-    assert [read.directory for read in read_kernels(["a", "b"])] == ["a", "b"]
+    assert [read.directory for read in open_workspace(["a", "b"]).kernels] == ["a", "b"]
 
 
 @pytest.mark.parametrize("in_git", [False, True])
@@ -296,5 +297,5 @@ def test_every_invalid_kernel_is_reported_by_its_own_path(tmp_path: Path, monkey
         make(Path(name), GOOD + "scr = []")
     make(Path("c"))
     with pytest.raises(FindingsError, match=r"2 of 3 build\.toml are invalid") as caught:
-        read_kernels([os.curdir])
+        open_workspace([os.curdir])
     assert [found.path for found in caught.value.diagnostics] == ["a/build.toml", "b/build.toml"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,20 @@ def test_next_says_what_comes_and_goes_and_what_it_takes(tmp_path: Path) -> None
     printed = kci(*command)
     assert printed.stdout == (tmp_path / "next.toml").read_text()
     assert "runner hours" in printed.stderr
+
+
+def test_next_says_which_kernels_it_could_not_estimate(tmp_path: Path) -> None:
+    for name in ("relu", "rms-norm"):
+        shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=shutil.ignore_patterns("build"))
+    build = tmp_path / "relu" / "build.toml"
+    text = build.read_text()
+    build.write_text(text.replace("[kernel.relu_cuda]\n", '[kernel.relu_cuda]\ncuda-capabilities = ["6.0+PTX"]\n'))
+    done = kci("catalog", "next", tmp_path, "--index", listing(tmp_path, NEW), "--as-of", "2026-11-21",
+               "--into", tmp_path / "next.toml")  # fmt: skip
+    assert done.code == 1
+    assert "not estimated: relu: capability 6.0+PTX" in done.stdout
+    assert "runner hours" in done.stdout
+    assert (tmp_path / "next.toml").exists()
 
 
 def test_next_without_a_change_says_so(tmp_path: Path) -> None:

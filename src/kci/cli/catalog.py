@@ -156,7 +156,6 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
 
 
 def _day(text: str, option: str) -> date:
-
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -191,10 +190,11 @@ def next_(
     as_of: str,
     catalog: str | None,
     into: Path | None,
-) -> None:
+) -> int:
     """Propose the next edition from what exists, and say what it changes for KERNEL: variants, machine time, cost.
 
-    Nothing that exists is changed: look at the file, then name it in kci.toml.
+    Nothing that exists is changed: look at the file, then name it in kci.toml. Exit 1 if a kernel that differs
+    cannot be planned with it.
     """
     day = _day(as_of, "--as-of").isoformat()
     workspace = opened(options, kernels, catalog)
@@ -209,4 +209,6 @@ def next_(
     else:
         write_atomic(into, text.encode())
     proposed = interpret_edition(parse_document(text.encode(), str(into or "the proposal")))
-    print_impact(impact(workspace, proposed), proposal.unknown, to_stderr=into is None)
+    found = impact(workspace, proposed)
+    print_impact(found, proposal.unknown, to_stderr=into is None)
+    return 1 if found.faulty else 0

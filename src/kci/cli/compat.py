@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from kci.cli import CommandGroup, Options
 from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.compat.coverage import CoverageState, coverage
-from kci.compat.decide import IssueAction, WatchState
+from kci.compat.decide import decide
 from kci.compat.held import Holding, held_in
-from kci.compat.history import append, each_run, gather, read_results
+from kci.compat.history import RecordedRun, append, each_run, gather, read_results
 from kci.compat.hub_listing import HubRepository, held_on_hub
 from kci.config.reader import Kernel
 from kci.config.settings import find_settings
@@ -107,12 +108,14 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
     """
     del dry_run
     problems: list[Diagnostic] = []
-    actions: list[IssueAction] = []
     runs: list[int] = []
-    watch = WatchState(find_settings(Path()).settings.schedule.issues)
-    for run in each_run(history, problems.append):
-        actions = watch.step(run)
-        runs.append(run.run)
+
+    def each() -> Iterator[RecordedRun]:
+        for run in each_run(history, problems.append):
+            runs.append(run.run)
+            yield run
+
+    actions = decide(each(), find_settings(Path()).settings.schedule.issues)
     print_diagnostics(problems, quiet=options.quiet)
     if output == "json":
         click.echo(to_json({"schema": 1, "run": runs[-1] if runs else None, "actions": actions}))
@@ -127,7 +130,6 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:
-
     repo_id, _, revision = named.partition("@")
     hub = kernel.build.general.hub
     if repo_id == "-":

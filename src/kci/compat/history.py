@@ -212,18 +212,8 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
     return written
 
 
-def read_history(history: Path) -> tuple[list[RecordedRun], list[Diagnostic]]:
-    """The runs of a history, oldest first, each once; a file that cannot be read is reported and passed over.
-
-    Raises:
-        OSError: there is no such directory.
-    """
-    problems: list[Diagnostic] = []
-    return list(each_run(history, problems.append)), problems
-
-
 def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
-    """The runs of a history, one after the other, so that only one is in memory; see `read_history`.
+    """The runs of a history, oldest first, each once; only one is in memory at a time.
 
     Args:
         history: the directory.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.catalog.rows import Catalog
+from kci.config.discover import FaultyKernel
 from kci.matrix.diff import KernelDiff, diff_matrices
 from kci.plan.budget import Estimate
 from kci.workspace.choice import Choice
@@ -18,6 +19,8 @@ class Impact(msgspec.Struct, frozen=True):
     kernels: tuple[KernelDiff, ...]
     to_build: Estimate | None
     """What it takes to build what is new or different; None if nothing is."""
+    faulty: tuple[FaultyKernel, ...] = ()
+    """Kernels that differ and that could not be planned; what they take is not in the estimate."""
 
 
 def impact(workspace: Workspace, proposed: Catalog) -> Impact:
@@ -28,7 +31,7 @@ def impact(workspace: Workspace, proposed: Catalog) -> Impact:
         proposed: the other one; the overlays of kci.toml hold for it too.
 
     Raises:
-        FindingsError: a kernel cannot be planned.
+        FindingsError: none of the kernels that differ can be planned.
     """
     after = msgspec.structs.replace(workspace, catalog=proposed)
     diffs = diff_matrices(workspace.matrix().kernels, after.matrix().kernels)
@@ -39,4 +42,4 @@ def impact(workspace: Workspace, proposed: Catalog) -> Impact:
     different = {diff.name for diff in diffs if diff.added or diff.changed}
     kernels = [kernel for kernel in after.kernels if kernel.build.name in different]
     planned = plan_run(after.of(kernels), PlanRequest(choice=Choice(only=tuple(sorted(names))), allow_empty=True))
-    return Impact(tuple(diffs), planned.estimate)
+    return Impact(tuple(diffs), planned.estimate, planned.plan.faulty)

@@ -53,19 +53,6 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
     return sorted(found)
 
 
-def read_kernels(arguments: Sequence[str]) -> list[Kernel]:
-    """Read every kernel that the arguments stand for.
-
-    Raises:
-        UsageError: see `find_kernels`.
-        FindingsError: one or more build.toml are invalid; it carries the diagnostics of all of them.
-    """
-    kernels, faulty = read_each(arguments)
-    if faulty:
-        raise refuse_faulty(faulty, len(kernels) + len(faulty))
-    return kernels
-
-
 def read_each(arguments: Sequence[str]) -> tuple[list[Kernel], list[FaultyKernel]]:
     """Read every kernel that the arguments stand for, and set those aside whose build.toml is invalid.
 
