@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kci.errors import FindingsError
@@ -80,3 +81,24 @@ def test_a_broken_index_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_day_is_a_number_that_grows() -> None:
     assert today() > 20_000
+
+
+@pytest.mark.parametrize(
+    ("kernel", "of", "run"),
+    [("../../aa", "../../aa", "41"), ("/tmp/aa", "/tmp/aa", "41"), ("aa", "bb", "41"), ("aa", "aa", "41\nx=1")],
+)
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, kernel: str, of: str, run: str) -> None:
+    place = {"run": run, "day": 1, "manifest": msgspec.to_builtins(manifest(of))}
+    file = tmp_path / "run-plan.1" / INDEX_FILE
+    file.parent.mkdir()
+    file.write_bytes(msgspec.json.encode({"trees": {kernel: place}, "day": 1, "schema": 1}))
+    with pytest.raises(FindingsError, match="is no index of trees"):
+        next_index(tmp_path, "41", 2)
+
+
+def test_a_record_with_another_kernels_tree_is_refused(tmp_path: Path) -> None:
+    hand_over(tmp_path, TreeIndex(), good("aa"))
+    file = tmp_path / "run-record.aa.1" / RECORD_FILE
+    file.write_bytes(file.read_bytes().replace(b'"kernel":"aa"', b'"kernel":"bb"', 1))
+    with pytest.raises(FindingsError, match="is no record of a run"):
+        next_index(tmp_path, "41", 2)

@@ -72,6 +72,8 @@ class KernelRecord(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
+        if self.manifest is not None and self.manifest.kernel != self.kernel:
+            raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
 
 
 class RunPlan(msgspec.Struct, frozen=True):

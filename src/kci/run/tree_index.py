@@ -2,20 +2,24 @@
 
 A run merges only the kernels that it has built something of, so the trees of a repository lie in the artifacts of many
 runs. Every run uploads an index of them: the index of the run before it, brought up to date by that run's records.
-So a kernel that fails keeps its last good tree, and a run that builds nothing loses nothing.
+So a kernel that fails keeps its last good tree, and a run that builds nothing loses nothing. Whoever can upload an
+artifact in a run can have written it, so it is read as data: its names become paths only after they are checked.
 """
 
 from __future__ import annotations
 
 import datetime
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_json, require_schema
 from kci.run.run_records import read_records
 from kci.tree.manifest import FILE_NAME, Manifest, encode
+from kci.tree.metadata import NAME_PATTERN
 
 INDEX_FILE = "kci-trees.json"
 SCHEMA = 1
@@ -27,7 +31,7 @@ is built once more, and it has to be before the artifact is gone."""
 class TreePlace(msgspec.Struct, frozen=True):
     """A tree that a run has merged."""
 
-    run: str
+    run: Annotated[str, Meta(pattern=r"^[0-9]{0,20}\Z")]
     """The run's id, under which its artifacts are found."""
     day: int
     """When the run was planned, in days since 1970."""
@@ -37,13 +41,16 @@ class TreePlace(msgspec.Struct, frozen=True):
 class TreeIndex(msgspec.Struct, frozen=True):
     """The newest tree of each kernel, by name."""
 
-    trees: dict[str, TreePlace] = {}
+    trees: dict[Annotated[str, Meta(pattern=NAME_PATTERN)], TreePlace] = {}
     day: int = 0
     """When the run that uploads this was planned."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
+        for kernel, place in self.trees.items():
+            if place.manifest.kernel != kernel:
+                raise ValueError(f"the tree of {kernel!r} is one of {place.manifest.kernel!r}")
 
     def write_manifests(self, folder: Path) -> list[Path]:
         """Write the manifests as files, one for each kernel, for `read_published`."""
