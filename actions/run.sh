@@ -13,6 +13,12 @@ action=$1
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 checkout=$(dirname "$here")
 
+# Python and the build of kci's package, which pip starts without -I, must not import from what a workflow sets for its
+# own code. What kci runs in the end, compilers and tests, gets these variables as they are.
+clean() {
+  env -u PYTHONPATH -u PYTHONHOME -u PYTHONSTARTUP -u PYTHONINSPECT -u PYTHONUSERBASE "$@"
+}
+
 # Prints the first Python that is new enough and can make a virtual environment.
 find_python() {
   local candidate found=()
@@ -37,11 +43,11 @@ if [ ! -f "$environment/complete" ]; then
   python=$(find_python) || exit 3
   rm -rf "$environment"
   "$python" -I -m venv "$environment"
-  if ! "$environment/bin/python" -I -m pip install --disable-pip-version-check --no-input --quiet "$checkout"; then
+  if ! clean "$environment/bin/python" -I -m pip install --disable-pip-version-check --no-input --quiet "$checkout"; then
     echo "::error::kci cannot be installed; a runner without the package index needs kci's dependencies in a mirror"
     exit 3
   fi
-  "$environment/bin/kci" --version
+  "$environment/bin/python" -I -m kci --version
   touch "$environment/complete"
   echo "::endgroup::"
 fi
