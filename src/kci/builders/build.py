@@ -37,6 +37,7 @@ def build_variant(
     mirrors: Mapping[str, str] | None = None,
     log: Log,
     inputs: KernelInputs | None = None,
+    fresh: bool = False,
 ) -> Built:
     """Build one variant into an empty directory, without its metadata.json.
 
@@ -57,6 +58,7 @@ def build_variant(
         cache: where environments, toolkits and objects are kept; see `default_cache`.
         log: takes lines of progress.
         inputs: the files that the variant's fingerprint covers; by default those of the repository on the disk.
+        fresh: compile everything, whatever a compiler cache has.
 
     Raises:
         UsageError: no such builder, or one that cannot make this kind of variant.
@@ -77,6 +79,7 @@ def build_variant(
         jobs,
         budget=budget,
         inputs=inputs,
+        fresh=fresh,
         archs=archs,
         mirrors=mirrors or {},
     )

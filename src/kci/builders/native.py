@@ -77,6 +77,8 @@ from kci.plan.recorded import RecordedInputs
 BUILDABLE = ("cpu", "cuda", "rocm")
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 _TOOLS_FILE = "tools.txt"
+_FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
+"""With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -244,7 +246,7 @@ def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Fin
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
     with sharing as share:
         command = recipe.ninja(share.arguments)
-        tools |= share.settings
+        tools |= share.settings | (_FRESH if request.fresh else {})
         if found is None:
             return guarded(command, _without_chatter(log), env=tools, lock=lock), None
         tools |= found.settings(recipe.work, request.cache)

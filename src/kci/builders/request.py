@@ -37,6 +37,8 @@ class Request(msgspec.Struct, frozen=True):
     jobs: int | None = None
     budget: JobBudget | None = None
     """What it shares with other builds in place of `jobs` of its own."""
+    fresh: bool = False
+    """Compile everything, whatever a compiler cache has."""
     inputs: KernelInputs | None = None
     """What the variant is made from, as the plan's fingerprint sees it; worked out anew if it is not given."""
     archs: tuple[str, ...] = ()
