@@ -16,12 +16,12 @@ from kci.builders.commands import (
     host_compiler,
     link_command,
     links,
-    stable_abi_define,
     stub_command,
 )
 from kci.builders.cuda import Toolkit
 from kci.builders.cuda_headers import LibraryHeaders
 from kci.builders.cutlass import Headers, HeaderSource
+from kci.builders.definitions import stable_abi_define
 from kci.builders.environment import Environment
 from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError

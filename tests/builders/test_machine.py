@@ -13,6 +13,8 @@ from kci.builders import build_variant, native
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique
 from kci.builders.cuda import ensure_toolkit, find_toolkit
 from kci.builders.job_limits import job_count
+from kci.builders.oneapi import find_icpx
+from kci.builders.recipe import commands
 from kci.builders.toolchains import toolchains
 from kci.errors import MissingToolError, UnsafeError, UsageError
 from wheels import make_wheel, only_wheels
@@ -68,21 +70,35 @@ def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch
     assert knows_gnu_unique((str(taking),))
 
 
-@pytest.mark.parametrize(("backend", "tool"), [("xpu20253", "icpx"), ("metal", "xcrun")])
-def test_a_missing_gpu_compiler_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, tool: str
-) -> None:
+def test_a_missing_gpu_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = only_these(monkeypatch, tmp_path)
-    name = f"torch213-cxx11-{backend}-x86_64-linux"
-    if backend == "metal":
-        name = "torch213-metal-aarch64-darwin"
-    asked = request(copy_kernel("plus-one", tmp_path), name, tmp_path)
-    with pytest.raises(MissingToolError, match=tool):
+    asked = request(copy_kernel("plus-one", tmp_path), "torch213-metal-aarch64-darwin", tmp_path)
+    with pytest.raises(MissingToolError, match="xcrun"):
         native.plan(asked, quiet)
-    program(folder, tool, "exit 0")
+    program(folder, "xcrun", "exit 0")
     with pytest.raises(MissingToolError, match=r"cannot build for .* yet") as caught:
         native.plan(asked, quiet)
     assert "--builder nix" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ("oneAPI DPC++/C++ Compiler 2026.0.1 (2026)", "is oneAPI 2026.0, and the variant needs 2025.3"),
+        ("", "no version"),
+    ],
+)
+def test_icpx_must_be_of_the_variants_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, told: str
+) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    with pytest.raises(MissingToolError, match=r"needs icpx 2025\.3, which is not installed"):
+        find_icpx("2025.3")
+    program(folder, "icpx", f"echo '{answer}'")
+    with pytest.raises(MissingToolError, match=told):
+        find_icpx("2025.3")
+    program(folder, "icpx", "echo 'oneAPI DPC++/C++ Compiler 2025.3.2 (2025)'")
+    assert find_icpx("2025.3") == (str(folder / "icpx"),)
 
 
 def test_another_machine_is_named(tmp_path: Path) -> None:
@@ -231,7 +247,7 @@ def test_a_dry_run_prints_every_command_and_changes_nothing(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     kernel = copy_kernel("twice", tmp_path)
     asked = request(kernel, STABLE_CUDA, tmp_path)
-    lines = native.commands(native.plan(asked, quiet))
+    lines = commands(native.plan(asked, quiet))
     text = "\n".join(lines)
     assert "-m venv" in lines[0]
     assert "torch==2.13.0+cpu" in lines[1]

@@ -9,11 +9,13 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import native, nix, noarch
+from kci.builders.elsewhere import elsewhere_commands
 from kci.builders.job_budget import JobBudget
 from kci.builders.process import shown
+from kci.builders.recipe import commands
 from kci.builders.request import Built, Log, Request, silent
 from kci.config.model import Build
-from kci.errors import UsageError
+from kci.errors import MissingToolError, UsageError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.plan.inputs import KernelInputs
@@ -112,7 +114,8 @@ def plan_commands(
 ) -> list[str]:
     """The shell lines that `build_variant` would run, in order; lines that start with `#` are what kci does itself.
 
-    Nothing is installed, written or compiled. The arguments and errors are those of `build_variant`.
+    Nothing is installed, written or compiled. What this machine lacks is assumed to be where it usually is; the first
+    line says so then. The arguments and errors are those of `build_variant`.
     """
     request = Request(
         kernel_dir,
@@ -130,8 +133,11 @@ def plan_commands(
         case "noarch":
             return noarch.commands(request)
         case "native":
-            recipe = native.plan(request, log)
-            return [*native.commands(recipe), f"# kci copies the module and the package to {output}"]
+            try:
+                lines = commands(native.plan(request, log))
+            except MissingToolError as lacking:
+                lines = elsewhere_commands(request, lacking, log)
+            return [*lines, f"# kci copies the module and the package to {output}"]
         case _:
             return [
                 f"cd {shown([str(kernel_dir)])}",

@@ -15,20 +15,17 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders import tvm_ffi_commands
+from kci.builders import oneapi, tvm_ffi_commands
 from kci.builders.cuda import Toolkit
 from kci.builders.cuda_headers import LINK, LibraryHeaders
 from kci.builders.cutlass import Headers
+from kci.builders.definitions import torch_definitions
 from kci.builders.environment import Environment
-from kci.builders.extension_name import POISON
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.old_glibc import OldLibrary, old_libraries
 from kci.builders.rocm import Rocm
 from kci.builders.toolchains import toolchains
 from kci.builders.units import Language, Unit
-from kci.catalog.floors import floors
-from kci.config.values import Version
-from kci.errors import BuildFailedError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 
@@ -42,19 +39,11 @@ COMPAT = "compat"
 COMPAT_SOURCE = "compat.cpp"
 COMPAT_OBJECT = "obj/compat.o"
 EXPORTS = "exports.map"
-_TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
+TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
 """What torch's own CMake gives nvcc."""
 
-_GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip"}
+_GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip", "xpu": "torch_xpu"}
 """Torch's library for a GPU backend."""
-
-_BACKEND_DEFINES = {
-    "cpu": ("-DCPU_KERNEL",),
-    "cuda": ("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
-    # Torch's `cpp_extension` gives the last two to the C++ sources of a ROCm extension as well.
-    "rocm": ("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
-}
-"""What a kernel's sources can ask for the backend with (docs/format.md#defines)."""
 
 
 class Toolchain(msgspec.Struct, frozen=True):
@@ -73,6 +62,10 @@ class Toolchain(msgspec.Struct, frozen=True):
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     nvcc_threads: int | None = None
+    nvcc_flags: tuple[str, ...] = ()
+    """What a cross compiler's nvcc needs."""
+    versions: tuple[str, ...] = ()
+    """What the tools say they are; another version compiles everything anew."""
     launcher: tuple[str, ...] = ()
     """A compiler cache that every compiler is started through."""
 
@@ -187,6 +180,9 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     if rocm is not None:
         command += [] if stable else ["-ltorch_hip", "-lc10_hip"]
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
+    if target.variant.backend == "xpu":
+        command += [] if stable else ["-lc10_xpu", "-ltorch_xpu"]
+        command += oneapi.link_flags()
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
     command += [] if stable else ["-ltorch", "-lc10"]
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
@@ -209,25 +205,6 @@ def gencode(archs: Iterable[str]) -> list[str]:
     return flags
 
 
-def limited_api() -> str:
-    """The limited API of the oldest Python that kernels promise to work with (docs/format.md#python-abi)."""
-    major, minor = (*floors().python, 0)[:2]
-    return f"0x{major:02x}{minor:02x}0000"
-
-
-def stable_abi_define(stable_abi: str) -> str:
-    """The define that limits torch's headers to the stable ABI of a version: major and minor in the top two bytes.
-
-    Raises:
-        BuildFailedError: the version has no minor; `3.0` cannot be told from an unset one.
-    """
-    version = Version.parse(stable_abi)
-    if len(version) < 2:
-        hint = "name a version with a minor other than 0, such as 2.11"
-        raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
-    return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
-
-
 def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     assert chain.cuda is not None  # noqa: S101  - a CUDA unit exists only in a CUDA variant
     host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
@@ -237,10 +214,11 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
+        *chain.nvcc_flags,
         *_standard(target),
         "-O3",
         "-DNDEBUG",
-        *([] if target.tvm_ffi else _TORCH_NVCC),
+        *([] if target.tvm_ffi else TORCH_NVCC),
         *threads,
         *(_same_bytes(unit) if chain.cuda.reproducible else ()),
         *gencode(unit.archs),
@@ -274,7 +252,8 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     a `-cuid`, which must differ between the sources of one module.
     """
     assert chain.rocm is not None  # noqa: S101  - a HIP unit exists only in a ROCm variant
-    kernel = target.kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
+    kernel_id = target.kernel_id
+    kernel = kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
         *chain.launcher,
@@ -290,7 +269,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-DCUDA_HAS_FP16=1",
         "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1",
         "-DENABLE_FP8",
-        *_defines(target, unit),
+        *torch_definitions(target.variant, kernel_id, named=unit.named),
         *_includes(chain, target, unit),
         *unit.flags,
         *_dependencies(unit),
@@ -330,7 +309,8 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
 def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """Definitions and include directories."""
     if not target.tvm_ffi:
-        return [*_defines(target, unit), *_includes(chain, target, unit)]
+        defines = torch_definitions(target.variant, target.kernel_id, named=unit.named)
+        return [*defines, *_includes(chain, target, unit)]
     own = [*(seen(unit, path) for path in unit.include), *_depended_on(chain)]
     system = [COMPAT] if chain.glibc_compat else []
     return tvm_ffi_commands.flags(target.variant.backend, target.kernel_id, own, system, named=unit.named)
@@ -338,17 +318,6 @@ def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def _depended_on(chain: Toolchain) -> list[str]:
     return [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
-
-
-def _defines(target: Target, unit: Unit) -> list[str]:
-    variant = target.variant
-    name = target.kernel_id if unit.named else POISON
-    defines = [f"-DTORCH_EXTENSION_NAME={name}", f"-DPy_LIMITED_API={limited_api()}"]
-    defines += _BACKEND_DEFINES[variant.backend]
-    defines += toolchains().torch_defines(variant.backend)
-    if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
-        defines.append(stable_abi_define(variant.stable_abi))
-    return defines
 
 
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:

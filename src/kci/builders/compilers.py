@@ -16,7 +16,6 @@ from kci.errors import MissingToolError
 
 _CXX_NAMES = ("g++", "clang++", "c++")
 _GPU_COMPILERS = {
-    "xpu": ("icpx", "install oneAPI's DPC++ compiler, or build in a oneAPI image (--container auto)"),
     "metal": ("xcrun", "build on macOS with Xcode's command line tools"),
 }
 

@@ -30,6 +30,8 @@ class Toolkit(msgspec.Struct, frozen=True):
     root: Path
     wheels: Path | None = None
     """The folder that the wheels go into, if it is made of wheels."""
+    libraries: Path | None = None
+    """Where its libraries are, if that is no place of this machine."""
     reproducible: bool = True
     """Whether its nvcc has the options that make objects independent of the directory; those of CUDA 13 have."""
 
@@ -41,6 +43,8 @@ class Toolkit(msgspec.Struct, frozen=True):
     @property
     def library_dir(self) -> Path:
         """Where that library is."""
+        if self.libraries is not None:
+            return self.libraries
         if self.wheels is not None:
             return self.root / "lib"
         for folder in (self.root / "lib64", self.root / "lib", *sorted(self.root.glob("targets/*/lib"))):

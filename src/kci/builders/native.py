@@ -1,4 +1,4 @@
-"""The native builder: compiles a CPU, CUDA or ROCm variant with the compilers of this machine, without CMake or Nix.
+"""The native builder: compiles a variant with the compilers of this machine, without CMake or Nix.
 
 `plan` decides everything and runs nothing that changes the machine; `build` then carries it out. `--dry-run` prints
 what `plan` decided, so what is printed is what is run.
@@ -8,33 +8,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
-
-import msgspec
 
 from kci.builders import generate, hipify, tvm_ffi_commands
-from kci.builders.cache import work_dir
-from kci.builders.commands import (
-    COMPAT,
-    COMPAT_OBJECT,
-    COMPAT_SOURCE,
-    EXPORTS,
-    GENERATED,
-    Target,
-    Toolchain,
-    compat_command,
-    compile_command,
-    glibc_stubs,
-    link_command,
-    links,
-    seen,
-    stub_command,
-    stub_path,
-    stubs,
-)
-from kci.builders.compiler_cache import CompilerCache, find_compiler_cache
+from kci.builders.commands import Toolchain
+from kci.builders.compiler_cache import find_compiler_cache
 from kci.builders.compilers import (
     cxx_compiler,
     glibc_is_newer,
@@ -43,7 +21,7 @@ from kci.builders.compilers import (
     refuse_backend,
     version_line,
 )
-from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
+from kci.builders.cuda import Toolkit, ensure_toolkit, find_toolkit, nvcc_version
 from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
 from kci.builders.cutlass import ensure_headers, find_headers
 from kci.builders.environment import (
@@ -58,16 +36,18 @@ from kci.builders.environment import (
 )
 from kci.builders.failures import failure_hint, failure_message, unwritable
 from kci.builders.job_budget import alone, is_chatter
-from kci.builders.job_limits import job_count, nvcc_threads
-from kci.builders.ninjafile import Step, ninja_text
-from kci.builders.package import installed_files, package_dir, write_package
+from kci.builders.job_limits import nvcc_threads
+from kci.builders.ninjafile import ninja_text
+from kci.builders.oneapi import find_icpx
+from kci.builders.package import write_package
 from kci.builders.paths import refused
-from kci.builders.process import Finished, guarded, shown
+from kci.builders.process import Finished, guarded
 from kci.builders.read_files import Watch, read_by_compilers
+from kci.builders.recipe import TOOLS_FILE, Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, CacheUse, Log, Request
-from kci.builders.rocm import HOMES, find_rocm
+from kci.builders.rocm import HOMES, Rocm, find_rocm
 from kci.builders.toolchains import toolchains
-from kci.builders.units import Language, Sources, Unit, collect
+from kci.builders.units import Language
 from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
@@ -75,46 +55,9 @@ from kci.matrix.names import Kind, this_system
 from kci.plan.inputs import inputs_for
 from kci.plan.recorded import RecordedInputs
 
-BUILDABLE = ("cpu", "cuda", "rocm")
-_TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
-_TOOLS_FILE = "tools.txt"
+BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
 """With these a compiler cache compiles what it has, one that `CXX` names as well."""
-
-
-class Recipe(msgspec.Struct, frozen=True):
-    """A planned build: what to install, what to write, what to run, what to copy."""
-
-    work: Path
-    """Where objects are kept from one build to the next."""
-    target: Target
-    chain: Toolchain
-    sources: Sources
-    translation: hipify.Translation | None
-    """For ROCm: what is turned from CUDA into HIP before anything is compiled."""
-    steps: tuple[Step, ...]
-    links: dict[str, Path]
-    """Links in the work directory."""
-    files: dict[str, str]
-    """Generated files, relative to the work directory."""
-    package: dict[str, Path]
-    jobs: int
-    compiler_cache: CompilerCache | None = None
-
-    def setup(self) -> Iterator[list[str]]:
-        """The commands that install what is missing."""
-        environment = self.chain.environment
-        if not environment.complete:
-            yield from environment.setup()
-        if self.chain.cuda is not None and not self.chain.cuda.complete:
-            yield from self.chain.cuda.setup(environment.python)
-        for headers in self.chain.headers:
-            if not headers.complete:
-                yield from headers.setup(environment.python)
-
-    def ninja(self, arguments: Iterable[str]) -> list[str]:
-        """The command that compiles and links."""
-        return [str(self.chain.environment.ninja), "-C", str(self.work), *arguments]
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -126,18 +69,16 @@ def plan(request: Request, log: Log) -> Recipe:
         MissingToolError: this machine cannot build the variant; the message names what is missing.
         BuildFailedError: the variant cannot be built at all.
     """
-    variant = request.variant
-    _check_kind(request)
+    check_kind(request)
     _check_machine(request)
-    generate.checked_id(request.kernel_id)
-    package = package_dir(request.kernel_dir, request.build)
-    files = installed_files(request.kernel_dir, package, request.build)
-    sources = collect(request, log)
-    work = work_dir(request.cache, request.kernel_dir, variant.name).absolute()
+    sources = checked_sources(request, log)
     environment = _environment(request)
     headers = find_headers(sources.depends, request.cache, request.mirrors, log)
-    cxx = cxx_compiler()
-    cuda = find_toolkit(variant.compute, request.cache, log) if variant.backend == "cuda" and variant.compute else None
+    variant = request.variant
+    compute = variant.compute or ""
+    cxx = find_icpx(compute) if variant.backend == "xpu" else cxx_compiler()
+    cuda = find_toolkit(compute, request.cache, log) if variant.backend == "cuda" else None
+    rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
     launcher = find_compiler_cache(cxx)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
@@ -148,49 +89,14 @@ def plan(request: Request, log: Log) -> Recipe:
         python_include=python_include(),
         cuda=cuda,
         cuda_headers=find_library_headers(cuda, request.cache) if cuda is not None and wants_libraries else None,
-        rocm=find_rocm(variant.compute, variant.system, log) if variant.backend == "rocm" and variant.compute else None,
+        rocm=rocm,
         headers=headers,
         glibc_compat=glibc_is_newer(),
         nvcc_threads=nvcc_threads(),
+        versions=_versions(cxx, environment, cuda, rocm),
         launcher=(str(launcher.program),) if launcher else (),
     )
-    target = Target(variant, request.kernel_id)
-    generated = _generated(chain)
-    translation, units = _translation(request, work, chain, sources)
-    return Recipe(
-        work=work,
-        target=target,
-        chain=chain,
-        links=links(chain, request.kernel_dir),
-        sources=sources,
-        translation=translation,
-        steps=tuple(_steps(chain, target, units, tuple(sorted(generated)))),
-        files=generated,
-        package=files,
-        jobs=job_count(request.jobs, variant.backend),
-        compiler_cache=launcher,
-    )
-
-
-def commands(recipe: Recipe) -> list[str]:
-    """What a build runs, one shell line each, for `--dry-run`."""
-    lines = [shown(command) for command in recipe.setup()]
-    environment, libraries = recipe.chain.environment, recipe.chain.cuda_headers
-    if environment.headers_only and not environment.complete:
-        lines.append(f"# kci takes the headers out of the wheel of torch {environment.release}+{environment.flavour}")
-    if libraries is not None and not libraries.complete:
-        lines.append(f"# kci takes the headers out of {', '.join(libraries.requirements)}")
-    lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
-    lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
-    lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
-    if recipe.translation is not None:
-        lines += [
-            f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
-            shown(recipe.translation.command()),
-        ]
-    lines += [f"# {shown(recipe.ninja(('-j', str(recipe.jobs))))} runs:"]
-    lines += [shown(step.command) for step in recipe.steps]
-    return lines
+    return make_recipe(request, sources, chain, launcher)
 
 
 def build(request: Request, log: Log) -> Built:
@@ -237,7 +143,7 @@ def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
     read = read_by_compilers(recipe.work, objects, chain, covered, watch.inputs)
     if any(unit.language is Language.HIP for unit in recipe.sources.units):
         read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
-    return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))
+    return watch.compiled(read, "; ".join(recipe.files[TOOLS_FILE].splitlines()))
 
 
 def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
@@ -263,7 +169,13 @@ def _without_chatter(log: Log) -> Log:
     return lambda line: None if is_chatter(line) else log(line)
 
 
-def _check_kind(request: Request) -> None:
+def check_kind(request: Request) -> None:
+    """Refuse what no compiler of kci's is for.
+
+    Raises:
+        BuildFailedError: the variant is planned as Python only (KCI507).
+        MissingToolError: kci does not compile for the backend.
+    """
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
@@ -297,7 +209,7 @@ def _environment(request: Request) -> Environment:
     if not request.isolation:
         return own()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
-    full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm")
+    full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     headers_only = full_gpu and variant.backend == "cuda"
     return isolated(request.cache, variant.torch, flavour, headers_only=headers_only)
@@ -322,61 +234,14 @@ def _check_torch(request: Request, environment: Environment) -> None:
         raise MissingToolError(f"{message} is for {found.built_for}", hint=hint)
 
 
-def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated: tuple[str, ...]) -> Iterator[Step]:
-    """Every command. All of them depend on the generated files, which also name the versions of the tools."""
-    for unit in units:
-        tool = _TOOLS[unit.language]
-        command = tuple(compile_command(chain, target, unit))
-        yield Step(unit.object, (seen(unit, unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
-    libraries = tuple(stub_path(library) for library in stubs(chain, target))
-    for library, stub in zip(stubs(chain, target), libraries, strict=True):
-        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
-    for older in glibc_stubs(chain):
-        libraries += (older.path,)
-        yield Step(older.path, (older.source,), tuple(older.command(chain.cxx)), f"link {older.path}", generated)
-    objects = tuple(unit.object for unit in units)
-    if chain.glibc_compat:
-        objects = (*objects, COMPAT_OBJECT)
-        yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
-    link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
-    yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
-
-
-def _translation(
-    request: Request, work: Path, chain: Toolchain, sources: Sources
-) -> tuple[hipify.Translation | None, tuple[Unit, ...]]:
-    """What hipify has to do, and the units after it. A kernel that is all HIP still needs torch's stable headers."""
-    if chain.rocm is None:
-        return None, sources.units
-    units, names = hipify.translated(sources.units)
-    include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])
-    stable = request.variant.kind is Kind.STABLE_ABI
-    if not names and not stable:
-        return None, units
-    return hipify.Translation(request.kernel_dir, work, chain.environment, names, tuple(include), stable), units
-
-
-def _generated(chain: Toolchain) -> dict[str, str]:
-    tools = [
-        version_line(chain.cxx),
-        chain.environment.requirement
-        or f"torch {chain.environment.release or read_torch_version(chain.environment).release}",
-    ]
-    tools += [f"nvcc {nvcc_version(chain.cuda.nvcc) or chain.cuda.version}"] if chain.cuda else []
-    tools += [version_line((str(chain.rocm.hipcc),)), f"ROCm {chain.rocm.release}"] if chain.rocm else []
-    files = {
-        f"{GENERATED}/registration.h": generate.REGISTRATION_H,
-        "stub.cpp": generate.STUB_CPP,
-        _TOOLS_FILE: "\n".join(tools) + "\n",
-        EXPORTS: generate.EXPORTS_MAP,
-    }
-    if chain.glibc_compat:
-        files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
-        files[f"{COMPAT}/bits/sstream.tcc"] = generate.SSTREAM_TCC
-        files[COMPAT_SOURCE] = generate.COMPAT_CPP
-        for library in glibc_stubs(chain):
-            files |= library.files()
-    return files
+def _versions(
+    cxx: tuple[str, ...], environment: Environment, cuda: Toolkit | None, rocm: Rocm | None
+) -> tuple[str, ...]:
+    torch = environment.requirement or f"torch {environment.release or read_torch_version(environment).release}"
+    found = [version_line(cxx), torch]
+    found += [f"nvcc {nvcc_version(cuda.nvcc) or cuda.version}"] if cuda else []
+    found += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []
+    return tuple(found)
 
 
 def _prepare(recipe: Recipe) -> None:

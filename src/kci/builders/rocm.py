@@ -34,6 +34,8 @@ class Rocm(msgspec.Struct, frozen=True):
     release: str
     """All that it says of its version, `7.2.1`."""
     root: Path
+    libraries: Path | None = None
+    """Where its libraries are, if that is no place of this machine."""
 
     @property
     def hipcc(self) -> Path:
@@ -52,6 +54,8 @@ class Rocm(msgspec.Struct, frozen=True):
         Raises:
             MissingToolError: it is not installed.
         """
+        if self.libraries is not None:
+            return self.libraries
         for folder in (self.root / "lib", self.root / "lib64"):
             if (folder / "libamdhip64.so").exists():
                 return folder

@@ -27,6 +27,15 @@ class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The requirement of the wheel that carries just this version, if one does."""
 
 
+class Sycl(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """What icpx makes code for."""
+
+    targets: tuple[str, ...]
+    devices: tuple[str, ...]
+    """The devices that `spir64_gen` stands for."""
+    device_options: tuple[str, ...]
+
+
 class Toolchains(Dated, frozen=True):
     """The data file, as it is."""
 
@@ -43,6 +52,7 @@ class Toolchains(Dated, frozen=True):
     defines: dict[str, tuple[str, ...]]
     openmp: str
     tvm_ffi: dict[str, str]
+    sycl: Sycl
 
     def torch_release(self, torch: str) -> str:
         """The exact torch release of a minor version: `2.13` is `2.13.0`."""
@@ -54,9 +64,10 @@ class Toolchains(Dated, frozen=True):
         before = Version.parse(torch) < Version.parse("2.12")
         return self.cxx["before-2-12" if before else "from-2-12"]
 
-    def torch_defines(self, backend: str) -> list[str]:
+    def torch_defines(self, backend: str, system: str) -> list[str]:
         """What torch's own CMake targets define for whoever compiles against them."""
-        return [f"-D{name}" for name in (*self.defines["torch"], *self.defines.get(backend, ()))]
+        torch = self.defines["windows" if system.endswith("windows") else "torch"]
+        return [f"-D{name}" for name in (*torch, *self.defines.get(backend, ()))]
 
     def flavour(self, backend: str, compute: str | None) -> str:
         """The last part of a wheel index, which also names the flavour of torch there: `cpu`, `cu130`, `rocm7.1`."""

@@ -8,13 +8,22 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.builders import oneapi
 from kci.builders.extension_name import sources_with_name
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
 from kci.catalog.arch_tables import OLDEST, arch_tables
 from kci.catalog.toolkits import toolkits
-from kci.config.model import Component, CudaComponent, RocmComponent
-from kci.config.source_kinds import CUDA_ENDINGS, CXX_ENDINGS, HEADER_ENDINGS, HIP_ENDINGS
+from kci.config.model import Component, CudaComponent, MetalComponent, RocmComponent, XpuComponent
+from kci.config.source_kinds import (
+    C_ENDINGS,
+    CUDA_ENDINGS,
+    CXX_ENDINGS,
+    HEADER_ENDINGS,
+    HIP_ENDINGS,
+    METAL_ENDINGS,
+    OBJC_ENDINGS,
+)
 from kci.config.values import Backend, Depend, Version
 from kci.errors import BuildFailedError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
@@ -30,9 +39,18 @@ class Language(enum.StrEnum):
     CXX = "cxx"
     CUDA = "cuda"
     HIP = "hip"
+    METAL = "metal"
+    """A shader."""
+    OBJCXX = "objcxx"
+    C = "c"
 
 
-_DEVICE_ENDINGS: dict[Language | None, tuple[str, ...]] = {Language.CUDA: CUDA_ENDINGS, Language.HIP: HIP_ENDINGS}
+_DEVICE_ENDINGS: dict[Language | None, dict[Language, tuple[str, ...]]] = {
+    Language.CUDA: {Language.CUDA: CUDA_ENDINGS},
+    Language.HIP: {Language.HIP: HIP_ENDINGS},
+    Language.METAL: {Language.METAL: METAL_ENDINGS, Language.OBJCXX: OBJC_ENDINGS, Language.C: C_ENDINGS},
+}
+"""What the components of a backend may have besides C++, by the language of their device code."""
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -126,6 +144,11 @@ def _active(request: Request, log: Log) -> dict[str, Component]:
 
 def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
     origin = _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
+    if isinstance(component, XpuComponent):
+        flags = (*origin.cxx_flags, *oneapi.compile_flags(), *(component.sycl_flags or ()))
+        return msgspec.structs.replace(origin, cxx_flags=flags)
+    if isinstance(component, MetalComponent):
+        return msgspec.structs.replace(origin, device=Language.METAL)
     if not isinstance(component, CudaComponent | RocmComponent):
         return origin
     assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
@@ -222,8 +245,9 @@ def _language(origin: _Origin, entry: str) -> Language | None:
         return None
     if ending in CXX_ENDINGS:
         return Language.CXX
-    if ending in _DEVICE_ENDINGS.get(origin.device, ()):
-        return origin.device
+    for language, endings in _DEVICE_ENDINGS.get(origin.device, {}).items():
+        if ending in endings:
+            return language
     where = "for a component of another backend" if ending in HIP_ENDINGS else "for which kci has no compiler"
     raise refused("KCI502", f"{origin.label}.src names {entry!r}, a source {where}")
 

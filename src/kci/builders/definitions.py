@@ -1,0 +1,59 @@
+"""The macros that a kernel's sources are compiled with (docs/format.md#defines)."""
+
+from __future__ import annotations
+
+from kci.builders.extension_name import POISON
+from kci.builders.toolchains import toolchains
+from kci.catalog.floors import floors
+from kci.config.values import Version
+from kci.errors import BuildFailedError
+from kci.matrix.names import Kind
+from kci.matrix.variants import Variant
+
+_OF_BACKEND = {
+    "cpu": ("-DCPU_KERNEL",),
+    "cuda": ("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
+    "metal": ("-DMETAL_KERNEL",),
+    # Torch's `cpp_extension` gives the last two to the C++ sources of a ROCm extension as well.
+    "rocm": ("-DROCM_KERNEL", "-DUSE_ROCM=1", "-D__HIP_PLATFORM_AMD__=1", "-DHIPBLAS_V2"),
+    "xpu": ("-DXPU_KERNEL", "-DUSE_XPU"),
+}
+"""What a kernel's sources can ask for the backend with."""
+
+
+def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[str]:
+    """The macros of a source of a `[torch]` kernel.
+
+    Args:
+        variant: what it is compiled for.
+        kernel_id: the name of the extension.
+        named: whether the source may mention the name; see `kci.builders.extension_name`.
+
+    Raises:
+        BuildFailedError: as `stable_abi_define`.
+    """
+    defines = [f"-DTORCH_EXTENSION_NAME={kernel_id if named else POISON}", f"-DPy_LIMITED_API={limited_api()}"]
+    defines += _OF_BACKEND[variant.backend]
+    defines += toolchains().torch_defines(variant.backend, variant.system)
+    if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
+        defines.append(stable_abi_define(variant.stable_abi))
+    return defines
+
+
+def limited_api() -> str:
+    """The limited API of the oldest Python that kernels promise to work with (docs/format.md#python-abi)."""
+    major, minor = (*floors().python, 0)[:2]
+    return f"0x{major:02x}{minor:02x}0000"
+
+
+def stable_abi_define(stable_abi: str) -> str:
+    """The define that limits torch's headers to the stable ABI of a version: major and minor in the top two bytes.
+
+    Raises:
+        BuildFailedError: the version has no minor; `3.0` cannot be told from an unset one.
+    """
+    version = Version.parse(stable_abi)
+    if len(version) < 2:
+        hint = "name a version with a minor other than 0, such as 2.11"
+        raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
+    return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"

@@ -1,0 +1,192 @@
+"""What a native build is to do, decided before anything runs; `--dry-run` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from kci.builders import generate, hipify
+from kci.builders.cache import work_dir
+from kci.builders.commands import (
+    COMPAT,
+    COMPAT_OBJECT,
+    COMPAT_SOURCE,
+    EXPORTS,
+    GENERATED,
+    Target,
+    Toolchain,
+    compat_command,
+    compile_command,
+    glibc_stubs,
+    link_command,
+    links,
+    seen,
+    stub_command,
+    stub_path,
+    stubs,
+)
+from kci.builders.compiler_cache import CompilerCache
+from kci.builders.job_limits import job_count
+from kci.builders.ninjafile import Step
+from kci.builders.package import installed_files, package_dir
+from kci.builders.process import shown
+from kci.builders.request import Log, Request
+from kci.builders.units import Language, Sources, Unit, collect
+from kci.matrix.names import Kind
+
+TOOLS_FILE = "tools.txt"
+"""What every command depends on: the versions of the tools."""
+
+_TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
+
+
+class Recipe(msgspec.Struct, frozen=True):
+    """A planned build: what to install, what to write, what to run, what to copy."""
+
+    work: Path
+    """Where objects are kept from one build to the next."""
+    target: Target
+    chain: Toolchain
+    sources: Sources
+    translation: hipify.Translation | None
+    """For ROCm: what is turned from CUDA into HIP before anything is compiled."""
+    steps: tuple[Step, ...]
+    links: dict[str, Path]
+    """Links in the work directory."""
+    files: dict[str, str]
+    """Generated files, relative to the work directory."""
+    package: dict[str, Path]
+    jobs: int
+    compiler_cache: CompilerCache | None = None
+
+    def setup(self) -> Iterator[list[str]]:
+        """The commands that install what is missing."""
+        environment = self.chain.environment
+        if not environment.complete:
+            yield from environment.setup()
+        if self.chain.cuda is not None and not self.chain.cuda.complete:
+            yield from self.chain.cuda.setup(environment.python)
+        for headers in self.chain.headers:
+            if not headers.complete:
+                yield from headers.setup(environment.python)
+
+    def ninja(self, arguments: Iterable[str]) -> list[str]:
+        """The command that compiles and links."""
+        return [str(self.chain.environment.ninja), "-C", str(self.work), *arguments]
+
+
+def checked_sources(request: Request, log: Log) -> Sources:
+    """The sources of a variant, once what surrounds them was found to be right.
+
+    Raises:
+        FindingsError: the kernel's files are not as build.toml says.
+        UnsafeError: build.toml names a path outside of the kernel's directory.
+        BuildFailedError: no component is left.
+    """
+    generate.checked_id(request.kernel_id)
+    installed_files(request.kernel_dir, package_dir(request.kernel_dir, request.build), request.build)
+    return collect(request, log)
+
+
+def make_recipe(
+    request: Request, sources: Sources, chain: Toolchain, compiler_cache: CompilerCache | None = None
+) -> Recipe:
+    """What building a variant with some tools takes.
+
+    Args:
+        request: what to build.
+        sources: from `checked_sources`.
+        chain: the tools.
+        compiler_cache: the one that the compilers are started through.
+    """
+    work = work_dir(request.cache, request.kernel_dir, request.variant.name).absolute()
+    target = Target(request.variant, request.kernel_id)
+    generated = _generated(chain)
+    translation, units = _translation(request, work, chain, sources)
+    package = package_dir(request.kernel_dir, request.build)
+    return Recipe(
+        work=work,
+        target=target,
+        chain=chain,
+        links=links(chain, request.kernel_dir),
+        sources=sources,
+        translation=translation,
+        steps=tuple(_steps(chain, target, units, tuple(sorted(generated)))),
+        files=generated,
+        package=installed_files(request.kernel_dir, package, request.build),
+        jobs=job_count(request.jobs, request.variant.backend),
+        compiler_cache=compiler_cache,
+    )
+
+
+def commands(recipe: Recipe) -> list[str]:
+    """What a build runs, one shell line each, for `--dry-run`."""
+    lines = [shown(command) for command in recipe.setup()]
+    environment, libraries = recipe.chain.environment, recipe.chain.cuda_headers
+    if environment.headers_only and not environment.complete:
+        lines.append(f"# kci takes the headers out of the wheel of torch {environment.release}+{environment.flavour}")
+    if libraries is not None and not libraries.complete:
+        lines.append(f"# kci takes the headers out of {', '.join(libraries.requirements)}")
+    lines += [shown(["mkdir", "-p", str(recipe.work)]), shown(["cd", str(recipe.work)])]
+    lines += [shown(["ln", "-sfn", str(target), name]) for name, target in sorted(recipe.links.items())]
+    lines += [f"# kci writes {name}" for name in sorted([*recipe.files, "build.ninja"])]
+    if recipe.translation is not None:
+        lines += [
+            f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
+            shown(recipe.translation.command()),
+        ]
+    lines += [f"# {shown(recipe.ninja(('-j', str(recipe.jobs))))} runs:"]
+    lines += [shown(step.command) for step in recipe.steps]
+    return lines
+
+
+def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated: tuple[str, ...]) -> Iterator[Step]:
+    """Every command. All of them depend on the generated files, which also name the versions of the tools."""
+    for unit in units:
+        tool = _TOOLS[unit.language]
+        command = tuple(compile_command(chain, target, unit))
+        yield Step(unit.object, (seen(unit, unit.source),), command, f"{tool} {unit.shown}", generated, depfile=True)
+    libraries = tuple(stub_path(library) for library in stubs(chain, target))
+    for library, stub in zip(stubs(chain, target), libraries, strict=True):
+        yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
+    for older in glibc_stubs(chain):
+        libraries += (older.path,)
+        yield Step(older.path, (older.source,), tuple(older.command(chain.cxx)), f"link {older.path}", generated)
+    objects = tuple(unit.object for unit in units)
+    if chain.glibc_compat:
+        objects = (*objects, COMPAT_OBJECT)
+        yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
+    link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
+    yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
+
+
+def _translation(
+    request: Request, work: Path, chain: Toolchain, sources: Sources
+) -> tuple[hipify.Translation | None, tuple[Unit, ...]]:
+    """What hipify has to do, and the units after it. A kernel that is all HIP still needs torch's stable headers."""
+    if chain.rocm is None:
+        return None, sources.units
+    units, names = hipify.translated(sources.units)
+    include = dict.fromkeys(["csrc", *(path.as_posix() for unit in sources.units for path in unit.include)])
+    stable = request.variant.kind is Kind.STABLE_ABI
+    if not names and not stable:
+        return None, units
+    return hipify.Translation(request.kernel_dir, work, chain.environment, names, tuple(include), stable), units
+
+
+def _generated(chain: Toolchain) -> dict[str, str]:
+    files = {
+        f"{GENERATED}/registration.h": generate.REGISTRATION_H,
+        "stub.cpp": generate.STUB_CPP,
+        TOOLS_FILE: "\n".join(chain.versions) + "\n",
+        EXPORTS: generate.EXPORTS_MAP,
+    }
+    if chain.glibc_compat:
+        files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
+        files[f"{COMPAT}/bits/sstream.tcc"] = generate.SSTREAM_TCC
+        files[COMPAT_SOURCE] = generate.COMPAT_CPP
+        for library in glibc_stubs(chain):
+            files |= library.files()
+    return files

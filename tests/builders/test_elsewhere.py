@@ -1,0 +1,259 @@
+"""What `--dry-run` prints of variants for other machines, held against the reference's CMake.
+
+The expectations are the slots of the reference's generated project: its preamble, the components' templates and
+compile-metal.cmake, as `docs/builders.md` names them. Nothing here was run on such a machine.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from buildkit import copy_kernel, only_these, program, quiet, request, write_tree
+from kci.builders import plan_commands
+from kci.errors import FindingsError, MissingToolError
+
+XPU = "torch213-cxx11-xpu20260-x86_64-linux"
+METAL = "torch213-metal-aarch64-darwin"
+MAC = "torch213-cpu-aarch64-darwin"
+WINDOWS_CPU = "torch213-cpu-x86_64-windows"
+WINDOWS_CUDA = "torch213-cu130-x86_64-windows"
+ARM = "torch213-cxx11-cpu-aarch64-linux"
+ARM_CUDA = "torch213-cxx11-cu130-aarch64-linux"
+
+BUILD_TOML = """
+    [general]
+    name = "many"
+    version = 1
+    edition = 5
+    license = "MIT"
+    backends = ["cpu", "cuda", "metal", "rocm", "xpu"]
+
+    [torch]
+    src = ["torch-ext/torch_binding.cpp"]
+    include = ["bind"]
+
+    [kernel.on_cpu]
+    backend = "cpu"
+    depends = ["torch"]
+    src = ["cpu/a.cpp"]
+    cxx-flags = ["-fvisibility=hidden"]
+
+    [kernel.on_cuda]
+    backend = "cuda"
+    depends = ["torch"]
+    src = ["cuda/a.cu"]
+    cuda-capabilities = ["9.0"]
+    cuda-flags = ["--use_fast_math"]
+
+    [kernel.on_metal]
+    backend = "metal"
+    depends = ["torch"]
+    include = ["metal/include"]
+    src = ["metal/a.mm", "metal/a.metal", "metal/b/a.metal", "metal/c.c", "metal/a.h"]
+
+    [kernel.on_rocm]
+    backend = "rocm"
+    depends = ["torch"]
+    src = ["cuda/a.cu"]
+    rocm-archs = ["gfx942"]
+
+    [kernel.on_xpu]
+    backend = "xpu"
+    depends = ["torch"]
+    include = ["xpu/include"]
+    src = ["xpu/a.cpp", "xpu/a.hpp"]
+    cxx-flags = ["-Wall"]
+    sycl-flags = ["-DSYCL_ONLY"]
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A kernel with a component for every backend, and a PATH with nothing that compiles for another machine."""
+    folder = only_these(monkeypatch, tmp_path, "git")
+    program(folder, "g++", 'echo "g++ 12"')
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("sys.platform", "linux")
+    names = ["torch-ext/torch_binding.cpp", "cpu/a.cpp", "cuda/a.cu", "xpu/a.cpp", "xpu/a.hpp"]
+    names += ["metal/a.mm", "metal/a.metal", "metal/b/a.metal", "metal/c.c", "metal/a.h", "torch-ext/many/__init__.py"]
+    files = dict.fromkeys(names, "\n") | {"torch-ext/torch_binding.cpp": "TORCH_EXTENSION_NAME\n"}
+    return write_tree(tmp_path / "many", {"build.toml": BUILD_TOML, **files})
+
+
+def printed(kernel: Path, name: str, tmp_path: Path) -> list[str]:
+    asked = request(kernel, name, tmp_path)
+    lines = plan_commands(
+        kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet
+    )
+    assert lines[0].startswith("# not run by kci: ")
+    assert not asked.cache.exists()
+    return lines
+
+
+def words(lines: list[str], part: str) -> list[str]:
+    """The words of the one command that mentions something."""
+    (line,) = [line for line in lines if part in line and not line.startswith("#")]
+    return shlex.split(line)
+
+
+def in_order(found: list[str], expected: list[str]) -> bool:
+    """Whether some words come in this order, with others in between."""
+    rest = iter(found)
+    return all(word in rest for word in expected)
+
+
+def test_xpu(kernel: Path, tmp_path: Path) -> None:
+    lines = printed(kernel, XPU, tmp_path)
+    assert "icpx 2026.0" in lines[0]
+    assert lines[1].endswith("--index-url=https://download.pytorch.org/whl/xpu torch==2.13.0+xpu")
+    component = words(lines, "-c kernel/xpu/a.cpp")
+    sycl = [
+        "-fPIC", "-fsycl", "-fhonor-nans", "-fhonor-infinities", "-fno-associative-math", "-fno-approx-func",
+        "-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt", "-fno-sycl-instrument-device-code", "--offload-compress",
+        "-fsycl-targets=spir64_gen,spir64",
+    ]  # fmt: skip
+    assert component[0] == "icpx"
+    assert in_order(component, ["-std=gnu++20", "-O3", "-DNDEBUG", "-Wall", *sycl, "-DSYCL_ONLY"])
+    assert {"-DXPU_KERNEL", "-DUSE_XPU", "-Ikernel/xpu/include"} <= set(component)
+    assert "-fno-gnu-unique" not in component
+    binding = words(lines, "-c kernel/torch-ext/torch_binding.cpp")
+    assert "-fsycl" not in binding
+    assert "-DTORCH_EXTENSION_NAME=_many_xpu_1a2b3c4" in binding
+    link = words(lines, "-shared")
+    options = (
+        "-device pvc,xe-lpg,ats-m150 -options ' -cl-intel-enable-auto-large-GRF-mode "
+        "-cl-poison-unsupported-fp64-kernels -cl-intel-greater-than-4GB-buffer-required'"
+    )
+    expected = ["-Wl,-z,noexecstack", "-fsycl", "--offload-compress", "-foffload-fp32-prec-div"]
+    expected += ["-foffload-fp32-prec-sqrt", "-fsycl-targets=spir64_gen,spir64"]
+    assert in_order(link, [*expected, "-Xsycl-target-backend=spir64_gen", options, "-ldnnl"])
+    assert {"-lc10_xpu", "-ltorch_xpu", "-ltorch_cpu", "-ltorch", "-lc10"} <= set(link)
+
+
+def test_xpu_with_its_compiler_here_is_built_as_any_other(
+    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(Path(tmp_path / "only-these"), "icpx", "echo 'oneAPI DPC++/C++ Compiler 2026.0.0'")
+    asked = request(kernel, XPU, tmp_path)
+    lines = plan_commands(
+        kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet
+    )
+    assert not lines[0].startswith("# not run")
+    assert words(lines, "-c kernel/xpu/a.cpp")[0] == str(tmp_path / "only-these/icpx")
+
+
+def test_metal(kernel: Path, tmp_path: Path) -> None:
+    lines = printed(kernel, METAL, tmp_path)
+    shaders = [line for line in lines if line.startswith('"$METAL"/metal ')]
+    assert len(shaders) == 2
+    assert all("-std=metal4.0 -O2 -Ikernel/bind -Ikernel/metal/include -c kernel/metal/" in line for line in shaders)
+    airs = [line.split()[-1] for line in shaders]
+    assert len(set(airs)) == 2  # shaders of one base name overwrite each other in the reference
+    assert f'"$METAL"/metallib {" ".join(airs)} -o _many_metal_1a2b3c4.metallib' in lines
+    host = words(lines, "-c kernel/metal/a.mm")
+    assert host[:3] == ["c++", "-x", "objective-c++"]
+    assert in_order(host, ["-std=gnu++20", "-O3", "-DNDEBUG", "-arch", "arm64", "-mmacosx-version-min=26.0", "-fPIC"])
+    assert {"-DMETAL_KERNEL", "-DEMBEDDED_METALLIB_NAMESPACE=_many_metal_1a2b3c4_metal", "-I."} <= set(host)
+    assert '-DEMBEDDED_METALLIB_HEADER="_many_metal_1a2b3c4_metallib.h"' in host
+    plain = words(lines, "-c kernel/metal/c.c")
+    assert plain[0] == "cc"
+    assert not any(word.startswith("-std") for word in plain)
+    link = words(lines, "-bundle")
+    assert "_many_metal_1a2b3c4.abi3.so" in link
+    assert not any("rpath" in word for word in link)
+
+
+def test_macos_cpu(kernel: Path, tmp_path: Path) -> None:
+    lines = printed(kernel, MAC, tmp_path)
+    assert "torch==2.13.0" in lines[1]  # torch's index has no +cpu for macOS
+    host = words(lines, "-c kernel/cpu/a.cpp")
+    assert in_order(host, ["c++", "-std=gnu++20", "-mmacosx-version-min=15.0", "-DCPU_KERNEL", "-fvisibility=hidden"])
+    assert not any("metal" in line.lower() for line in lines)
+    assert in_order(words(lines, "-bundle"), ["-undefined", "dynamic_lookup", "-ltorch_cpu", "-ltorch", "-lc10"])
+
+
+def test_windows_cpu(kernel: Path, tmp_path: Path) -> None:
+    lines = printed(kernel, WINDOWS_CPU, tmp_path)
+    assert "# after: vcvarsall.bat x64" in lines
+    host = words(lines, "/c kernel/cpu/a.cpp")
+    assert host[0] == "cl"
+    slots = ["/O2", "/Ob2", "/DNDEBUG", "/MD", "-std:c++20", "/permissive-", "/EHsc", "/bigobj"]
+    assert set(slots) <= set(host)
+    assert {word for word in host if word.startswith("-DUSE_")} == {"-DUSE_DISTRIBUTED", "-DUSE_C10D_GLOO"}
+    link = words(lines, "/DLL")
+    assert "/OUT:_many_cpu_1a2b3c4.pyd" in link  # no abi3 part in its name
+    assert {"torch.lib", "torch_cpu.lib", "c10.lib", "python3.lib"} <= set(link)
+    objects = {word.removeprefix("/Fo") for line in lines for word in shlex.split(line) if word.startswith("/Fo")}
+    assert objects <= set(link)
+
+
+def test_windows_cuda(kernel: Path, tmp_path: Path) -> None:
+    lines = printed(kernel, WINDOWS_CUDA, tmp_path)
+    device = words(lines, "-c kernel/cuda/a.cu")
+    assert in_order(device, ["nvcc", "-forward-unknown-to-host-compiler", "-std=c++20", "--expt-relaxed-constexpr"])
+    assert "-gencode=arch=compute_90,code=sm_90" in device
+    assert "--use_fast_math" in device
+    assert {"torch_cuda.lib", "c10_cuda.lib", "cudart.lib"} <= set(words(lines, "/DLL"))
+
+
+def test_another_architecture_by_a_cross_compiler(kernel: Path, tmp_path: Path) -> None:
+    lines = printed(kernel, ARM, tmp_path)
+    assert "--platform=manylinux_2_28_aarch64" in lines[1]
+    assert words(lines, "-c kernel/cpu/a.cpp")[0] == "aarch64-linux-gnu-g++"
+    assert words(lines, "-shared")[0] == "aarch64-linux-gnu-g++"
+    cuda = printed(kernel, ARM_CUDA, tmp_path)
+    device = words(cuda, "-c kernel/cuda/a.cu")
+    assert in_order(device, ["-ccbin", "aarch64-linux-gnu-g++", "--target-directory", "sbsa-linux"])
+    assert "-L/usr/local/cuda-13.0/targets/sbsa-linux/lib" in words(cuda, "-shared")
+
+
+def test_toolkits_that_are_missing_are_assumed_at_their_usual_places(
+    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda self: not str(self).startswith("/usr/local/cuda") and is_file(self))
+    cuda = printed(kernel, "torch213-cxx11-cu126-x86_64-linux", tmp_path)
+    assert words(cuda, "-c kernel/cuda/a.cu")[0] == "/usr/local/cuda-12.6/bin/nvcc"
+    monkeypatch.setattr("kci.builders.rocm.OPT", tmp_path)
+    rocm = printed(kernel, "torch213-cxx11-rocm72-x86_64-linux", tmp_path)
+    device = words(rocm, "--offload-arch=gfx942")
+    assert device[0] == "/opt/rocm-7.2/bin/hipcc"
+
+
+def test_what_kci_has_no_commands_for_is_refused_as_before(kernel: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingToolError, match="needs a machine of x86_64-windows"):
+        printed(kernel, "torch213-xpu20260-x86_64-windows", tmp_path)
+
+
+def test_a_shader_belongs_to_metal_alone(kernel: Path, tmp_path: Path) -> None:
+    text = (kernel / "build.toml").read_text().replace('src = ["cpu/a.cpp"]', 'src = ["metal/a.metal"]')
+    (kernel / "build.toml").write_text(text)
+    with pytest.raises(FindingsError, match=r"metal/a\.metal"):
+        printed(kernel, MAC, tmp_path)
+
+
+def test_tvm_ffi_for_cuda_is_printed_without_a_toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_these(monkeypatch, tmp_path)
+    is_file = Path.is_file
+    monkeypatch.setattr(Path, "is_file", lambda self: not str(self).startswith("/usr/local/cuda") and is_file(self))
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    kernel = copy_kernel("plus-one", tmp_path)
+    text = (kernel / "build.toml").read_text()
+    assert "[torch]" in text
+    text = text.replace("[torch]", "[tvm-ffi]")
+    text = text.replace('backend = "cpu"', 'backend = "cuda"').replace("csrc/plus_one.cpp", "csrc/plus_one.cu")
+    (kernel / "build.toml").write_text(text)
+    (kernel / "csrc/plus_one.cpp").rename(kernel / "csrc/plus_one.cu")
+    (kernel / "torch-ext").rename(kernel / "tvm-ffi-ext")
+    (kernel / "build.toml").write_text((kernel / "build.toml").read_text().replace("torch-ext/", "tvm-ffi-ext/"))
+    lines = printed(kernel, "tvm-ffi01-cu130-x86_64-linux", tmp_path)
+    assert "apache-tvm-ffi==0.1.15.post2" in lines[1]
+    device = words(lines, "kernel/csrc/plus_one.cu")
+    assert device[0] == "/usr/local/cuda-13.0/bin/nvcc"
+    assert not any(word.startswith("-std") or "torch" in word for word in device)
+    assert in_order(
+        words(lines, "-shared"), ["-ltvm_ffi", "-lcudadevrt", "-lcudart_static", "-lrt", "-lpthread", "-ldl"]
+    )
