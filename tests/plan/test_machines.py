@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from textwrap import dedent
 
+import msgspec
 import pytest
 
 from cli.runner import kci
 from conftest import torch_kernel
+from kci.catalog import runners as runners_module
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import Runner, default_runners
 from kci.config.document import parse_document
 from kci.config.settings import FoundSettings, interpret_settings, parse_settings
-from kci.diagnostics import Diagnostic, rules
+from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.plan.github import github_matrix
@@ -277,5 +280,45 @@ def test_one_digest_for_several_versions() -> None:
 
 
 @pytest.mark.rule("KCI334", triggers=False)
+@pytest.mark.rule("KCI335", triggers=False)
 def test_one_digest_for_one_version() -> None:
     assert lint(f'[images.cuda]\nx86_64-linux = "example.org/cuda:13.0@{DIGEST}"\n') == []
+
+
+BY_VERSION = f"""
+    [images.cuda.x86_64-linux]
+    "13.0" = "example.org/cuda:13.0@{DIGEST}"
+    default = "example.org/cuda:{{compute}}"
+"""
+
+
+def test_images_by_compute_version() -> None:
+    runners = runners_from(parse_settings(dedent(BY_VERSION).encode()))
+    assert runners.build["cuda"].image_for("x86_64-linux", "13.0.1") == f"example.org/cuda:13.0@{DIGEST}"
+    assert runners.build["cuda"].image_for("x86_64-linux", "13.2") == "example.org/cuda:13.2"
+    assert "aarch64-linux" in runners.build["cuda"].image  # what kci.toml does not name stays
+    only = runners_from(parse_settings(f'[images.rocm.x86_64-linux]\n"7.2" = "example.org/rocm@{DIGEST}"\n'.encode()))
+    assert only.build["rocm"].image_for("x86_64-linux", "7.1") == ""
+
+
+@pytest.mark.rule("KCI335", triggers=True)
+def test_a_tag_alone_is_noted_by_its_place() -> None:
+    (found,) = lint(dedent(BY_VERSION))
+    assert found.rule == "KCI335"
+    assert found.severity is Severity.INFO
+    assert "example.org/cuda:{compute}" in found.message
+
+
+@pytest.mark.parametrize("version", ["13", "cu130", "13.0.1", "latest"])
+def test_a_table_of_images_is_by_version(version: str) -> None:
+    text = f'[images.cuda.x86_64-linux]\n"{version}" = "example.org/cuda@{DIGEST}"\n'
+    assert [item.rule for item in lint(text)] == ["KCI330"]
+
+
+def test_digests_of_the_data_are_put_behind_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
+    tag = default_runners().build["cuda"].image_for("x86_64-linux", "13.0")
+    assert tag.endswith(":cuda13.0")
+    known = msgspec.structs.replace(runners_module.image_data(), digest={tag: DIGEST})
+    monkeypatch.setattr(runners_module, "image_data", lambda: known)
+    assert default_runners().build["cuda"].image_for("x86_64-linux", "13.0") == f"{tag}@{DIGEST}"
+    assert "@" not in default_runners().build["cuda"].image_for("x86_64-linux", "12.6")

@@ -49,6 +49,7 @@ PASSED_ON = (
 )
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
+_BY_DIGEST = re.compile(r"[A-Za-z0-9._/:-]+@sha256:[0-9a-f]{64}")
 _ENGINE_SECONDS = 15
 _ENGINE_CODES = (125, 126, 127)
 """docker's own exit codes: it failed itself, or the image has nothing to run."""
@@ -219,6 +220,7 @@ def run_in_container(
         wheel.write(cache.resolve())
     done = guarded(build_command(image, kernel_dir, arguments, writable=places, cache=cache), log)
     if done.code == 0:
+        _tell_digest(image, log)
         return done
     if done.code in _ENGINE_CODES:
         hint = "check the image's name, and that this machine may fetch it"
@@ -226,6 +228,16 @@ def run_in_container(
     kinds = {kind.exit_code: kind for kind in KciError.__subclasses__()}
     kind = kinds.get(done.code, BuildFailedError)
     raise kind(f"the build in {image} failed with exit code {done.code}\n{done.tail()}")
+
+
+def _tell_digest(image: str, log: Log) -> None:
+    """Say which image a tag meant, because tomorrow it can mean another one."""
+    if "@" in image:
+        return
+    done = run([engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image])
+    name = done.output.strip().splitlines()[-1] if done.code == 0 and done.output.strip() else ""
+    meant = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
+    log(f"{image} is a tag, which moves; {meant}. An image by digest in kci.toml freezes it")
 
 
 def choose_image(option: str, image: str, log: Log) -> str | None:

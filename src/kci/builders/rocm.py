@@ -89,7 +89,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
         found[root] = release
     others = "".join(f", only {release} at {root}" for root, release in found.items())
     build = default_runners().build["rocm"]
-    image = build.image.get(system, "").replace("{compute}", version)
+    image = build.image_for(system, version)
     hint = f"install ROCm {version} and set ROCM_PATH to its directory"
     hint += f", or build in the image {image} (--container auto)" if image else ""
     raise MissingToolError(f"there is no hipcc of ROCm {version} on this machine{others}", hint=hint)

@@ -73,10 +73,13 @@ class MachinesByBackend(Table, frozen=True):
 
 
 class ImageBySystem(Table, frozen=True):
-    """The image in which a backend is built, by system; `{compute}` stands for the CUDA or ROCm version."""
+    """The image in which a backend is built, by system; `{compute}` stands for the CUDA or ROCm version.
 
-    aarch64_linux: str | None = field(default=None, name="aarch64-linux")
-    x86_64_linux: str | None = field(default=None, name="x86_64-linux")
+    In place of one image a table of them by that version, such as `"13.0"`, in which `default` is for every other one.
+    """
+
+    aarch64_linux: str | dict[str, str] | None = field(default=None, name="aarch64-linux")
+    x86_64_linux: str | dict[str, str] | None = field(default=None, name="x86_64-linux")
 
 
 class Images(Table, frozen=True):

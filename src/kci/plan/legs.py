@@ -157,9 +157,9 @@ def place(
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
         return Unplaced("KCI303", f"kci's builders do not compile for {variant.backend} on {system}")
-    image = build.image.get(system, "") if container and not noarch else ""
-    if variant.compute:
-        image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))
+    image = build.image_for(system, variant.compute) if container and not noarch else ""
+    if container and not noarch and not image:
+        return Unplaced("KCI303", f"there is no image for {variant.backend} {variant.compute} on {system}")
     limit = runners.limit(kernel, variant.backend)
     found = durations.minutes(kernel, variant.name, variant.backend, estimate)
     minutes, measured = found or (build.minutes, False)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from kci.catalog.runners import default_runners, hosted_runners
+from kci.catalog.runners import DEFAULT_IMAGE, default_runners, hosted_runners
 from kci.config.document import Document, KeyPath
 from kci.config.settings import FoundSettings, Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier
@@ -34,6 +34,17 @@ class _Subject(NamedTuple):
         """Every runner of the file and its key path."""
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
             yield from _machines(name, table)
+
+    def images(self) -> Iterator[tuple[KeyPath, str]]:
+        """Every image of the file and its key path, which ends with the compute version in a table by version."""
+        for backend in self.settings.images.__struct_encode_fields__:
+            by_system = by_name(self.settings.images, backend)
+            for system in by_system.__struct_encode_fields__ if by_system else ():
+                image = by_name(by_system, system)
+                if isinstance(image, dict):
+                    yield from ((("images", backend, system, version), one) for version, one in image.items())
+                elif image is not None:
+                    yield ("images", backend, system), image
 
 
 def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
@@ -178,11 +189,11 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
             ("timeout-minutes", limit.timeout_minutes),
         ):
             values.append((("limits", index, key), number is None or number >= 1, "at least 1"))
-    for backend in settings.images.__struct_encode_fields__:
-        images = by_name(settings.images, backend)
-        for system in images.__struct_encode_fields__ if images else ():
-            image = by_name(images, system)
-            values.append((("images", backend, system), image is None or bool(_IMAGE.fullmatch(image)), _AN_IMAGE))
+    for path, image in subject.images():
+        values.append((path, bool(_IMAGE.fullmatch(image)), _AN_IMAGE))
+        if len(path) > 3:
+            known = path[3] == DEFAULT_IMAGE or bool(_COMPUTE.fullmatch(str(path[3])))
+            values.append((path, known, f"named by a version such as `13.0`, or `{DEFAULT_IMAGE}`"))
     cron, zone = settings.schedule.cron, settings.schedule.timezone
     values.append((("schedule", "cron"), cron is None or is_cron(cron), "five fields, such as `17 4 * * 1`"))
     values.append((("schedule", "timezone"), _is_zone(zone), "a name such as `UTC` or `Europe/Paris`"))
@@ -203,6 +214,8 @@ _MOST_EXPENSIVE = 1_000_000
 """An hour of no machine costs more, in any currency; what does is a slip that would make every sum meaningless."""
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
+_DIGEST = "@sha256:"
+_COMPUTE = re.compile(r"[0-9]{1,4}\.[0-9]{1,2}", re.ASCII)
 _AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
@@ -255,14 +268,18 @@ def _is_zone(name: str) -> bool:
 
 def digest_of_several(subject: _Subject) -> Iterator[Diagnostic]:
     """KCI334: one digest for the images of several compute versions: it names one of them, or none."""
-    for backend in subject.settings.images.__struct_encode_fields__:
-        images = by_name(subject.settings.images, backend)
-        for system in images.__struct_encode_fields__ if images else ():
-            image = by_name(images, system)
-            if image is not None and "{compute}" in image and "@sha256:" in image:
-                message = "`{compute}` stands for several versions, and the digest is that of one image"
-                hint = "leave the digest out, or name the image of one version without `{compute}`"
-                yield subject.at(("images", backend, system), "KCI334", message, hint)
+    for path, image in subject.images():
+        if "{compute}" in image and _DIGEST in image:
+            message = "`{compute}` stands for several versions, and the digest is that of one image"
+            yield subject.at(path, "KCI334", message, "name one image for each version, in a table by version")
+
+
+def image_floats(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI335: an image without a digest: the same plan builds in another one as soon as its tag moves."""
+    for path, image in subject.images():
+        if _DIGEST not in image and _IMAGE.fullmatch(image):
+            message = f"`{image[:100]}` is a tag, which moves"
+            yield subject.at(path, "KCI335", message, "add `@sha256:...`; a build in the image says its digest")
 
 
 def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
@@ -297,4 +314,5 @@ SETTINGS_LINTS: tuple[Callable[[_Subject], Iterator[Diagnostic]], ...] = (
     value_impossible,
     runner_without_labels,
     digest_of_several,
+    image_floats,
 )
