@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -29,24 +30,29 @@ CHOICE = "KCI_CONTAINER_ENGINE"
 """Names one of them; needed only where both are there and the second is meant."""
 
 _VERSION = {"docker": "{{.Server.Version}}", "podman": "{{.Client.Version}}"}
+_REMOVE = {"docker": ("rm", "--force"), "podman": ("rm", "--force", "--time=0")}
 _INIT_OF_PODMAN = ("/usr/libexec/podman/catatonit", "/usr/lib/podman/catatonit")
 
 # Passed on by name only, so that their values (an index with a password, say) are on no command line and in no log.
 PASSED_ON = (
     "GITHUB_RUN_ATTEMPT",
     "GITHUB_RUN_ID",
-    "GITHUB_RUN_ID",
     "HTTPS_PROXY",
     "HTTP_PROXY",
+    "KCI_TORCH_INDEX",
     "MAX_JOBS",
     "NO_PROXY",
     "NVCC_THREADS",
     "PIP_EXTRA_INDEX_URL",
     "PIP_INDEX_URL",
+    "PIP_NO_INDEX",
     "http_proxy",
     "https_proxy",
     "no_proxy",
 )
+
+PLACES = ("PIP_CERT", "PIP_FIND_LINKS", "SSL_CERT_FILE")
+"""The same, with files and folders in their values, which the container sees as well."""
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _BY_DIGEST = re.compile(r"[A-Za-z0-9._/:-]+@sha256:[0-9a-f]{64}")
@@ -188,6 +194,7 @@ def build_command(
     source, digest, mounts = kci_source(cache)
     mounts = [*mounts, *_sources(kernel_dir.resolve()), Mount(cache.resolve(), writable=True)]
     mounts += [Mount(path.resolve(), writable=True) for path in writable]
+    mounts += [Mount(path) for name in PLACES for path in _named_places(name)]
     # An environment belongs to its image, whose Python it points at, and to one kci.
     kept = hashlib.sha256(f"{image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
     # The user has no home in the image, and pip and git must not take the root directory for one.
@@ -197,7 +204,7 @@ def build_command(
         mounts,
         ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *arguments],
         workdir=kernel_dir.resolve(),
-        environment=[name for name in PASSED_ON if name in os.environ],
+        environment=[name for name in (*PASSED_ON, *PLACES) if name in os.environ],
         settings=[("HOME", str(home)), ("KCI_CACHE", str(cache.resolve()))],
     )
 
@@ -218,7 +225,11 @@ def run_in_container(
         place.mkdir(parents=True, exist_ok=True)
     if (wheel := running_wheel()) is not None:
         wheel.write(cache.resolve())
-    done = guarded(build_command(image, kernel_dir, arguments, writable=places, cache=cache), log)
+    command = build_command(image, kernel_dir, arguments, writable=places, cache=cache)
+    container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
+    named = [*command[:2], f"--name={container}", *command[2:]]
+    # What is stopped takes no container along: docker's belongs to a service, and podman keeps a record of its own.
+    done = guarded(named, log, undo=[engine(), *_REMOVE[engine()], container])
     if done.code == 0:
         _tell_digest(image, log)
         return done
@@ -315,6 +326,11 @@ def _sources(kernel_dir: Path) -> list[Mount]:
             common = Path(done.output.strip())
             return [Mount(place), *([Mount(common)] if done.code == 0 and common.is_dir() else [])]
     return [Mount(kernel_dir)]
+
+
+def _named_places(variable: str) -> list[Path]:
+    """The files and folders of this machine that a variable names, separated as pip separates them."""
+    return [Path(word) for word in os.environ.get(variable, "").split() if word.startswith("/") and Path(word).exists()]
 
 
 def _mount(mount: Mount) -> str:

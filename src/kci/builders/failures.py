@@ -12,6 +12,9 @@ from kci.builders.request import Request
 from kci.errors import BuildFailedError
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
+_KILLED = re.compile(
+    r"Killed signal terminated program|fatal error: Killed|died due to signal 9|^Killed$", re.MULTILINE
+)
 _FULL = "No space left on device"
 
 
@@ -38,6 +41,8 @@ def failure_hint(done: Finished) -> str:
             f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
             "(--container auto), or move the kernel to the stable ABI"
         )
+    if _KILLED.search(done.output):
+        return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
     if _FULL in done.output:
         return (
             f"free space there, or in {tempfile.gettempdir()}; --cache or KCI_CACHE names another place for the first"

@@ -1,6 +1,7 @@
 """A program of its own, run with `python -I -S`: runs a command, and ends all that it started if kci is gone.
 
-Arguments: the number of a pipe that kci holds the other end of, then the command. However kci ends, by SIGKILL as well,
+Arguments: the number of a pipe that kci holds the other end of; how many words of a command follow that undoes what is
+left of one that was stopped, and those words; then the command. However kci ends, by SIGKILL as well,
 the pipe closes with it. Then the command is asked to end, and after a while everything below it is killed: this process
 takes over whatever lost its parent (PR_SET_CHILD_SUBREAPER), so that nothing gets away. kci's lock on the work
 directory is open here and in everything below, so that the next kci waits until the last of them is gone.
@@ -19,11 +20,13 @@ assert sys.platform != "win32", "there is nothing there to take over"  # noqa: S
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GRACE_SECONDS = 3
+_UNDO_SECONDS = 20
 
 
 def main() -> int:
     """Run the command; the exit code is its own, or 128 and the signal that ended it."""
-    alive, command = int(sys.argv[1]), sys.argv[2:]
+    alive, words = int(sys.argv[1]), int(sys.argv[2])
+    undo, command = sys.argv[3 : 3 + words], sys.argv[3 + words :]
     os.set_inheritable(alive, False)
     _linux(_PR_SET_CHILD_SUBREAPER, 1)
     wake, woken = os.pipe()
@@ -38,7 +41,7 @@ def main() -> int:
         if (code := _ended(child)) is not None:
             return code
         if alive in ready or set(received) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
-            return _stop(child, wake)
+            return _stop(child, wake, undo)
 
 
 def _start(command: list[str]) -> int:
@@ -70,18 +73,24 @@ def _ended(child: int) -> int | None:
             code = 128 - code if code < 0 else code
 
 
-def _stop(child: int, wake: int) -> int:
-    """Ask the child to end, wait a while, then kill what is left. The code is that of a program ended by SIGTERM."""
+def _stop(child: int, wake: int, undo: list[str]) -> int:
+    """Ask the child to end, wait, undo, then kill what is left. The code is that of a program ended by SIGTERM."""
     _signal(child, signal.SIGTERM)
-    end = time.monotonic() + _GRACE_SECONDS
-    while _ended(child) is None and (left := end - time.monotonic()) > 0:
-        if wake in select.select([wake], [], [], left)[0]:
-            os.read(wake, 4096)
+    _wait(child, wake, _GRACE_SECONDS)
+    if undo:
+        _wait(_start(undo), wake, _UNDO_SECONDS)
     while below := _descendants():
         for pid in below:
             _signal(pid, signal.SIGKILL)
         _ended(child)
     return 128 + signal.SIGTERM
+
+
+def _wait(child: int, wake: int, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while _ended(child) is None and (left := end - time.monotonic()) > 0:
+        if wake in select.select([wake], [], [], left)[0]:
+            os.read(wake, 4096)
 
 
 def _descendants() -> list[int]:

@@ -63,6 +63,7 @@ def guarded(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     lock: int | None = None,
+    undo: Sequence[str] = (),
 ) -> Finished:
     """Like `stream`, for a program that starts others: all of them end with this process, however that ends.
 
@@ -71,6 +72,7 @@ def guarded(
         log: takes each line.
         cwd: where to run it.
         env: its environment.
+        undo: a command that removes what is left of a program that was stopped, such as its container.
         lock: an open lock file (`kci.files.lock.locked`), which stays locked until the last of them has ended.
 
     Raises:
@@ -82,7 +84,7 @@ def guarded(
         raise MissingToolError(f"cannot run {command[0]}: there is no such program")
     alive, ours = os.pipe()
     try:
-        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), *command]
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), str(len(undo)), *undo, *command]
         inherited = (alive,) if lock is None else (alive, lock)
         return _finish(guard, log, cwd=cwd, env=env, pass_fds=inherited, start_new_session=True)
     finally:
