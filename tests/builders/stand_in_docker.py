@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
                 refuse("another user")
         elif name == "--mount":
             fields = dict(field.partition("=")[::2] for field in value.split(","))
-            if fields.pop("type") != "bind" or not Path(fields["source"]).is_dir():
+            if fields.pop("type") != "bind" or not Path(fields["source"]).exists():
                 refuse(f"invalid mount config: bind source path does not exist: {fields['source']}")
             mounts[fields["target"]] = "readonly" not in fields
         elif name == "--env":

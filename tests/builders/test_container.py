@@ -34,6 +34,25 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "seen.json"
 
 
+@pytest.fixture(autouse=True)
+def _no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this machine's own pip is told is no part of these tests."""
+    for name in container.PLACES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_wheels_and_certificates_of_this_machine_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "ca.crt").touch()
+    monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path / 'wheels'} https://example.org/wheels /not/there")
+    monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.crt"))
+    command = build_command(IMAGE, noarch_kernel(tmp_path / "k"), [], writable=[], cache=tmp_path / "c")
+    for path in (tmp_path / "wheels", tmp_path / "ca.crt"):
+        assert f"--mount=type=bind,source={path},target={path},readonly" in command
+    assert {"--env=PIP_FIND_LINKS", "--env=PIP_CERT"} <= set(command)
+    assert not any("/not/there" in word for word in command)
+
+
 def test_the_whole_command() -> None:
     mounts = [Mount(Path("/w"), writable=True), Mount(Path("/k")), Mount(Path("/w"))]
     command = container_command(
