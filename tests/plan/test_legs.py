@@ -62,24 +62,29 @@ def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> No
 
 
 @pytest.mark.rule("KCI303", triggers=True)
-def test_tvm_ffi_is_left_out(catalog: Catalog) -> None:
+def test_tvm_ffi_is_planned_where_the_builder_compiles_it(catalog: Catalog) -> None:
     made = kernel("""
         [general]
         name = "some-kernel"
         version = 1
         edition = 5
         license = "MIT"
-        backends = ["cpu"]
+        backends = ["cpu", "xpu"]
         [tvm-ffi]
         src = []
         [kernel.one]
         backend = "cpu"
         depends = []
         src = ["a.cpp"]
+        [kernel.two]
+        backend = "xpu"
+        depends = []
+        src = ["a.cpp"]
     """)
     plan = make_plan(compute_matrix([made], catalog))
-    assert not plan.legs
+    assert {leg.variant for leg in plan.legs} == {"tvm-ffi01-cpu-aarch64-linux", "tvm-ffi01-cpu-x86_64-linux"}
     assert {item.rule for item in plan.left_out} == {"KCI303"}
+    assert "tvm-ffi kernels for xpu" in {item.reason.partition("compile ")[2] for item in plan.left_out}
 
 
 @pytest.mark.rule("KCI301", triggers=True)

@@ -19,6 +19,10 @@ from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
 
 
+_TVM_FFI_BACKENDS = ("cpu", "cuda")
+"""The backends for which the native builder compiles tvm-ffi kernels."""
+
+
 class PlanOptions(msgspec.Struct, frozen=True):
     """How a plan is to be made."""
 
@@ -148,8 +152,8 @@ def place(
         estimate: the seconds that compiling it takes, by what there is to compile.
     """
     noarch = variant.kind is Kind.NOARCH
-    if variant.kind is Kind.TVM_FFI:
-        return Unplaced("KCI303", "kci's builders do not compile tvm-ffi kernels")
+    if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI_BACKENDS:
+        return Unplaced("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
     system = "x86_64-linux" if noarch else variant.system
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
