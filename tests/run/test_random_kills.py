@@ -70,7 +70,8 @@ class Case:
         assert len(self.expected) >= 4  # two kernels, in the cache and in their trees
 
     def whole(self) -> int:
-        done = subprocess.run(self.command, capture_output=True, text=True, check=False)
+        watched = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+        done = subprocess.run(self.command, capture_output=True, text=True, check=False, env=watched)
         assert done.stdout.count(" built ") + done.stdout.count(" reused ") == 2, done.stderr
         return done.returncode
 
@@ -87,7 +88,8 @@ class Case:
     def made(self) -> dict[str, dict[str, str]]:
         """The variants that stand anywhere under their names, and their files."""
         places = [*self.cache.glob(f"run/*/*/{VARIANT}"), *self.trees.glob(f"*/{VARIANT}")]
-        return {str(path.relative_to(self.place)): file_hashes(path) for path in places}
+        named = [path for path in places if not any(part.startswith(".kci-") for part in path.parts)]
+        return {str(path.relative_to(self.place)): file_hashes(path) for path in named}
 
     def survivors(self) -> list[str]:
         found = []

@@ -26,6 +26,7 @@ from kci.builders.request import Log
 from kci.builders.units import Language, Unit
 from kci.config.source_kinds import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
+from kci.files.typed_data import json_to_type
 
 FOLDER = "hip"
 """The translated copy of the kernel, in the work directory."""
@@ -139,7 +140,7 @@ def translate(plan: Translation, log: Log) -> None:
 def _told(path: Path) -> list[str] | None:
     """What the script found unsupported; None if it did not get that far."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[str])
+        return json_to_type(path.read_bytes(), list[str])
     except (OSError, msgspec.DecodeError):
         return None
 

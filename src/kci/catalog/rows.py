@@ -21,6 +21,7 @@ from kci.config.overlay_tables import RowTable
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import finding
 from kci.errors import UsageError
+from kci.files.typed_data import to_type
 
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay
@@ -169,7 +170,7 @@ def convert_table(document: Document, data: dict[str, Any], schema: type[_Table]
         FindingsError: it is not (KCI120); it carries everything that is wrong.
     """
     try:
-        return msgspec.convert(data, schema, dec_hook=decode_value)
+        return to_type(data, schema, dec_hook=decode_value)
     except (msgspec.ValidationError, RecursionError) as error:
         from kci.config.mismatch import explain  # noqa: PLC0415  - only for files that failed
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Upstream, Version, check_kernel_name
+from kci.files.typed_data import to_type
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -258,7 +259,7 @@ def to_build(data: dict[str, Any]) -> Build:
     Raises:
         msgspec.ValidationError: the first thing that is wrong; `explain` finds all of them.
     """
-    return msgspec.convert(data, Build, dec_hook=decode_value)
+    return to_type(data, Build, dec_hook=decode_value)
 
 
 def decode_value(wanted: type, value: Any) -> Any:

@@ -22,6 +22,7 @@ from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import SYSTEMS, Backend, Grouping, System, Tier
 from kci.diagnostics import Diagnostic, finding
+from kci.files.typed_data import to_type
 from kci.suggest import one_of, suggestion
 
 KCI_TOML = "kci.toml"
@@ -353,7 +354,7 @@ def interpret_settings(document: Document) -> Settings:
         FindingsError: it is not a valid kci.toml; it carries every diagnostic.
     """
     try:
-        return msgspec.convert(document.data, Settings, dec_hook=decode_value)
+        return to_type(document.data, Settings, dec_hook=decode_value)
     except (msgspec.ValidationError, RecursionError):
         from kci.config.mismatch import explain  # noqa: PLC0415  - only for files that failed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
+from kci.files.typed_data import json_to_type
 
 MAX_BYTES = 16 * 1024 * 1024
 """More than any file that kci writes for itself."""
@@ -38,7 +38,7 @@ def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:
         ValueError: it is not JSON, not of that shape, or nested more deeply than any program can mean.
     """
     try:
-        return msgspec.json.decode(data, type=shape)
+        return json_to_type(data, shape)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from kci.files.typed_data import to_type
+
 
 class Dated(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
     """What every data file begins with."""
@@ -33,4 +35,4 @@ def load_dated(path: Path, shape: type[_Table], dec_hook: Callable[[type, Any], 
         msgspec.ValidationError: the file is not of that shape (a bug in kci, which a test finds).
     """
     data = tomllib.loads(path.read_text(encoding="utf-8"))
-    return msgspec.convert(data, shape, dec_hook=dec_hook)
+    return to_type(data, shape, dec_hook=dec_hook)

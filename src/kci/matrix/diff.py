@@ -9,6 +9,7 @@ import msgspec
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError
+from kci.files.typed_data import json_to_type
 from kci.matrix.variants import KernelMatrix, Variant
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -135,7 +136,7 @@ def read_matrix_json(path: Path) -> tuple[KernelMatrix, ...]:
     if len(raw) > MAX_BYTES:
         raise _refused("KCI002", f"the file is larger than {MAX_BYTES // 2**20} MiB", shown)
     try:
-        read = msgspec.json.decode(raw, type=_MatrixFile)
+        read = json_to_type(raw, _MatrixFile)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refused("KCI216", f"not a matrix: {error}", shown) from None
     if read.schema != 1:

@@ -19,6 +19,7 @@ from kci.catalog.rows import Row
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
+from kci.files.typed_data import json_to_type
 from kci.matrix.names import Kind, parse_variant_name
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -56,7 +57,7 @@ def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
     if len(raw) > MAX_BYTES:
         raise _refused([finding("KCI002", f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB", path=shown)])
     try:
-        table = msgspec.json.decode(raw, type=dict[str, dict[str, list[str]]])
+        table = json_to_type(raw, dict[str, dict[str, list[str]]])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         hint = "it maps systems to backends to lists of variant names"
         raise _refused([finding("KCI120", f"not a build-variants.json: {error}", hint=hint, path=shown)]) from None

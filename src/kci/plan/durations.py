@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError
+from kci.files.typed_data import json_to_type
 from kci.matrix.names import parse_variant_name
 
 SCHEMA = 1
@@ -112,7 +113,7 @@ def read_durations(path: Path) -> tuple[Duration, ...]:
             raw = file.read(MAX_BYTES + 1)
         if len(raw) > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES // 1024 // 1024} MiB")
-        read = msgspec.json.decode(raw, type=_File)
+        read = json_to_type(raw, _File)
         if read.schema != SCHEMA:
             raise ValueError(f"schema {read.schema} is not known; this kci reads schema {SCHEMA}")
     except OSError as error:

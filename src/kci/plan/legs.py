@@ -18,7 +18,6 @@ from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
 
-
 _TVM_FFI_BACKENDS = ("cpu", "cuda")
 """The backends for which the native builder compiles tvm-ffi kernels."""
 

@@ -23,7 +23,7 @@ from kci.builders.job_limits import job_count
 from kci.builders.toolchain_identity import toolchain_identity
 from kci.config.discover import refuse_faulty
 from kci.config.reader import Kernel
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
@@ -181,6 +181,7 @@ def run_here(
     for kernel in kernels:
         if not unfinished[kernel]:
             finish(kernel)
+    rules()  # what threads read at once has to be read before, where `kci.files.typed_data` is not in between
     with JobBudget(width - 1, builds=min(width, len(waiting))) as budget:
         files = _FingerprintsOf(workspace)
         works = [partial(_build, kernels[outcome.kernel], files, outcome, options, budget) for outcome in waiting]

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.builders.request import CacheUse
+from kci.files.typed_data import json_to_type
 from kci.matrix.names import SYSTEMS, artifact_stem, parse_variant_name
 from kci.plan.recorded import RecordedInputs
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
@@ -186,4 +187,4 @@ def decode_leg(data: bytes) -> LegRecord:
     Raises:
         ValueError: what is wrong with them.
     """
-    return msgspec.json.decode(data, type=LegRecord)
+    return json_to_type(data, LegRecord)

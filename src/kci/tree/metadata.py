@@ -17,6 +17,7 @@ from kci.config.urls import check_git_url
 from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
 from kci.errors import FindingsError
 from kci.files.replace import write_atomic
+from kci.files.typed_data import to_type
 from kci.files.walk import remove_bytecode
 from kci.tree.depends import kernel_depends, kernels_minver, python_depends
 from kci.tree.digest import Digest, compute
@@ -231,7 +232,7 @@ def decode(data: bytes) -> Metadata:
     for key in ("kernel-depends", "python-depends", "license"):
         if key in raw and raw[key] is None:
             raise ValueError(f"`{key}` is null")
-    return msgspec.convert(_canonical_provenance(raw), Metadata)
+    return to_type(_canonical_provenance(raw), Metadata)
 
 
 def _canonical_provenance(raw: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.errors import FindingsError
+from kci.files.typed_data import json_to_type
 from kci.matrix.names import parse_variant_name
 from kci.tree.findings import tree_error
 from kci.tree.metadata import NAME_PATTERN
@@ -67,12 +68,12 @@ def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
         FindingsError: it is no plan that this kci knows.
     """
     try:
-        schema = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("schema")
+        schema = json_to_type(text, dict[str, msgspec.Raw]).get("schema")
         if schema != msgspec.Raw(str(SCHEMA).encode()):
             raise ValueError(
                 f"schema {bytes(schema).decode() if schema else 'missing'}; this kci reads schema {SCHEMA}"
             )
-        plan = msgspec.json.decode(text, type=_Plan)
+        plan = json_to_type(text, _Plan)
     except (ValueError, RecursionError) as error:
         raise _error(f"{where} is not a plan: {error}", where) from error
     kernels: dict[str, PlannedKernel] = {}

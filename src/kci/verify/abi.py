@@ -12,6 +12,8 @@ from typing import TypeVar
 
 import msgspec
 
+from kci.files.typed_data import to_type
+
 _DATA = Path(__file__).parent / "data"
 
 
@@ -68,7 +70,7 @@ Table = TypeVar("Table")
 
 
 def _load(name: str, kind: type[Table]) -> Table:
-    return msgspec.convert(tomllib.loads((_DATA / name).read_text(encoding="utf-8")), kind)
+    return to_type(tomllib.loads((_DATA / name).read_text(encoding="utf-8")), kind)
 
 
 @cache
