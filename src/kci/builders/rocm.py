@@ -56,7 +56,8 @@ class Rocm(msgspec.Struct, frozen=True):
         """
         if self.libraries is not None:
             return self.libraries
-        for folder in (self.root / "lib", self.root / "lib64"):
+        # Debian's own packages, whose root is /usr, have a folder for each architecture.
+        for folder in (self.root / "lib", self.root / "lib64", *sorted(self.root.glob("lib/*-linux-gnu"))):
             if (folder / "libamdhip64.so").exists():
                 return folder
         hint = "install ROCm's development packages"
