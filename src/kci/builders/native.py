@@ -25,6 +25,7 @@ from kci.builders.commands import (
     Toolchain,
     compat_command,
     compile_command,
+    glibc_stubs,
     link_command,
     links,
     seen,
@@ -310,6 +311,9 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
+    for older in glibc_stubs(chain):
+        libraries += (older.path,)
+        yield Step(older.path, (older.source,), tuple(older.command(chain.cxx)), f"link {older.path}", generated)
     objects = tuple(unit.object for unit in units)
     if chain.glibc_compat:
         objects = (*objects, COMPAT_OBJECT)
@@ -350,6 +354,8 @@ def _generated(chain: Toolchain) -> dict[str, str]:
         files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
         files[f"{COMPAT}/bits/sstream.tcc"] = generate.SSTREAM_TCC
         files[COMPAT_SOURCE] = generate.COMPAT_CPP
+        for library in glibc_stubs(chain):
+            files |= library.files()
     return files
 
 
