@@ -9,11 +9,17 @@ from __future__ import annotations
 import enum
 import hashlib
 import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import msgspec
 
+from kci.builders.job_budget import JobBudget, Progress, read_progress
+from kci.builders.job_limits import job_count
 from kci.builders.toolchain_identity import toolchain_identity
 from kci.config.discover import refuse_faulty
 from kci.config.reader import Kernel
@@ -24,6 +30,7 @@ from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs import SourceTrees
+from kci.run.at_once import at_once
 from kci.run.one_variant import BuildOptions, make_variant_dir
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import Manifest
@@ -56,7 +63,11 @@ class Outcome(msgspec.Struct):
     variant: Variant
     state: OutcomeState = OutcomeState.WAITING
     note: str = ""
-    """Why it was left or failed; the last line of the build while it runs."""
+    """Why it was left or failed; what the build says last while it runs."""
+    line: str = ""
+    """The line that the build has just said."""
+    progress: Progress | None = None
+    """How far its compilers have come."""
     seconds: float = 0.0
     directory: Path | None = None
     error: KciError | None = None
@@ -69,6 +80,9 @@ class TreeResult(msgspec.Struct, frozen=True):
     tree: Path
     manifest: Manifest
     findings: tuple[Diagnostic, ...]
+    """Of the merge, and of verification."""
+    log: tuple[str, ...] = ()
+    """What the merge said: that it waited, or what a dead one had left."""
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -131,69 +145,130 @@ def run_here(
     options: BuildOptions,
     changed: Callable[[Outcome], None],
 ) -> RunResult:
-    """Build, merge and verify.
+    """Build, merge and verify. Variants are built at once; a kernel is merged as soon as its last one has ended.
 
     Args:
         workspace: the kernels.
         outcomes: what to build, from `outcomes_of`; their state is kept up to date.
         trees: where each kernel's tree goes.
         options: how to build.
-        changed: called whenever an outcome changed, for a display.
+        changed: called whenever an outcome changed, for a display; always in the thread that called this.
 
     Raises:
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
     """
-    merged: list[TreeResult] = []
-    sources = SourceTrees()
-    for kernel in workspace.kernels:
-        mine = [outcome for outcome in outcomes if outcome.kernel == kernel.build.name]
-        files = Fingerprints(
-            kernel, sources.of(kernel.directory), workspace.settings.settings.inputs_of(kernel.build.name)
-        )
-        for outcome in mine:
-            if outcome.state is OutcomeState.WAITING:
-                _build(kernel, files, outcome, options, changed)
-        directories = [outcome.directory for outcome in mine if outcome.directory is not None]
-        if directories:
-            tree = trees[kernel.build.name]
-            names = tuple(outcome.variant.name for outcome in mine)
-            version = kernel.build.general.version
-            planned = Planned({kernel.build.name: PlannedKernel(kernel.build.name, names, version)})
-            manifest = merge(directories, tree, planned, allow_partial=True)[0]
-            # What is missing was left for other machines, which the outcomes say already.
-            findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
-            merged.append(TreeResult(kernel.build.name, tree, manifest, findings))
-    return RunResult(tuple(outcomes), tuple(merged))
+    waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
+    width = _jobs(waiting, options) + 1  # while one variant is linked or sealed, the others have all the cores
+    merged: dict[str, TreeResult] = {}
+    unfinished = Counter(outcome.kernel for outcome in waiting)
+    kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
+
+    def finish(kernel: str) -> None:
+        mine = [outcome for outcome in outcomes if outcome.kernel == kernel]
+        if any(outcome.directory is not None for outcome in mine):
+            merged[kernel] = _merge(kernels[kernel], mine, trees[kernel])
+
+    def hear(news: _News) -> None:
+        outcome = news.outcome
+        for name, value in news.changes.items():
+            setattr(outcome, name, value)
+        changed(outcome)
+        if outcome.state not in (OutcomeState.WAITING, OutcomeState.BUILDING):
+            unfinished[outcome.kernel] -= 1
+            if not unfinished[outcome.kernel]:
+                finish(outcome.kernel)
+
+    for kernel in kernels:
+        if not unfinished[kernel]:
+            finish(kernel)
+    with JobBudget(width - 1, builds=min(width, len(waiting))) as budget:
+        files = _FingerprintsOf(workspace)
+        works = [partial(_build, kernels[outcome.kernel], files, outcome, options, budget) for outcome in waiting]
+        at_once(works, width, hear, wake=partial(budget.wake, width))
+    return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
+
+
+def _jobs(waiting: Sequence[Outcome], options: BuildOptions) -> int:
+    """How many compilers run at once, whichever variants they are for: as many as the neediest backend allows."""
+    backends = {item.variant.backend for item in waiting if item.variant.kind is not Kind.NOARCH}
+    return min(job_count(options.jobs, backend) for backend in backends or {"cpu"})
+
+
+def _merge(kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResult:
+    """One kernel's tree, and what is to be said about it."""
+    name = kernel.build.name
+    directories = [outcome.directory for outcome in outcomes if outcome.directory is not None]
+    names = tuple(outcome.variant.name for outcome in outcomes)
+    planned = Planned({name: PlannedKernel(name, names, kernel.build.general.version)})
+    said: list[Diagnostic] = []
+    lines: list[str] = []
+    manifest = merge(directories, tree, planned, allow_partial=True, log=lines.append, report=said.append)[0]
+    # What is missing was left for other machines, which the outcomes say already.
+    findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
+    return TreeResult(name, tree, manifest, (*said, *findings), tuple(lines))
+
+
+class _News(msgspec.Struct, frozen=True):
+    """What a build has to tell: an outcome, and what is new about it."""
+
+    outcome: Outcome
+    changes: dict[str, Any]
+
+
+class _FingerprintsOf:
+    """The fingerprints of each kernel, read when they are first asked for; one thread reads at a time."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._settings = workspace.settings.settings
+        self._sources = SourceTrees()
+        self._made: dict[str, Fingerprints] = {}
+        self._guard = Lock()
+
+    def fingerprint(self, kernel: Kernel, variant: Variant, toolchain: str) -> str:
+        """The fingerprint of one variant."""
+        name = kernel.build.name
+        with self._guard:
+            if name not in self._made:
+                tree = self._sources.of(kernel.directory)
+                self._made[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
+            return self._made[name].fingerprint(variant, toolchain)
 
 
 def _build(
-    kernel: Kernel, files: Fingerprints, outcome: Outcome, options: BuildOptions, changed: Callable[[Outcome], None]
+    kernel: Kernel,
+    files: _FingerprintsOf,
+    outcome: Outcome,
+    options: BuildOptions,
+    budget: JobBudget,
+    tell: Callable[[_News], None],
 ) -> None:
-    """Build one variant, or take what was made from the same inputs; whatever happens becomes the outcome's state."""
+    """Build one variant, or take what was made from the same inputs; what happens is told as the outcome's state."""
+
+    def now(**changes: object) -> None:
+        tell(_News(outcome, changes))
 
     def log(line: str) -> None:
-        outcome.note = line
-        changed(outcome)
+        progress = read_progress(line)
+        now(note=progress.what if progress else line, line=line, **({"progress": progress} if progress else {}))
 
+    variant = outcome.variant
     try:
-        made_from = files.fingerprint(outcome.variant, _toolchain(outcome.variant, options))
+        made_from = files.fingerprint(kernel, variant, _toolchain(variant, options))
         builds = options.cache / "run" / _place_name(kernel)
         output = builds / f"{made_from[:16]}-{made_from[-16:]}"  # a part of each half: what it is made with, and from
-        outcome.directory = output / outcome.variant.name
-        if _is_whole(outcome.directory):
-            outcome.state = OutcomeState.REUSED
-        else:
-            outcome.directory, outcome.state = None, OutcomeState.BUILDING
-            changed(outcome)
-            built = make_variant_dir(kernel, outcome.variant, output, options, log)
-            _forget_old(builds, outcome.variant.name, keep=output)
-            outcome.state, outcome.directory, outcome.note = OutcomeState.BUILT, built.directory, ""
-            outcome.seconds = built.leg.seconds or 0.0
+        directory = output / variant.name
+        if _is_whole(directory):
+            now(state=OutcomeState.REUSED, directory=directory)
+            return
+        now(state=OutcomeState.BUILDING)
+        built = make_variant_dir(kernel, variant, output, options, log, budget)
+        _forget_old(builds, variant.name, keep=output)
+        seconds = built.leg.seconds or 0.0
+        now(state=OutcomeState.BUILT, directory=built.directory, note="", seconds=seconds)
     except MissingToolError as error:
-        outcome.state, outcome.note, outcome.error = OutcomeState.LEFT, error.message, error
+        now(state=OutcomeState.LEFT, note=error.message, error=error)
     except KciError as error:
-        outcome.state, outcome.note, outcome.error = OutcomeState.FAILED, error.message.splitlines()[0], error
-    changed(outcome)
+        now(state=OutcomeState.FAILED, note=error.message.splitlines()[0], error=error)
 
 
 def _toolchain(variant: Variant, options: BuildOptions) -> str:
