@@ -14,7 +14,8 @@ import pytest
 
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
-from kci.run.local import KEPT_BUILDS, Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
+from kci.run.kept_builds import KEPT_BUILDS
+from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
 from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import read_manifest
 from kci.verify import verify

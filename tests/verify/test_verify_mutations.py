@@ -124,10 +124,7 @@ def change(path: Path, random_: random.Random) -> None:
         case 2:
             (path.parent / random_.choice(["new.py", ".hidden", "a b", "x.pyc"])).write_text("import numpy\n")
         case 3 if path.suffix == ".json":
-            data = json.loads(path.read_bytes())
-            if isinstance(data, dict) and data:
-                data[random_.choice(sorted(data))] = random_.choice([None, 1, "x", [], {}, True, -1, [1], {"a": 1}])
-                path.write_text(json.dumps(data))
+            change_json(path, random_)
         case 4:
             path.unlink()
             path.mkdir()
@@ -136,3 +133,13 @@ def change(path: Path, random_: random.Random) -> None:
             path.symlink_to(random_.choice(["/etc/passwd", "nothing", ".", ".."]))
         case _:
             path.write_bytes(mutated(path.read_bytes(), random_))
+
+
+def change_json(path: Path, random_: random.Random) -> None:
+    try:
+        data = json.loads(path.read_bytes())
+    except ValueError:
+        return  # an earlier change has broken it already
+    if isinstance(data, dict) and data:
+        data[random_.choice(sorted(data))] = random_.choice([None, 1, "x", [], {}, True, -1, [1], {"a": 1}])
+        path.write_text(json.dumps(data))

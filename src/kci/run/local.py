@@ -1,14 +1,11 @@
 """`kci run`: every variant that this machine can build, merged into a verified tree per kernel.
 
-A variant is built in a place of the cache that is named after its fingerprint. A run that was interrupted, or that is
-asked for again, takes what is there: what stands under a fingerprint was made from just these inputs.
+A run that was interrupted, or that is asked for again, takes what `kept_builds` has from the same inputs.
 """
 
 from __future__ import annotations
 
 import enum
-import hashlib
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,16 +13,14 @@ import msgspec
 
 from kci.builders.toolchain_identity import toolchain_identity
 from kci.config.discover import refuse_faulty
-from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, MissingToolError
-from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs import SourceTrees
-from kci.run.one_variant import BuildOptions, make_variant_dir
-from kci.tree.leg_record import read_sealed
+from kci.run.kept_builds import KeptBuilds
+from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
@@ -33,9 +28,6 @@ from kci.verify import verify
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import Workspace
-
-KEPT_BUILDS = 3
-"""How many builds of one variant stay in the cache; older ones go when a new one is made."""
 
 
 class OutcomeState(enum.StrEnum):
@@ -150,9 +142,10 @@ def run_here(
         files = Fingerprints(
             kernel, sources.of(kernel.directory), workspace.settings.settings.inputs_of(kernel.build.name)
         )
+        kept = KeptBuilds(kernel, files, options)
         for outcome in mine:
             if outcome.state is OutcomeState.WAITING:
-                _build(kernel, files, outcome, options, changed)
+                _build(kept, outcome, options, changed)
         directories = [outcome.directory for outcome in mine if outcome.directory is not None]
         if directories:
             tree = trees[kernel.build.name]
@@ -166,9 +159,7 @@ def run_here(
     return RunResult(tuple(outcomes), tuple(merged))
 
 
-def _build(
-    kernel: Kernel, files: Fingerprints, outcome: Outcome, options: BuildOptions, changed: Callable[[Outcome], None]
-) -> None:
+def _build(kept: KeptBuilds, outcome: Outcome, options: BuildOptions, changed: Callable[[Outcome], None]) -> None:
     """Build one variant, or take what was made from the same inputs; whatever happens becomes the outcome's state."""
 
     def log(line: str) -> None:
@@ -176,17 +167,13 @@ def _build(
         changed(outcome)
 
     try:
-        made_from = files.fingerprint(outcome.variant, _toolchain(outcome.variant, options))
-        builds = options.cache / "run" / _place_name(kernel)
-        output = builds / f"{made_from[:16]}-{made_from[-16:]}"  # a part of each half: what it is made with, and from
-        outcome.directory = output / outcome.variant.name
-        if _is_whole(outcome.directory):
-            outcome.state = OutcomeState.REUSED
+        made_from = kept.fingerprint(outcome.variant, _toolchain(outcome.variant, options))
+        if found := kept.find(outcome.variant, made_from):
+            outcome.state, (outcome.directory, outcome.note) = OutcomeState.REUSED, found
         else:
-            outcome.directory, outcome.state = None, OutcomeState.BUILDING
+            outcome.state = OutcomeState.BUILDING
             changed(outcome)
-            built = make_variant_dir(kernel, outcome.variant, output, options, log)
-            _forget_old(builds, outcome.variant.name, keep=output)
+            built = kept.make(outcome.variant, made_from, log)
             outcome.state, outcome.directory, outcome.note = OutcomeState.BUILT, built.directory, ""
             outcome.seconds = built.leg.seconds or 0.0
     except MissingToolError as error:
@@ -204,27 +191,3 @@ def _toolchain(variant: Variant, options: BuildOptions) -> str:
     """
     compilers = toolchain_identity(variant, options.cache, builder=options.builder, isolation=options.isolation)
     return f"{compilers}\n{options.builder} {options.unique_id or ''}"
-
-
-def _is_whole(directory: Path) -> bool:
-    """Whether a variant is there whose files are as its digest says."""
-    try:
-        read_sealed(directory)
-    except (OSError, KciError):
-        return False
-    return True
-
-
-def _forget_old(builds: Path, variant: str, keep: Path) -> None:
-    """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
-    made = [entry for entry in builds.glob(f"*/{variant}") if entry.parent != keep]
-    made.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
-    for old in made[KEPT_BUILDS - 1 :]:
-        with locked(old):
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _place_name(kernel: Kernel) -> str:
-    """A folder name of its own for each kernel directory on this machine."""
-    where = hashlib.sha256(str(Path(kernel.directory).resolve()).encode()).hexdigest()[:12]
-    return f"{kernel.build.name}-{where}"
