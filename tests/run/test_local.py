@@ -17,7 +17,8 @@ from cli.runner import kci
 from conftest import AT_TOP, ROOT
 from kci.diagnostics import Diagnostic, finding
 from kci.run import local
-from kci.run.local import KEPT_BUILDS, Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
+from kci.run.kept_builds import KEPT_BUILDS
+from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
 from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge
