@@ -331,13 +331,15 @@ def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """Definitions and include directories."""
     if not target.tvm_ffi:
         return [*_defines(target, unit), *_includes(chain, target, unit)]
-    own = [*(seen(unit, path) for path in unit.include), *_depended_on(chain)]
+    own = [*(seen(unit, path) for path in unit.include), *_depended_on(chain, unit)]
     system = [COMPAT] if chain.glibc_compat else []
     return tvm_ffi_commands.flags(target.variant.backend, target.kernel_id, own, system, named=unit.named)
 
 
-def _depended_on(chain: Toolchain) -> list[str]:
-    return [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
+def _depended_on(chain: Toolchain, unit: Unit) -> list[str]:
+    """All components' dependencies, as in the reference. Its own come first: there may be two versions of one."""
+    ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
+    return [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
 
 
 def _defines(target: Target, unit: Unit) -> list[str]:
@@ -354,7 +356,7 @@ def _defines(target: Target, unit: Unit) -> list[str]:
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
     own = [GENERATED, *(seen(unit, path) for path in unit.include)]
-    own += _depended_on(chain)
+    own += _depended_on(chain, unit)
     own.append(seen(unit, PurePosixPath("csrc")))
     system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
