@@ -21,6 +21,7 @@ from kci.suggest import suggestion
 from kci.version import __version__
 
 COMMANDS = {
+    "init": "a new kernel that builds, tests and loads",
     "run": "do the whole job here: plan, build, merge, verify",
     "matrix": "the variants of kernels, and why",
     "diff": "what changed between two kernels, revisions or matrix files",
