@@ -70,6 +70,15 @@ class Command(click.Command):
             ),
         ]
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; an option that does not exist is told with the one that was meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+            hint = suggestion(error.option_name, known)
+            raise click.UsageError(f"there is no option `{error.option_name}`. {hint}".strip(), ctx) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Take the common options out of the parameters, then call the command."""
         params = ctx.params

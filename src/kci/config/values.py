@@ -243,5 +243,6 @@ def python_name(kernel_name: str) -> str:
 
 def near_kernel_name(text: str) -> str:
     """The kernel name that is nearest to a text; empty if none is near."""
-    dashed = re.sub(r"[^a-z0-9-]+", "-", text[:200].lower()).strip("-").lstrip("0123456789-")
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text[:200])
+    dashed = re.sub(r"[^a-z0-9-]+", "-", parted.lower()).strip("-").lstrip("0123456789-")
     return dashed if re.fullmatch(KERNEL_NAME_PATTERN[1:-1], dashed) else ""

@@ -26,7 +26,7 @@ class Adopted(msgspec.Struct, frozen=True):
 
 
 def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The plain files of a project, but no hidden ones and nothing that was built; and the links, which are not followed.
+    """The plain files of a project without hidden ones and what was built; and the links, which are not followed.
 
     Raises:
         UsageError: there is no such directory.
