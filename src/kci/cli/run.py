@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options
-from kci.cli._output import print_diagnostics, table
+from kci.cli import Command, Options, at_interrupt
+from kci.cli._layout import Layout, middle
+from kci.cli._output import print_diagnostics, table, terminal_width
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.run import local
@@ -52,6 +53,9 @@ def command(
     return _report(result, options)
 
 
+_LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="time or reason")
+
+
 def _report(result: local.RunResult, options: Options) -> int:
     """Print the closing table and what went wrong; the exit code says the worst of it."""
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
@@ -67,10 +71,10 @@ def _report(result: local.RunResult, options: Options) -> int:
                 outcome.state.value,
                 "yes" if in_tree else "",
                 _verified(tree, outcome.variant.name) if in_tree and tree else "",
-                took or outcome.note[:100],
+                took or outcome.note,
             )
         )
-    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows))
+    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     for tree in result.trees:
         click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}")
         print_diagnostics(tree.findings, quiet=options.quiet)
@@ -109,17 +113,24 @@ class _display:  # noqa: N801  - used as a context manager
     def __enter__(self) -> Callable[[local.Outcome], None]:
         if self.options.quiet:
             return lambda _outcome: None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not self.options.plain:
             from rich.console import Console
             from rich.live import Live
 
-            self.live = Live(console=Console(stderr=True), get_renderable=self._table, refresh_per_second=8)
+            console = Console(stderr=True, no_color=click.get_current_context().color is False or None)
+            self.live = Live(console=console, get_renderable=self._table, refresh_per_second=8)
             self.live.start()
+            at_interrupt.append(self._stop)
         return self._changed
 
     def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
         if self.live is not None:
-            self.live.stop()
+            live, self.live = self.live, None
+            at_interrupt.remove(self._stop)
+            live.stop()
 
     def _changed(self, outcome: local.Outcome) -> None:
         key = f"{outcome.kernel} {outcome.variant.name}"
@@ -138,6 +149,10 @@ class _display:  # noqa: N801  - used as a context manager
         from rich.table import Table
         from rich.text import Text
 
+        width = terminal_width(sys.stderr) or 120
+        several = len({outcome.kernel for outcome in self.outcomes}) > 1 and width >= 80
+        room = 28 if width < 80 else 40 if width < 100 else 60
+        notes = max(0, width - room - 30 - (20 if several else 0))
         grid = Table.grid(padding=(0, 2))
         styles = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
         left = 0
@@ -151,12 +166,12 @@ class _display:  # noqa: N801  - used as a context manager
             seconds = time.monotonic() - self.started[key] if building else outcome.seconds
             grid.add_row(
                 mark,
-                outcome.kernel,
-                outcome.variant.name,
+                *([middle(outcome.kernel, 18)] if several else []),
+                middle(outcome.variant.name, room),
                 Text(outcome.state.value, style=styles.get(outcome.state.value, "")),
                 f"{seconds:.0f} s" if seconds else "",
-                Text(outcome.note[:60], style="dim"),
+                Text(middle(outcome.note, notes), style="dim") if notes > 12 else "",
             )
         if left:
-            grid.add_row("", "", Text(f"{left} left for other machines", style="dim"))
+            grid.add_row("", *([""] if several else []), Text(f"{left} left for other machines", style="dim"))
         return grid

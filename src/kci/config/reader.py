@@ -183,6 +183,8 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
         message = "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` is required"
         hint = "an empty `[torch-noarch]` is enough for a kernel of Python only"
         return [finding("KCI106", message, hint=hint, path=document.path)]
+    if len(present) == 1:
+        return []
     first = document.key_span((present[0],))
     related = (Related("the first framework is here", document.path, *msgspec.structs.astuple(first)),) if first else ()
     return [

@@ -69,6 +69,18 @@ def variant_archs(
     return tuple(sorted({arch for part in parts for arch in component_archs(part, compute, tables)}))
 
 
+def as_numbers(archs: Iterable[str]) -> tuple[str, ...]:
+    """Archs in the order in which people count: 7.5 before 10.0. Files keep the order of the reference."""
+    return tuple(sorted(archs, key=_counted))
+
+
+def _counted(arch: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (0, part) for part in _PARTS.findall(arch)]
+
+
+_PARTS = re.compile(r"[0-9]+|[^0-9]+")
+
+
 def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tuple[str, ...]:
     """The reference's loose intersection of a component's capabilities with a toolkit's default list.
 

@@ -1,6 +1,6 @@
 """A kernel from a project with a setup.py of `torch.utils.cpp_extension`.
 
-The sources stay where they are. What pybind11 bound becomes operators of PyTorch, in a binding file of its own: a
+The sources stay where they are. What pybind11 bound becomes operators of PyTorch, in a new binding file: a
 function keeps its C++ signature, from which PyTorch reads the types.
 """
 
