@@ -9,6 +9,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._layout import Layout
 from kci.cli._output import print_diagnostics, table
 from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import opened, selection_options, take_choice
@@ -50,6 +51,9 @@ def command(
     return _report(result, options)
 
 
+_LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="time or reason")
+
+
 def _report(result: local.RunResult, options: Options) -> int:
     """Print the closing table and what went wrong; the exit code says the worst of it."""
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
@@ -65,10 +69,10 @@ def _report(result: local.RunResult, options: Options) -> int:
                 outcome.state.value,
                 "yes" if in_tree else "",
                 _verified(tree, outcome.variant.name) if in_tree and tree else "",
-                took or outcome.note[:100],
+                took or outcome.note,
             )
         )
-    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows))
+    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     for tree in result.trees:
         click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}")
         for line in () if options.quiet else tree.log:

@@ -7,20 +7,16 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.config.values import Tier
 from kci.errors import FindingsError, UnsafeError
+from kci.files.templates import template_environment, tidy
 from kci.render.header import with_content
 from kci.render.pins import Pin, action_of
-
-if TYPE_CHECKING:
-    import jinja2
 
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
@@ -123,9 +119,9 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "schedule_tier": inputs.schedule_tier,
         "tiers": [*_DISPATCHED, *inputs.tiers],
     }
-    environment = _environment()
+    environment = template_environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers else {})
-    rendered = {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    rendered = {path: tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
     return {path: with_content(text) for path, text in rendered.items()}
 
 
@@ -189,42 +185,6 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
         return f"{action}@{pin.sha}" + (f" # {pin.version}" if pin.version else "")
     # Auditors ask for a commit here; kci's tag is the documented contract, and a committed commit is kept.
     return f"{action}@{pin.version} # zizmor: ignore[unpinned-uses]"
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415
-
-    environment = jinja2.Environment(  # noqa: S701 - the output is YAML, and every value goes through `quote`
-        loader=jinja2.FileSystemLoader(template_folder()),
-        variable_start_string="[[",
-        variable_end_string="]]",
-        block_start_string="[%",
-        block_end_string="%]",
-        comment_start_string="[#",
-        comment_end_string="#]",
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quote"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment
-
-
-def template_folder() -> Path:
-    """Inside the package when installed, next to `src` in a checkout."""
-    installed = Path(__file__).parents[1] / "templates"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
-
-
-def _tidy(text: str) -> str:
-    """No trailing blanks, no run of empty lines, one newline at the end."""
-    lines: list[str] = []
-    for line in (line.rstrip() for line in text.split("\n")):
-        if line or (lines and lines[-1]):
-            lines.append(line)
-    return "\n".join(lines).strip("\n") + "\n"
 
 
 def _strings(value: Any) -> list[str]:

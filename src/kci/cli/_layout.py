@@ -1,0 +1,108 @@
+"""Tables that fit: names cut in the middle, reasons wrapped, and columns left out by how little they are missed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+import msgspec
+
+GAP = "  "
+_LEAST_NAME = 22
+"""What a cut name keeps at least: the beginning says the framework, the end the system."""
+_LEAST_TEXT = 24
+"""How narrow a column of sentences gets before other columns go."""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What may happen to the columns of a table where it is too wide; columns are named by their headers."""
+
+    drop: tuple[str, ...] = ()
+    """Columns to leave out, the least important first."""
+    cut: tuple[str, ...] = ()
+    """Columns of names, which are cut in the middle."""
+    wrap: str = ""
+    """The column of sentences, which goes over several lines."""
+
+
+def middle(text: str, width: int) -> str:
+    """A text of at most this width, its middle left out: both ends of a variant's name tell it from others."""
+    if len(text) <= width:
+        return text
+    if width < 2:
+        return text[:width]
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def lines_of(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
+    """The lines of a table, the headers first.
+
+    Args:
+        headers: one for each column.
+        rows: the cells.
+        width: how wide the terminal is; None for as wide as the content is.
+        layout: what may happen where that is too wide. What cannot be made to fit stays too wide.
+    """
+    kept = list(range(len(headers)))
+    dropping = [headers.index(name) for name in layout.drop if name in headers]
+    while True:
+        table = [[row[column] for column in kept] for row in (headers, *rows)]
+        names = [headers[column] for column in kept]
+        widths = [max(len(row[place]) for row in table) for place in range(len(kept))]
+        if width is None or _fits(widths, names, width, layout) or not dropping:
+            break
+        kept.remove(dropping.pop(0))
+    if width is not None:
+        _shrink(widths, names, width, layout)
+    return [line for row in table for line in _lines(row, widths, names, layout)]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _least(name: str, width: int, layout: Layout) -> int:
+    """How narrow a column can be made."""
+    if name == layout.wrap:
+        return min(width, _LEAST_TEXT)
+    return min(width, _LEAST_NAME) if name in layout.cut else width
+
+
+def _fits(widths: Sequence[int], names: Sequence[str], width: int, layout: Layout) -> bool:
+    least = [_least(name, natural, layout) for name, natural in zip(names, widths, strict=True)]
+    return _total(least) <= width
+
+
+def _shrink(widths: list[int], names: Sequence[str], width: int, layout: Layout) -> None:
+    """Narrow columns until the table fits: sentences first, then the widest name."""
+    for place, name in enumerate(names):
+        if name == layout.wrap:
+            widths[place] = max(_least(name, widths[place], layout), widths[place] - max(0, _total(widths) - width))
+    while _total(widths) > width:
+        able = [place for place, name in enumerate(names) if name in layout.cut and widths[place] > _LEAST_NAME]
+        if not able:
+            return
+        widths[max(able, key=lambda place: widths[place])] -= 1
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], names: Sequence[str], layout: Layout) -> list[str]:
+    cells = [[cell] for cell in row]
+    for place, name in enumerate(names):
+        if name == layout.wrap:
+            cells[place] = textwrap.wrap(row[place], max(widths[place], 8), break_on_hyphens=False) or [""]
+        elif name in layout.cut:
+            cells[place] = [middle(row[place], widths[place])]
+    lines = []
+    for number in range(max(len(cell) for cell in cells)):
+        parts = [cell[number] if number < len(cell) else "" for cell in cells]
+        lines.append(GAP.join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
+    return lines
+
+
+def plain_lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table for those who hear it: each row in one line that says what every value is."""
+    return [
+        ", ".join(f"{header} {cell}" for header, cell in zip(headers, row, strict=True) if cell and cell != "-")
+        for row in rows
+    ]
