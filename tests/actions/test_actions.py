@@ -329,23 +329,6 @@ def test_modules_in_the_repository_are_not_imported(
         assert ("::group::Install" in done.log) == expected
 
 
-def test_a_runner_without_python(checkout: Path, tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("bash", "dirname", "cksum", "tr"):
-        (programs / name).symlink_to(str(shutil.which(name)))
-    old = programs / "python3"
-    old.write_text("#!/bin/bash\n[[ $* == *platform* ]] && echo 3.9.2\nexit 1\n")
-    old.chmod(0o755)
-    done = subprocess.run(
-        ["bash", str(checkout / "actions" / "run.sh"), "plan"],
-        env={"PATH": str(programs), "RUNNER_TEMP": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert "needs Python 3.11 or newer" in done.stderr
-    assert "actions/setup-python" in done.stderr
-
-
 def test_outside_of_a_job(checkout: Path) -> None:
     done = subprocess.run(
         ["bash", str(checkout / "actions" / "run.sh"), "plan"], env={"PATH": os.environ["PATH"]}, check=False
