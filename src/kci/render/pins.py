@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from kci.config.settings import ActionPin
+from kci.config.settings import KCI_TOML, ActionPin
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
 from kci.files.dated_data import Dated, load_dated
+from kci.suggest import one_of
 
 _USES = re.compile(r"^\s*(?:-\s+)?uses:\s*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$")
 _SHA = re.compile(r"[0-9a-f]{40}")
@@ -60,13 +61,28 @@ def action_of(reference: str) -> str:
 
 
 def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
-    """The pins that kci.toml names, of the actions that workflows use."""
+    """The pins that kci.toml names, of the actions that kci knows."""
     shipped = shipped_pins()
     return {
         action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
         for action, pin in sorted(wanted.items())
         if action in shipped
     }
+
+
+def unused_pins(wanted: Iterable[str], files: Mapping[str, str]) -> list[Diagnostic]:
+    """KCI421 for each action that kci.toml pins and no rendered file uses.
+
+    Args:
+        wanted: the actions.
+        files: the rendered files, text by path.
+    """
+    lines = (line for text in files.values() for line in text.splitlines())
+    used = sorted({action_of(match[1]) for line in lines if (match := _USES.match(line))})
+    return [
+        finding("KCI421", f"`[actions]` pins {action[:100]}, which no workflow uses", path=KCI_TOML, hint=one_of(used))
+        for action in sorted(set(wanted) - set(used))
+    ]
 
 
 def choose_pins(files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None) -> dict[str, Pin]:
