@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -15,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from act.harness import copy_checkout
-from conftest import ROOT
+from conftest import ROOT, load_script
 
 LOCK = ROOT / "actions" / "requirements.txt"
 UV = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
@@ -37,13 +36,8 @@ def install(checkout: Path, place: Path, **more: str) -> subprocess.CompletedPro
 
 def test_the_lock_is_that_of_the_dependencies() -> None:
     text = LOCK.read_text(encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("lock_actions", ROOT / "bin" / "lock_actions.py")
-    assert spec
-    assert spec.loader
-    lock_actions = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(lock_actions)
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f"# dependencies: {lock_actions.digest(pyproject)}\n" in text, "run bin/lock_actions.py"
+    assert f"# dependencies: {load_script('lock_actions').digest(pyproject)}\n" in text, "run bin/lock_actions.py"
     locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
     for wanted in map(Requirement, tomllib.loads(pyproject)["project"]["dependencies"]):
         assert wanted.specifier.contains(locked[wanted.name]), wanted

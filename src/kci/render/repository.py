@@ -22,7 +22,7 @@ from kci.render.committed import read_committed, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
-from kci.render.pins import choose_pins, fixed_pins, judge_pins, unused_pins
+from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
 from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render
 from kci.version import __version__
 from kci.workspace.choice import Choice
@@ -65,6 +65,7 @@ def render_workflows(
     *,
     mode: Mode = Mode.RUNTIME,
     branch: str = "main",
+    by_commit: bool | None = None,
 ) -> RenderedFiles:
     """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
 
@@ -74,9 +75,11 @@ def render_workflows(
         kernels: the directories to name in the files, as they were given; by default the root.
         mode: when the legs are computed.
         branch: pushes to it build a release.
+        by_commit: name kci's own actions by the commit of this release, or by their major tag; by default by the tag
+            where no committed file names a commit.
 
     Raises:
-        UsageError: a kernel lies outside of the root.
+        UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
         FindingsError: GitHub would not take the files, a committed pin cannot be read, kci.toml pins an action that
             they do not use, or static mode has no leg.
         UnsafeError: a name or path holds an expression or control characters.
@@ -98,6 +101,7 @@ def render_workflows(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
         mode=mode,
         branch=branch,
+        pin="sha" if by_commit else "tag",
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
@@ -106,9 +110,10 @@ def render_workflows(
         tiers=tuple(sorted(chosen.tiers)),
         **legs,
     )
-    fixed = fixed_pins(chosen.actions)
+    own = release_pin() if by_commit else None
+    fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
     committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
-    files = render(inputs, choose_pins(committed, fixed), __version__)
+    files = render(inputs, choose_pins(committed, fixed, own), __version__)
     problems = [*bounds.refused, *check_files(files)]
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)

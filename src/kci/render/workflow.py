@@ -57,6 +57,8 @@ class Inputs(msgspec.Struct, frozen=True):
     mode: Mode = Mode.RUNTIME
     branch: str = "main"
     """A push to this branch builds a release."""
+    pin: str = "tag"
+    """How kci's own actions are named: `tag` or `sha`."""
     callers: int = 0
     """How many caller jobs share the kernels, where each kernel is called on its own; 0 for one flat workflow."""
     pr_tier: str = str(Tier.PR)
@@ -160,6 +162,8 @@ def command(inputs: Inputs) -> list[str]:
         words += ["--mode", str(inputs.mode)]
     if inputs.branch != "main":
         words += ["--branch", inputs.branch]
+    if inputs.pin != "tag":
+        words += ["--pin", inputs.pin]
     return words
 
 
