@@ -10,7 +10,7 @@ from kci.catalog.runners import default_runners
 from kci.errors import UsageError
 
 _UNKNOWN_MEMORY = 4
-"""What to count with where the machine does not say."""
+"""What to count with where the machine does not say, or where the compiler was never measured."""
 
 
 def job_count(asked: int | None, backend: str) -> int:
@@ -28,7 +28,9 @@ def job_count(asked: int | None, backend: str) -> int:
     if (limit := _positive("MAX_JOBS")) is not None:
         jobs = limit
     else:
-        jobs = max(1, min(_cores(), _memory_gib() // default_runners().build[backend].memory))
+        build = default_runners().build.get(backend)
+        memory = build.memory if build is not None and build.memory else _UNKNOWN_MEMORY
+        jobs = max(1, min(_cores(), _memory_gib() // memory))
     threads = nvcc_threads() if backend == "cuda" else None
     return max(1, jobs // (threads or 1))
 
