@@ -13,8 +13,10 @@ from kci.cli._workspace import opened
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.render.header import default_branch
+from kci.render.own_parts import template_start
 from kci.render.repository import recorded, render_workflows
-from kci.render.workflow import RELEASE_FILE, Mode
+from kci.render.workflow import RELEASE_FILE, Mode, shipped_templates
+from kci.suggest import one_of
 
 
 @click.command("render", cls=Command)
@@ -33,6 +35,9 @@ from kci.render.workflow import RELEASE_FILE, Mode
     help="Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
+@click.option(
+    "--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing."
+)
 @click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
 @click.pass_obj
 def command(
@@ -46,6 +51,7 @@ def command(
     branch: str | None,
     pin: str | None,
     force: bool,
+    template: str | None,
     output: str,
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
@@ -56,6 +62,12 @@ def command(
     What is left out is taken from the command in the header of the committed kci.yml, so that `kci render` alone writes
     the same files again.
     """
+    if template is not None:
+        shipped = shipped_templates()
+        if template not in shipped:
+            raise UsageError(f"there is no template {template[:60]!r}", hint=one_of(shipped))
+        click.echo(template_start(shipped[template]) + shipped[template], nl=False)
+        return 0
     root = Path(output)
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")

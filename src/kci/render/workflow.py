@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +19,7 @@ from kci.config.values import Tier
 from kci.errors import FindingsError, UnsafeError
 from kci.plan.github import LIMIT_KEYS
 from kci.render.header import with_content
+from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, override_errors, with_overrides
 from kci.render.pins import Pin, action_of
 
 if TYPE_CHECKING:
@@ -101,17 +103,26 @@ class Group(msgspec.Struct, frozen=True):
         return not all(is_hosted(leg.get("runner")) for leg in self.legs)
 
 
-def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, str]:
+def render(
+    inputs: Inputs,
+    pins: Mapping[str, Pin],
+    version: str,
+    own: OwnParts = NO_PARTS,
+    committed: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """The workflow files, by their path in the repository.
 
     Args:
         inputs: what to render.
         pins: the commit of every action that the templates use.
         version: kci's version, for the header.
+        own: what the repository adds.
+        committed: the committed files, in which pins of what it adds may have been moved.
 
     Raises:
         UnsafeError: a name, path or leg holds an expression or control characters, which the file would hand to GitHub.
-        FindingsError: static mode without a single leg.
+        FindingsError: static mode without a single leg; or a part of the repository's that cannot be used (KCI422) or
+            has no place (KCI423).
     """
     for value in _strings(msgspec.to_builtins(inputs)):
         _refuse_unsafe(value)
@@ -119,7 +130,7 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
     values = {
         "version": version,
         "command": shlex.join(command(inputs)),
-        "digest": input_digest(inputs),
+        "digest": input_digest(inputs, own),
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
@@ -137,11 +148,21 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "pr_tier": inputs.pr_tier,
         "schedule_tier": inputs.schedule_tier,
         "tiers": [*_DISPATCHED, *inputs.tiers],
+        "point": own.mark,
+        "job_ids": list(own.job_ids),
     }
     environment = _environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers else {})
-    rendered = {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
-    return {path: with_content(text) for path, text in rendered.items()}
+    if own.templates:
+        environment = with_overrides(environment, own)
+    with override_errors(own):
+        rendered = {
+            path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())
+        }
+    if lost := own.without_place(rendered):
+        raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
+    filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
+    return {path: with_content(text) for path, text in filled.items()}
 
 
 _CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crowded full hour"
@@ -167,9 +188,10 @@ def command(inputs: Inputs) -> list[str]:
     return words
 
 
-def input_digest(inputs: Inputs) -> str:
+def input_digest(inputs: Inputs, own: OwnParts = NO_PARTS) -> str:
     """A short digest of the inputs, so that two files can be told apart without comparing them."""
-    return hashlib.sha256(json.dumps(msgspec.to_builtins(inputs), sort_keys=True).encode()).hexdigest()[:16]
+    made_from = msgspec.to_builtins(inputs) | ({} if own == NO_PARTS else {"own": msgspec.to_builtins(own)})
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cron(names: tuple[str, ...]) -> str:
@@ -211,8 +233,10 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
 @cache
 def _environment() -> jinja2.Environment:
     import jinja2  # noqa: PLC0415
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
-    environment = jinja2.Environment(  # noqa: S701 - the output is YAML, and every value goes through `quote`
+    # Sandboxed, because a repository may bring templates, and a pull request may change them.
+    environment = ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(template_folder()),
         variable_start_string="[[",
         variable_end_string="]]",
@@ -233,6 +257,13 @@ def template_folder() -> Path:
     """Inside the package when installed, next to `src` in a checkout."""
     installed = Path(__file__).parents[1] / "templates"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
+
+
+def shipped_templates() -> dict[str, str]:
+    """The templates of workflow files, text by name; what a repository's own ones are made from."""
+    return {
+        path.name: path.read_text(encoding="utf-8") for path in sorted((template_folder() / TEMPLATES).glob("*.j2"))
+    }
 
 
 def _tidy(text: str) -> str:
