@@ -86,7 +86,7 @@ def _rows(kernel: KernelMatrix) -> list[tuple[str, ...]]:
     ]
 
 
-_LAYOUT = Layout(drop=("kind", "system", "torch"), cut=("variant",), wrap="archs")
+_LAYOUT = Layout(drop=("kind", "system", "torch", "archs"), cut=("variant",), wrap="archs")
 
 
 def _title(kernel: KernelMatrix) -> str:
