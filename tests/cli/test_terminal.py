@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import time
@@ -15,10 +14,8 @@ from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
 from kci import cli
-from kci.cli import Options
+from kci.cli import Options, _run_display
 from kci.cli._layout import Layout, cut_apart, lines_of, middle, plain_lines
-
-run_command = importlib.import_module("kci.cli.run")  # `kci.cli.run` is a function too
 
 EXAMPLES = ROOT / "examples"
 WIDTHS = (60, 80, 120, 200)
@@ -126,10 +123,10 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
 
 def test_the_live_table_stops_when_ctrl_c_is_pressed(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = []
-    display = run_command._display([], Options())
-    monkeypatch.setattr(display, "live", SimpleNamespace(stop=lambda: stopped.append(True)))
+    display = _run_display.RunDisplay([], Options())
+    monkeypatch.setattr(display, "_live", SimpleNamespace(stop=lambda: stopped.append(True)))
     monkeypatch.setattr(cli, "at_interrupt", [display._stop])
-    monkeypatch.setattr(run_command, "at_interrupt", cli.at_interrupt)
+    monkeypatch.setattr(_run_display, "at_interrupt", cli.at_interrupt)
     with pytest.raises(KeyboardInterrupt):
         cli._interrupted(2, None)
     signal.signal(signal.SIGINT, signal.default_int_handler)
