@@ -97,12 +97,12 @@ class Command(click.Command):
         """Take the common options out of the parameters, then call the command."""
         params = ctx.params
         ctx.obj = Options(params.pop("quiet"), params.pop("verbose"), params.pop("color"), params.pop("plain"))
-        ctx.color = _colored(ctx.obj)
+        ctx.color = colored(ctx.obj)
         ctx.find_root().color = ctx.color  # errors are shown when this context is gone
         return super().invoke(ctx)
 
 
-def _colored(options: Options) -> bool | None:
+def colored(options: Options) -> bool | None:
     """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
     if options.plain or options.color == "never":
         return False

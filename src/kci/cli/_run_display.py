@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kci.builders.job_budget import Progress
-from kci.cli import Options, at_interrupt
+from kci.cli import Options, at_interrupt, colored
 from kci.cli._layout import middle
 from kci.cli._output import terminal_width
 from kci.run.local import Outcome, OutcomeState
@@ -43,7 +43,7 @@ class RunDisplay:
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(stderr=True, no_color=click.get_current_context().color is False or None)
+            console = Console(stderr=True, no_color=colored(self._options) is False)
             self._live = Live(console=console, get_renderable=self._table, refresh_per_second=8)
             self._live.start()
             at_interrupt.append(self._stop)
@@ -55,6 +55,7 @@ class RunDisplay:
             self._let_go(key)
 
     def _stop(self) -> None:
+        """Nothing moves any more: at the end, or as soon as Ctrl-C is pressed."""
         if self._live is not None:
             live, self._live = self._live, None
             at_interrupt.remove(self._stop)
@@ -87,9 +88,9 @@ class RunDisplay:
         from rich.text import Text
 
         width = terminal_width(sys.stderr) or 120
-        several = width >= 80 and len({outcome.kernel for outcome in self._outcomes}) > 1
-        name = 28 if width < 80 else 40 if width < 100 else 60
-        note = max(0, width - name - (50 if several else 30))
+        several = len({outcome.kernel for outcome in self._outcomes}) > 1 and width >= 80
+        room = 28 if width < 80 else 40 if width < 100 else 60
+        notes = max(0, width - room - 50 - (20 if several else 0))
         grid = Table.grid(padding=(0, 2))
         left = 0
         for outcome in self._outcomes:
@@ -102,11 +103,11 @@ class RunDisplay:
             grid.add_row(
                 Spinner("dots") if building else Text(_MARKS.get(outcome.state.value, "✓")),
                 *([middle(outcome.kernel, 18)] if several else []),
-                middle(outcome.variant.name, name),
+                middle(outcome.variant.name, room),
                 Text(outcome.state.value, style=_STYLES.get(outcome.state.value, "")),
                 f"{seconds:.0f} s" if seconds else "",
                 progress_text(outcome.progress) if building else "",
-                Text(middle(outcome.note, note), style="dim") if note > 12 else "",
+                Text(middle(outcome.note, notes), style="dim") if notes > 12 else "",
             )
         if left:
             grid.add_row("", *([""] if several else []), Text(f"{left} left for other machines", style="dim"))
