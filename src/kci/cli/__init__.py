@@ -39,6 +39,9 @@ COMMANDS = {
     "compat": "expected against published variants",
     "catalog": "the toolchain data",
     "explain": "what a rule means and how to fix it",
+    "doctor": "what this machine can build, and what is missing",
+    "clean": "what kci keeps in its cache, and removing it",
+    "completion": "completion for bash, fish and zsh",
 }
 """Every command, in the order of the help page, with its one line there."""
 
@@ -57,12 +60,19 @@ class Options:
         self.plain = plain
 
 
+_PLACES = ("kernel", "kernels", "place", "paths", "directory")
+"""Arguments that are directories."""
+
+
 class Command(click.Command):
     """A command with the options that all commands take: `-q`, `-v`, `--color`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
         super().__init__(*args, **kwargs)
+        for parameter in self.params:
+            if isinstance(parameter, click.Argument) and parameter.name in _PLACES:
+                parameter.type = click.Path()  # completed as such; a text all the same
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
             click.Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),

@@ -29,8 +29,10 @@ def _block(reasons: BackendReasons) -> str:
         line = f"  kept    {_name(kept).ljust(width)}  {kept.reason}"
         if len(line) + 2 + len(place) <= across:
             lines.append(f"{line}  {place}")
-        else:
+        elif len(line) <= across:
             lines += [line, f"{_INDENT}{place}"]
+        else:
+            lines += [f"  kept    {_name(kept)}", *_wrapped(kept.reason, _INDENT, across), f"{_INDENT}{place}"]
     for group in reasons.dropped:
         lines += _wrapped(f"{group.rule}  {group.what}", "  ", across)
         lines += _wrapped(group.reason + (f" [{group.where}]" if group.where else ""), _INDENT, across)

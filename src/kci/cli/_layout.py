@@ -1,4 +1,4 @@
-"""Tables that fit: names cut in the middle, reasons wrapped, and columns left out by how little they are missed."""
+"""Tables that fit: reasons wrapped, columns left out by how little they are missed, names cut in the middle."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 GAP = "  "
-_LEAST_NAME = 22
-"""What a cut name keeps at least: the beginning says the framework, the end the system."""
+_LEAST_NAME = 16
+"""What a cut name keeps at least."""
 _LEAST_TEXT = 24
 """How narrow a column of sentences gets before other columns go."""
 
@@ -25,14 +25,26 @@ class Layout(msgspec.Struct, frozen=True):
     """The column of sentences, which goes over several lines."""
 
 
-def middle(text: str, width: int) -> str:
-    """A text of at most this width, its middle left out: both ends of a variant's name tell it from others."""
+def middle(text: str, width: int, share: float = 0.5) -> str:
+    """A text of at most this width, with something left out of it.
+
+    Args:
+        text: what to cut.
+        width: how much is left.
+        share: how much of that is the beginning.
+    """
     if len(text) <= width:
         return text
-    if width < 2:
+    if width < 3:
         return text[:width]
-    head = (width - 1) // 2
+    head = max(1, int((width - 1) * share))
     return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def cut_apart(texts: Sequence[str], width: int) -> list[str]:
+    """Each text cut to a width, in the way in which most of those that differ still do."""
+    tried = [[middle(text, width, share) for text in texts] for share in (0.5, 0.3, 0.7, 0.15)]
+    return max(tried, key=lambda cut: len(set(cut)))
 
 
 def lines_of(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
@@ -50,11 +62,15 @@ def lines_of(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int |
         table = [[row[column] for column in kept] for row in (headers, *rows)]
         names = [headers[column] for column in kept]
         widths = [max(len(row[place]) for row in table) for place in range(len(kept))]
-        if width is None or _fits(widths, names, width, layout) or not dropping:
+        if width is None or not dropping or _total(_least(widths, names, layout)) <= width:
             break
         kept.remove(dropping.pop(0))
     if width is not None:
         _shrink(widths, names, width, layout)
+        for place, name in enumerate(names):
+            if name in layout.cut:
+                for row, cell in zip(table, cut_apart([row[place] for row in table], widths[place]), strict=True):
+                    row[place] = cell
     return [line for row in table for line in _lines(row, widths, names, layout)]
 
 
@@ -62,23 +78,19 @@ def _total(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def _least(name: str, width: int, layout: Layout) -> int:
-    """How narrow a column can be made."""
-    if name == layout.wrap:
-        return min(width, _LEAST_TEXT)
-    return min(width, _LEAST_NAME) if name in layout.cut else width
-
-
-def _fits(widths: Sequence[int], names: Sequence[str], width: int, layout: Layout) -> bool:
-    least = [_least(name, natural, layout) for name, natural in zip(names, widths, strict=True)]
-    return _total(least) <= width
+def _least(widths: Sequence[int], names: Sequence[str], layout: Layout) -> list[int]:
+    """How narrow the columns can be made without cutting a name."""
+    return [
+        min(width, _LEAST_TEXT) if name == layout.wrap else width for name, width in zip(names, widths, strict=True)
+    ]
 
 
 def _shrink(widths: list[int], names: Sequence[str], width: int, layout: Layout) -> None:
     """Narrow columns until the table fits: sentences first, then the widest name."""
     for place, name in enumerate(names):
         if name == layout.wrap:
-            widths[place] = max(_least(name, widths[place], layout), widths[place] - max(0, _total(widths) - width))
+            least = min(widths[place], _LEAST_TEXT)
+            widths[place] = max(least, widths[place] - max(0, _total(widths) - width))
     while _total(widths) > width:
         able = [place for place, name in enumerate(names) if name in layout.cut and widths[place] > _LEAST_NAME]
         if not able:
@@ -91,8 +103,6 @@ def _lines(row: Sequence[str], widths: Sequence[int], names: Sequence[str], layo
     for place, name in enumerate(names):
         if name == layout.wrap:
             cells[place] = textwrap.wrap(row[place], max(widths[place], 8), break_on_hyphens=False) or [""]
-        elif name in layout.cut:
-            cells[place] = [middle(row[place], widths[place])]
     lines = []
     for number in range(max(len(cell) for cell in cells)):
         parts = [cell[number] if number < len(cell) else "" for cell in cells]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -116,6 +117,12 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
     """How wide the terminal is that a stream (stdout) leads to; None for files and pipes."""
     stream = stream or sys.stdout
     return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def paragraph(text: str) -> str:
+    """A long line over several, where it is shown on a terminal."""
+    width = terminal_width()
+    return text if width is None else textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 def is_plain() -> bool:

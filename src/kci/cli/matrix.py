@@ -10,7 +10,7 @@ from kci.cli import Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import markdown_table, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
-from kci.matrix.archs import as_numbers
+from kci.matrix.archs import natural
 from kci.matrix.matrix_json import matrix_json
 
 if TYPE_CHECKING:
@@ -80,13 +80,13 @@ def _rows(kernel: KernelMatrix) -> list[tuple[str, ...]]:
             variant.system,
             variant.torch or "",
             f"{variant.backend} {variant.compute}" if variant.compute else variant.backend,
-            " ".join(as_numbers(variant.archs or ())),
+            " ".join(sorted(variant.archs or (), key=natural)),
         )
         for variant in kernel.variants
     ]
 
 
-_LAYOUT = Layout(drop=("kind", "system", "torch"), cut=("variant",), wrap="archs")
+_LAYOUT = Layout(drop=("kind", "system", "torch", "archs"), cut=("variant",), wrap="archs")
 
 
 def _title(kernel: KernelMatrix) -> str:

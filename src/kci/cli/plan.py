@@ -11,7 +11,7 @@ import click
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
 from kci.cli._layout import Layout
-from kci.cli._output import print_diagnostics, table, to_json
+from kci.cli._output import paragraph, print_diagnostics, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
@@ -124,7 +124,10 @@ def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
     parts = [] if touches is None else [*_touch_lines(touches), ""]
     one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
     layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
-    parts += [table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs, layout), _summary(plan, made)]
+    parts += [
+        table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs, layout),
+        paragraph(_summary(plan, made)),
+    ]
     if plan.skipped:
         rows = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
         parts += ["", table(("skipped", "variant", "reason"), rows, _REASONS)]
