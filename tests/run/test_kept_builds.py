@@ -57,7 +57,13 @@ class Builder:
         self.read: tuple[str, ...] | None = READ
 
     def __call__(
-        self, kernel: Kernel, wanted: Variant, output: Path, _options: BuildOptions, _log: Callable[[str], None]
+        self,
+        kernel: Kernel,
+        wanted: Variant,
+        output: Path,
+        _options: BuildOptions,
+        _log: Callable[[str], None],
+        _budget: object,
     ) -> BuiltVariant:
         self.builds += 1
         shutil.rmtree(output / wanted.name, ignore_errors=True)

@@ -196,7 +196,7 @@ def _environment() -> jinja2.Environment:
     import jinja2  # noqa: PLC0415
 
     environment = jinja2.Environment(  # noqa: S701 - the output is YAML, and every value goes through `quote`
-        loader=jinja2.FileSystemLoader(_template_folder()),
+        loader=jinja2.FileSystemLoader(template_folder()),
         variable_start_string="[[",
         variable_end_string="]]",
         block_start_string="[%",
@@ -212,7 +212,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _template_folder() -> Path:
+def template_folder() -> Path:
     """Inside the package when installed, next to `src` in a checkout."""
     installed = Path(__file__).parents[1] / "templates"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"

@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.builders.job_budget import JobBudget
 from kci.config.reader import Kernel
 from kci.errors import KciError
 from kci.files.bounded_json import read_json, require_schema
@@ -96,19 +97,22 @@ class KeptBuilds:
                 return directory, f"none of the {len(kept.inputs.files)} files that its build read changed"
         return None
 
-    def make(self, variant: Variant, made_from: str, log: Callable[[str], None]) -> BuiltVariant:
+    def make(
+        self, variant: Variant, made_from: str, log: Callable[[str], None], budget: JobBudget | None = None
+    ) -> BuiltVariant:
         """Build a variant and keep it; the oldest of its builds goes.
 
         Args:
             variant: which one.
             made_from: its fingerprint.
             log: takes lines of progress.
+            budget: what this build shares its compilers with, if others run beside it.
 
         Raises:
             KciError: as `make_variant_dir`.
         """
         output = self._output(made_from)
-        built = make_variant_dir(self.kernel, variant, output, self.options, log)
+        built = make_variant_dir(self.kernel, variant, output, self.options, log, budget)
         if built.leg.inputs is not None:
             kept = KeptBuild(made_from, built.leg.digest, built.leg.inputs)
             write_atomic(output / RECORD, msgspec.json.encode(kept))
@@ -116,9 +120,7 @@ class KeptBuilds:
         return built
 
     def _output(self, made_from: str) -> Path:
-        return (
-            self._place / f"{made_from[:16]}-{made_from[-16:]}"
-        )  # a part of each half: what it is made with, and from
+        return self._place / f"{made_from[:16]}-{made_from[-16:]}"  # of each half: what it is made with, and from
 
     def _forget_old(self, variant: str, keep: Path) -> None:
         """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
