@@ -9,6 +9,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._findings import print_suppressed
 from kci.cli._layout import Layout
 from kci.cli._output import print_diagnostics, table
 from kci.cli._run_display import RunDisplay
@@ -74,7 +75,9 @@ def _report(result: local.RunResult, options: Options) -> int:
         )
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     for tree in result.trees:
-        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}")
+        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
+        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}{hidden}")
+        print_suppressed(tree.suppressed if options.verbose else ())
         for line in () if options.quiet else tree.log:
             click.echo(line, err=True)
         print_diagnostics(tree.findings, quiet=options.quiet)
