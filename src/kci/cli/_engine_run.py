@@ -79,7 +79,7 @@ def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
         missing = f", {len(tree.manifest.missing)} are missing" if tree.manifest.missing else ""
         click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}{missing}")
         print_diagnostics(tree.findings, quiet=options.quiet)
-    failed = [name for name in driver.journal.of(LegPhase.FAILED)]
+    failed = driver.journal.of(LegPhase.FAILED)
     for name in failed:
         click.echo(f"\n{click.style(f'{name} failed:', fg='red')} {driver.journal.legs[name].reason}", err=True)
     if failed:

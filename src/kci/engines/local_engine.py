@@ -41,7 +41,8 @@ class ScriptEngine(ABC):
         """See `Engine`. The script begins a job once, however often it is asked to."""
         names = [job.name for job in batch.jobs]
         self.put(batch)
-        self.script("start", names)
+        if "unknown" in self.script("start", names):
+            raise EngineAwayError("not all of the jobs have begun")
         return {name: name for name in names}
 
     def find(self, batch: Batch) -> Handles:

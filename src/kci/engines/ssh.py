@@ -55,10 +55,8 @@ class SshEngine(ScriptEngine):
         places = " ".join(shlex.quote(f"{self.folder}/jobs/{name}") for name in names)
         python = shlex.quote(self.settings.python)
         # The script of whichever of the jobs is there: they are all the same.
-        line = (
-            f"for f in {places}; do s=$f/{SCRIPT_NAME}; if [ -f $s ]; then exec {python} $s {verb} {places}; fi; done"
-        )
-        done = self._do(self._run(f"{line}; for f in {places}; do echo unknown; done"))
+        found = f's="$f/{SCRIPT_NAME}"; if [ -f "$s" ]; then exec {python} "$s" {verb} {places}; fi'
+        done = self._do(self._run(f"for f in {places}; do {found}; done; for f in {places}; do echo unknown; done"))
         words = str(done.stdout).split()
         if done.exit_status != 0 or len(words) != len(names):
             said = str(done.stderr).strip()[-300:]
