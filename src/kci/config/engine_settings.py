@@ -65,7 +65,9 @@ class EngineSettings(Table, frozen=True):
     image: str | None = None
     """hf-jobs: the image, in place of the leg's."""
     repository: str | None = None
-    """hf-jobs: the bucket through which sources and artifacts go, `owner/name`."""
+    """hf-jobs: the private dataset repository that sources go into, `owner/name`."""
+    bucket: str | None = None
+    """hf-jobs: the bucket that artifacts come out of, `owner/name`."""
     submit: tuple[str, ...] = ()
     """command: see docs/engines.md for this and the next ones."""
     find: tuple[str, ...] = ()

@@ -85,7 +85,9 @@ class JobState(enum.StrEnum):
     ENDED = "ended"
     """It ran to its end, and its result can be fetched."""
     LOST = "lost"
-    """It will not go on and left no result: killed, preempted, or its machine is gone."""
+    """It will not go on and left no result: killed, preempted, or its machine is gone. It can be started again."""
+    STOPPED = "stopped"
+    """It was ended for a reason that starting it again would not change."""
 
 
 class JobStatus(msgspec.Struct, frozen=True):

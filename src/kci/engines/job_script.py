@@ -153,6 +153,8 @@ def _work(folder: pathlib.Path, handle: int) -> int:
         if not (folder / "cancel").exists():
             ended, code = _command(folder, job, handle)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if ended == "cancelled" and not (folder / "cancel").exists():
+        return code  # the machine or its queue ended it: no result, so that it can be started again
     files = _handed_back(folder, job) if ended == "exit" else []
     shutil.rmtree(folder / "work", ignore_errors=True)
     result = {

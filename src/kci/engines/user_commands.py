@@ -110,7 +110,7 @@ class CommandEngine:
     def _status(self, text: str) -> JobStatus:
         word, _, reason = text.partition(" ")
         if word not in list(JobState):
-            raise BuildFailedError(f"the command `poll` said {text[:80]!r}, not queued, running, ended or lost")
+            raise BuildFailedError(f"the command `poll` said {text[:80]!r}, none of {', '.join(JobState)}")
         return JobStatus(JobState(word), printable(reason.strip()[:200]))
 
 

@@ -113,6 +113,8 @@ class Driver:
                 self._fetch(name, leg, handles[job])
             elif status.state is JobState.LOST:
                 self._lost(name, leg, job, handles[job], status.reason)
+            elif status.state is JobState.STOPPED:
+                self._fail(leg, BuildFailedError(status.reason))
             else:
                 self.doubts.discard(job)
                 self._say(leg, f"{status.state} {status.reason}".strip())
@@ -142,8 +144,13 @@ class Driver:
                 self._fail(leg, FindingsError("starting it again would cost more than --max-cost"))
             else:
                 legs.append(leg)
-        if not legs:
-            return
+        by_image: dict[str, list[str]] = {}
+        for leg in legs:
+            by_image.setdefault(self.legs[leg].job.image, []).append(leg)
+        for same in by_image.values():
+            self._submit_batch(name, same)
+
+    def _submit_batch(self, name: str, legs: Sequence[str]) -> None:
         batch = f"kci-{self.run.id}-b{self.journal.batches + 1}"
         jobs = tuple(self._job(leg) for leg in legs)
         self._note(RunEvent.SUBMITTING, legs, batch=batch)
