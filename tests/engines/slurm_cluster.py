@@ -104,25 +104,26 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
         """Start the node's daemon."""
         self.start("slurmd", "-D", "-c")
 
-    def kill_node(self) -> None:
+    def kill_node(self, work: Path) -> None:
         """As when the machine breaks: its daemon and what it runs are gone, and Slurm comes to know."""
         self.processes["slurmd"].kill()
         self.processes["slurmd"].wait()
         for _ in range(2):  # what is being started meanwhile, too
-            for process in self._of_jobs():
+            for process in self._of_jobs(work):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
         wait_for(lambda: "down" in self.ask("sinfo", "-h", "-o", "%T"), "Slurm to miss the node")
 
-    def _of_jobs(self) -> list[int]:
-        """The processes of this cluster's jobs, and of the daemons that watch them."""
+    def _of_jobs(self, work: Path) -> list[int]:
+        """The processes of this cluster's jobs, which work below a folder, and of the daemons that watch them."""
         found = []
         for place in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 variables = (place / "environ").read_bytes().split(b"\0")
                 mine = f"SLURM_CONF={self.folder}/slurm.conf".encode() in variables
                 watches = (place / "comm").read_text().startswith("slurmstepd")
-                if mine and (watches or any(item.startswith(b"SLURM_JOB_ID=") for item in variables)):
+                works = (place / "cwd").readlink().is_relative_to(work)
+                if (any(item.startswith(b"SLURM_JOB_ID=") for item in variables) and works) or (mine and watches):
                     found.append(int(place.name))
         return found
 

@@ -79,8 +79,11 @@ esac""",
         names[next(name for name in ("torch-cpu", "torch-cuda", "torch-rocm") if f'"{name}"' in text)] = job
     slurm.ask("scancel", (names["torch-cpu"] / "claim").read_text().strip())
     wait_for(lambda: "failed" in going.said(), "the failure to be told")
-    slurm.kill_node()
+    slurm.kill_node(here)
     slurm.start_node()
+    claim = (names["torch-rocm"] / "claim").read_text().strip()
+    wait_for(lambda: "PENDING" in slurm.ask("squeue", "-h", "-j", claim, "-o", "%T"), "Slurm to requeue it")
+    slurm.ask("scontrol", "update", f"jobid={claim}", "starttime=now")  # by default it waits two minutes
     done = going.end()
     assert done.code == 4, done.output
     executions = (names["torch-rocm"] / "executions").read_text().splitlines()

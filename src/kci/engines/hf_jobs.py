@@ -53,8 +53,8 @@ class HfJobsEngine:
             if not getattr(settings, name):
                 hint = "set it in kci.toml: [engines.<name>]; docs/engines.md says what for"
                 raise UsageError(f"an engine of the type `hf-jobs` needs a `{name}`", hint=hint)
-        huggingface_hub.utils.disable_progress_bars()  # they would write across kci's own
         self.library: Any = huggingface_hub
+        self.library.utils.disable_progress_bars()  # they would write across kci's own
         self.api: Any = huggingface_hub.HfApi()
         self.settings, self.home = settings, home
 
