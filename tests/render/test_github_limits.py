@@ -194,7 +194,7 @@ def test_job_outputs_that_exist() -> None:
     ],
 )
 def test_contexts_that_do_not_exist_there(body: str) -> None:
-    assert "KCI415" in rules(f"{HEAD}{job('a')}    {body}\n")  # of two equal keys, the later one counts
+    assert "KCI415" in rules(HEAD + job("a", body))
 
 
 @pytest.mark.rule("KCI415", triggers=True)
