@@ -18,7 +18,7 @@ from kci.plan.github import github_matrix
 from kci.plan.legs import make_plan
 from kci.plan.plan import Plan
 from kci.render.bounds import check_bounds, grown
-from kci.render.committed import read_committed, write_files
+from kci.render.committed import read_committed, remove_files, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
@@ -42,8 +42,13 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     rewritten: tuple[str, ...] = ()
     """The files of which writing changes anything, be it a pin."""
 
+    @property
+    def left(self) -> list[str]:
+        """Files that kci wrote and has no use for any more."""
+        return [item.path for item in self.comparisons if item.path not in self.files]
+
     def write(self, *, force: bool = False) -> None:
-        """Write the files.
+        """Write the files, and remove those that are left from before.
 
         Args:
             force: also over what somebody has edited or pinned to an older release.
@@ -57,6 +62,7 @@ class RenderedFiles(msgspec.Struct, frozen=True):
         if refused:
             raise FindingsError("nothing was written", diagnostics=refused)
         write_files(self.root, self.files)
+        remove_files(self.root, self.left)
 
 
 def render_workflows(
