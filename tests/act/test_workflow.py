@@ -6,7 +6,6 @@ The kernels are Python only, so that every leg is built in seconds; runs of comp
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from act.harness import Run, act_path, commit_all, copy_checkout, installed, offline_pip, run_workflow
 from cli.runner import kci
@@ -280,15 +280,18 @@ def break_package(kernel: Path) -> None:
     (package / "other.py").write_text("")
 
 
-def gate(run: Run, scratch: Path, runner: Runner) -> subprocess.CompletedProcess[str]:
-    """The gate of a run. act leaves it out after a called workflow that failed, whatever `always()` says."""
-    env = {name: os.environ[name] for name in ("PATH", "HOME")} | {"KCI_ACT_INSTALLED": runner.env["KCI_ACT_INSTALLED"]}
-    files = {"GITHUB_OUTPUT": scratch / "gate-output", "GITHUB_STEP_SUMMARY": scratch / "gate-summary"}
-    env |= {name: str(path) for name, path in files.items()} | {"RUNNER_TEMP": str(scratch)}
-    env |= {"KCI_INPUT_PLAN_RESULT": run.jobs["plan"], "KCI_INPUT_RECORDS": str(run.artifacts)}
-    python = Path(runner.env["KCI_ACT_INSTALLED"]) / "bin" / "python"
-    command = [str(python), "-E", "-u", str(runner.checkout / "actions" / "gate.py")]
-    return subprocess.run(command, env=env, cwd=scratch, capture_output=True, text=True, check=False)
+def gate(repository: Path, run: Run, scratch: Path, runner: Runner) -> Run:
+    """The gate job of a run, which act leaves out after a called workflow that failed, whatever `always()` says.
+
+    It is the job as it is rendered, with the result of the plan job in place of its needs, on the artifacts of the run.
+    """
+    job = yaml.safe_load((repository / RELEASE).read_text())["jobs"]["kci"]
+    del job["needs"]
+    text = json.dumps({"on": "push", "permissions": {}, "jobs": {"kci": job}})
+    assert text.count("${{ needs.plan.result }}") == 1
+    alone = ".github/workflows/gate-alone.yml"
+    (repository / alone).write_text(text.replace("${{ needs.plan.result }}", run.jobs["plan"]))
+    return runner.run(repository, alone, "push", scratch)
 
 
 def test_a_broken_kernel_stops_only_itself(repository: Path, runner: Runner, scratch: Path) -> None:
@@ -303,16 +306,16 @@ def test_a_broken_kernel_stops_only_itself(repository: Path, runner: Runner, scr
     assert not run.ok
     assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
     assert not (run.artifacts / "tree.broken-kernel.1").exists()
-    done = gate(run, scratch, runner)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = gate(repository, run, scratch, runner)
+    assert (done.jobs, done.ok) == ({"kci": "failure"}, False), done.log
     replay = (
         "kci build --variant=torch-cpu --builder=auto --container=none --tier=release --output=build -- broken-kernel"
     )
-    assert "broken-kernel torch-cpu, job broken-kernel / torch-cpu: " in done.stdout
-    assert "has no __init__.py" in done.stdout
-    assert f"\n  {replay}\n" in done.stdout
-    assert "some-kernel" not in done.stdout
-    assert done.stdout.count("::error") == 2, "one for the variant, and one that says how many there are"
+    assert "broken-kernel torch-cpu, job broken-kernel / torch-cpu: " in done.log
+    assert "has no __init__.py" in done.log
+    assert f"\n  {replay}\n" in done.log
+    assert "some-kernel" not in done.log
+    assert done.log.count("::error") == 2, "one for the variant, and one that says how many there are"
 
 
 def test_a_kernel_that_cannot_be_planned_stops_only_itself(repository: Path, runner: Runner, scratch: Path) -> None:
