@@ -411,3 +411,86 @@ def test_artifact_names_can_be_used_once(repository: Path, runner: Runner, scrat
     run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, **dispatch(backends="cpu"))
     assert run.jobs == {LEGS[0]: "failure", "kci": "failure", "merge": "failure", "plan": "success"}, run.log
     assert "(409) Conflict" in run.log
+
+
+OWN = ".github/workflows/kci-own-machines.yml"
+DISPATCHED = """
+[pull-request]
+forks = "dispatch"
+[runners.cuda.x86_64-linux]
+labels = ["self-hosted", "gpu"]
+[runners.noarch.x86_64-linux]
+labels = ["self-hosted", "gpu"]
+"""
+
+
+def statuses(scratch: Path) -> list[tuple[str, str]]:
+    """The commit statuses that a run has set: the commit and the state."""
+    kept = scratch / "statuses"
+    lines = kept.read_text().splitlines() if kept.exists() else []
+    found = [re.search(r"/statuses/(\S+) -f state=(\w+) -f context=kci/own-machines ", line) for line in lines]
+    return [(match[1], match[2]) for match in found if match]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
+    repository: Path, runner: Runner, tmp_path: Path, several: bool
+) -> None:
+    if several:
+        add_kernel(repository, "other-kernel", ("cpu",))
+    (repository / "kci.toml").write_text(DISPATCHED)
+    render(repository)
+    base = head_commit(repository)
+    package = repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py"
+    package.write_text("def double(x):\n    return 2 * x\n")
+    commit_all(repository)
+    commit = head_commit(repository)
+    fork = {"head": {"repo": {"full_name": "somebody/kernels"}, "sha": commit}, "base": {"sha": base}}
+    pull = runner.run(repository, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=fork)
+    assert pull.jobs == {"kci": "success", "plan": "success"}, "nothing of it runs before somebody has looked"
+    assert statuses(tmp_path / "pull") == [], "so the required status is missing, and the merge waits"
+
+    # The file and the commit to compare with are those of the default branch.
+    subprocess.run(["git", "-C", str(repository), "checkout", "--quiet", base], check=True)
+    inputs = {"inputs": {"commit": commit}}
+    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
+    merge = "merge some-kernel" if several else "merge"
+    assert own.jobs == dict.fromkeys([*LEGS, merge, "plan", "status"], "success"), own.log
+    assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "success")]
+
+
+def test_a_commit_that_does_not_build_has_a_status_that_says_so(
+    repository: Path, runner: Runner, tmp_path: Path
+) -> None:
+    (repository / "kci.toml").write_text(DISPATCHED)
+    render(repository)
+    base = head_commit(repository)
+    break_package(repository / "some-kernel")
+    commit_all(repository)
+    commit = head_commit(repository)
+    subprocess.run(["git", "-C", str(repository), "checkout", "--quiet", base], check=True)
+    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": commit})
+    assert own.jobs["status"] == "failure", own.log
+    assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "failure")]
+
+
+def test_a_branch_is_not_what_somebody_reviewed(repository: Path, runner: Runner, tmp_path: Path) -> None:
+    (repository / "kci.toml").write_text(DISPATCHED)
+    render(repository)
+    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": "main"})
+    assert own.jobs["plan"] == "failure"
+    assert "a commit has 40 hexadecimal digits" in own.log
+    assert (tmp_path / "own" / "artifacts").exists()
+    assert not list((tmp_path / "own" / "artifacts").iterdir())
+
+
+def test_a_pull_request_of_the_repository_says_that_it_has_built_all(
+    repository: Path, runner: Runner, tmp_path: Path
+) -> None:
+    (repository / "kci.toml").write_text(DISPATCHED.partition("[runners")[0])
+    render(repository)
+    base = commit = head_commit(repository)
+    change = {"head": {"repo": {"full_name": "example/kernels"}, "sha": commit}, "base": {"sha": base}}
+    run = runner.run(repository, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=change)
+    assert run.jobs == {"kci": "success", "plan": "success"}, run.log
+    assert statuses(tmp_path / "pull") == [(commit, "success")]

@@ -20,7 +20,7 @@ from msgspec import field
 from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlay_tables import KernelOverlay
-from kci.config.values import SYSTEMS, Backend, Grouping, System, Tier
+from kci.config.values import SYSTEMS, Backend, Forks, Grouping, System, Tier
 from kci.diagnostics import Diagnostic, finding
 from kci.suggest import one_of, suggestion
 
@@ -145,6 +145,8 @@ class PullRequest(Table, frozen=True):
     """What a pull request builds."""
 
     tier: str = "pr"
+    forks: Forks = Forks.HOSTED
+    """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
 
 
 class Tell(Table, frozen=True):

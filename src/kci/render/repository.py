@@ -24,7 +24,16 @@ from kci.render.github_limits import check_files
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
 from kci.render.own_parts import read_own_parts
 from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
-from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render, shipped_templates
+from kci.render.workflow import (
+    COMPAT_FILE,
+    KERNEL_FILE,
+    OWN_MACHINES_FILE,
+    RELEASE_FILE,
+    Inputs,
+    Mode,
+    render,
+    shipped_templates,
+)
 from kci.version import __version__
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -111,6 +120,7 @@ def render_workflows(
         pin="sha" if by_commit else "tag",
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
+        forks=str(chosen.pull_request.forks),
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
@@ -119,7 +129,7 @@ def render_workflows(
     )
     own = release_pin() if by_commit else None
     fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE))
     parts = read_own_parts(root, shipped_templates())
     files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
     problems = [*bounds.refused, *check_files(files)]
