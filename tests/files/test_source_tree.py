@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kci.files import stat_cache
+from kci.files.include_scan import READ_AT_MOST, quoted_includes, scan
 from kci.files.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.files.stat_cache import StatCache
 
@@ -161,3 +162,13 @@ def test_a_folder_that_was_a_link_or_a_file_hides_what_is_in_it_now(tmp_path: Pa
     assert then.file("d/x.h") == "e/x.h"
     submodule = PatchedTree(now, {"d": (EntryKind.OTHER, b"0" * 40)})
     assert submodule.file("d/x.h") is None
+
+
+def test_a_source_that_is_too_long_to_search_may_include_anything() -> None:
+    assert scan(b" " * READ_AT_MOST).macros == ()
+    assert scan(b" " * (READ_AT_MOST + 1)).macros == ("",)
+
+
+def test_a_line_may_end_with_a_carriage_return() -> None:
+    assert scan(b"int x;\r#include HEADER\rint y;").macros == ("HEADER",)
+    assert quoted_includes(b'int x;\r#include "../x.h"\rint y;') == ["../x.h"]
