@@ -22,6 +22,7 @@ from kci.builders.ninjafile import Step
 USES = """
 #include <charconv>
 #include <cmath>
+#include <condition_variable>
 #include <dlfcn.h>
 #include <filesystem>
 #include <mutex>
@@ -42,6 +43,19 @@ extern "C" double kci_computed(double value) {
   static std::once_flag once;
   double result = 0;
   std::call_once(once, [] {});
+  std::mutex mutex;
+  std::condition_variable ready;
+  bool set = false;
+  std::thread other([&] {
+    std::unique_lock<std::mutex> lock(mutex);
+    ready.wait(lock, [&] { return set; });
+  });
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    set = true;
+  }
+  ready.notify_all();
+  other.join();
   std::thread([&] { result = std::exp(std::log(std::pow(value, 2.0))) + std::sin(0 * value); }).join();
   return dlsym(RTLD_DEFAULT, "strlen") != nullptr && __isoc23_strtol("7", nullptr, 10) == 7 ? result : -1;
 }
