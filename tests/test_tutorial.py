@@ -1,4 +1,4 @@
-"""The tutorial and the questions, run from their own text: what a newcomer types works, and errors say what the page says."""
+"""The tutorial and the questions, run from their own text: both say what kci does."""
 
 from __future__ import annotations
 
