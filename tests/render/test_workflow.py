@@ -109,7 +109,7 @@ def test_header_says_version_command_and_inputs() -> None:
 
 
 def test_digest_changes_with_the_inputs() -> None:
-    digests = {workflow.input_digest(case.inputs) for case in CASES}
+    digests = {workflow.input_digest(case.inputs, case.own) for case in CASES}
     assert len(digests) == len(CASES)
 
 

@@ -23,8 +23,11 @@ def template_folder() -> Path:
 def template_environment() -> jinja2.Environment:
     """Templates with `[[ ]]` for values and `[% %]` for statements; `${{ }}` and `{{ }}` belong to what is written."""
     import jinja2  # noqa: PLC0415
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
-    environment = jinja2.Environment(  # noqa: S701 - no HTML: each template quotes as its own language does
+    # Sandboxed, because a repository may bring templates, and a pull request may change them. Nothing is escaped as
+    # HTML: each template quotes as the language of its file does.
+    environment = ImmutableSandboxedEnvironment(
         loader=jinja2.FileSystemLoader(template_folder()),
         variable_start_string="[[",
         variable_end_string="]]",
