@@ -108,6 +108,14 @@ def test_runners_of_the_right_shape_that_are_wrong_in_another_way() -> None:
     assert problems("[runners]\ncuda = 1\n") == [("KCI103", 2, 8)]
 
 
+@pytest.mark.parametrize(
+    "text", ['[plan]\ngroup = "x"\n', '[pull-request]\nforks = "yes"\n', '[tiers.a]\nbase = "x"\n']
+)
+def test_a_word_that_is_none_of_those_possible(text: str) -> None:
+    ((rule, line, _),) = problems(text)
+    assert (rule, line) == ("KCI104", 2)
+
+
 def test_the_documented_example_is_valid_and_has_every_key() -> None:
     assert EXAMPLE is not None
     document = parse_document(EXAMPLE[1].encode(), "kci.toml")

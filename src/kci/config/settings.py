@@ -12,7 +12,7 @@ from msgspec import field
 from kci.config.engine_settings import EngineSettings
 from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
-from kci.config.values import Backend, Grouping, System, Tier
+from kci.config.values import Backend, Forks, Grouping, System, Tier
 
 KCI_TOML = "kci.toml"
 
@@ -135,6 +135,8 @@ class PullRequest(Table, frozen=True):
     """What a pull request builds."""
 
     tier: str = "pr"
+    forks: Forks = Forks.HOSTED
+    """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
 
 
 class Tell(Table, frozen=True):
