@@ -176,6 +176,9 @@ class Publish(Table, frozen=True):
     repo_prefix: str | None = None
     """The owner on the Hub; the kernel's name is appended."""
     branch: str | None = None
+    """The branch; `{version}` stands for the kernel's version. Without it, `v{version}`."""
+    prune: bool = False
+    """Whether variants that the kernel should no longer have are removed from the branch."""
 
 
 class ActionPin(Table, frozen=True):
