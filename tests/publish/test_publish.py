@@ -17,7 +17,7 @@ import pytest
 
 from cli.runner import Result, kci
 from kci.errors import FindingsError
-from kci.publish.changes import Changes
+from kci.publish.branch_changes import BranchChanges
 from kci.publish.hub import HubKernel
 from kci.publish.release import read_release
 from kci.publish.upload import ATTEMPTS, Publication, Publisher, PublishState
@@ -377,7 +377,7 @@ def test_another_kernels_tree_is_refused(hub: FakeHub, token: None, tmp_path: Pa
 
 
 def test_no_tree(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    refused(hub, tmp_path / "nothing", 1, "there is no tree")
+    refused(hub, tmp_path / "nothing", 1, "does not exist")
 
 
 def test_a_file_that_changes_during_publishing_is_not_published(tmp_path: Path) -> None:
@@ -613,8 +613,8 @@ def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> 
 
 
 def test_nothing_to_do_is_empty() -> None:
-    assert Changes().empty
-    assert not Changes(deleted=("x",)).empty
+    assert BranchChanges().empty
+    assert not BranchChanges(deleted=("x",)).empty
 
 
 def test_a_tree_of_compiled_variants_is_read_as_well(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics, progress_log, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.diagnostics import Diagnostic
-from kci.publish.changes import Changes
+from kci.publish.branch_changes import BranchChanges
 from kci.publish.publish_tree import PublishRequest, publish_tree, tree_of
 from kci.publish.upload import PublishedBranch
 
@@ -80,7 +80,7 @@ def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
     return lines
 
 
-def _deleted(changes: Changes) -> list[str]:
+def _deleted(changes: BranchChanges) -> list[str]:
     """The files that are deleted, but for those of variants that are named as a whole."""
     whole = tuple(f"build/{name}/" for name in changes.removed_variants)
     return [path for path in changes.deleted if not (whole and path.startswith(whole))]

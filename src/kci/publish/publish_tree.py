@@ -16,7 +16,7 @@ from kci.files.replace import Log
 from kci.publish.access import find_access, known_access
 from kci.publish.hub import HubKernel
 from kci.publish.release import Release, read_release
-from kci.publish.target import Target, target_of
+from kci.publish.target import HubBranch, target_of
 from kci.publish.upload import Publication, PublishedBranch, Publisher
 from kci.workspace.workspace import Workspace
 
@@ -41,7 +41,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
     kernel: str
     version: int
-    target: Target
+    target: HubBranch
     publication: Publication
     dry_run: bool
 

@@ -99,7 +99,7 @@ def read_release(
 def _complete(tree: Path) -> Manifest:
     """The manifest of a tree that has all that was planned."""
     if not tree.is_dir():
-        raise FindingsError(f"there is no tree {tree}", hint="`kci merge` makes one, and `kci run` all of it")
+        raise FindingsError(f"{tree} does not exist", hint="`kci merge` makes one, and `kci run` all of it")
     manifest = read_manifest(tree)
     if manifest is None:
         message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"

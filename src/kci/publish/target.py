@@ -16,7 +16,7 @@ _REPOSITORY = re.compile(
 )
 
 
-class Target(msgspec.Struct, frozen=True):
+class HubBranch(msgspec.Struct, frozen=True):
     """A branch of a repository on the Hub."""
 
     repo_id: str
@@ -25,7 +25,7 @@ class Target(msgspec.Struct, frozen=True):
 
 def target_of(
     kernel: str, version: int, settings: Publish, *, build: Build | None = None, repo_id: str = "", branch: str = ""
-) -> Target:
+) -> HubBranch:
     """The repository and branch of a kernel.
 
     Args:
@@ -51,4 +51,4 @@ def target_of(
         raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
     if not is_branch(branch) or "{" in branch:
         raise UsageError(f"{branch[:120]!r} is not the name of a branch", hint="only {version} is replaced in it")
-    return Target(repo_id, branch)
+    return HubBranch(repo_id, branch)

@@ -16,7 +16,7 @@ from kci.compat.hub_listing import HubFile
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.replace import Log
-from kci.publish.changes import Changes, Wanted, branch_of
+from kci.publish.branch_changes import BranchChanges, WantedBranch, branch_of
 from kci.publish.hub import MAIN, HubAnswerError, HubWriter, Obstacle
 from kci.publish.release import Release
 
@@ -41,7 +41,7 @@ class PublishedBranch(msgspec.Struct, frozen=True):
     state: PublishState
     commit: str
     """Where the branch is now; empty in a dry run for a branch that does not exist."""
-    changes: Changes
+    changes: BranchChanges
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -83,12 +83,12 @@ class Publisher(msgspec.Struct, frozen=True):
         builds = self._bring(wanted, f"{title} (kci)")
         if release.card is None or branch == MAIN:
             return Publication(builds, None)
-        card = Wanted(MAIN, {README: release.card})
+        card = WantedBranch(MAIN, {README: release.card})
         return Publication(builds, self._bring(card, f"Card of {manifest.kernel} version {manifest.version} (kci)"))
 
-    def _bring(self, wanted: Wanted, message: str) -> PublishedBranch:
+    def _bring(self, wanted: WantedBranch, message: str) -> PublishedBranch:
         before: dict[str, HubFile] | None = None
-        sent: Changes | None = None
+        sent: BranchChanges | None = None
         made = False
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
         for attempt in range(ATTEMPTS):
@@ -137,7 +137,7 @@ class Publisher(msgspec.Struct, frozen=True):
         inherited = (made or not head) and at == heads.get(MAIN)
         return head, self.hub.files(at) if at else {}, inherited
 
-    def _confirmed(self, wanted: Wanted, commit: str, changes: Changes) -> PublishedBranch:
+    def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
         """The Hub may leave files out, those that a .gitignore of the repository names for example."""
         left = wanted.changes(self.hub.files(commit))
         if not left.empty:
@@ -146,7 +146,7 @@ class Publisher(msgspec.Struct, frozen=True):
             raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
         return PublishedBranch(wanted.branch, PublishState.PUBLISHED, commit, changes)
 
-    def _rival(self, wanted: Wanted, before: dict[str, HubFile], now: dict[str, HubFile]) -> FindingsError:
+    def _rival(self, wanted: WantedBranch, before: dict[str, HubFile], now: dict[str, HubFile]) -> FindingsError:
         changed = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
         message = f"another publisher has changed {changed[0]} on {self.name}@{wanted.branch} meanwhile"
         hint = "find out which of the two is right, then publish that one again"

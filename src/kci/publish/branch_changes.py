@@ -14,7 +14,7 @@ from kci.tree.merge import KEPT_AT_TOP
 from kci.tree.metadata import FILE_NAME, SIGNATURE_NAME
 
 
-class Changes(msgspec.Struct, frozen=True):
+class BranchChanges(msgspec.Struct, frozen=True):
     """The difference between a branch and what it is to have, sorted."""
 
     added: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ class Changes(msgspec.Struct, frozen=True):
         return not (self.added or self.changed or self.deleted)
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class WantedBranch(msgspec.Struct, frozen=True):
     """What one branch is to have."""
 
     branch: str
@@ -44,7 +44,7 @@ class Wanted(msgspec.Struct, frozen=True):
     """The variants that the kernel should have today: others that are neither these nor in the tree are removed.
     None to remove none."""
 
-    def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> Changes:
+    def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare a branch with this.
 
         Args:
@@ -59,7 +59,7 @@ class Wanted(msgspec.Struct, frozen=True):
         owned |= {path for path in there if _variant(path) in removed}
         # A signature counts as long as what it signs is the same, whoever has added it.
         signatures = {f"{path}{SIGNATURE_NAME.removeprefix(FILE_NAME)}" for path in same if path.endswith(FILE_NAME)}
-        return Changes(
+        return BranchChanges(
             added=tuple(sorted(wanted - there.keys())),
             changed=tuple(sorted((wanted & there.keys()) - same)),
             deleted=tuple(sorted(owned - wanted - signatures)),
@@ -87,10 +87,10 @@ _RECORDS = frozenset(KEPT_AT_TOP) - {"benchmarks"}
 """What kci writes at the top of a tree; an older tree may have more of it, which says nothing about a newer one."""
 
 
-def branch_of(release: Release, branch: str, expected: Collection[str] | None) -> Wanted:
+def branch_of(release: Release, branch: str, expected: Collection[str] | None) -> WantedBranch:
     """What the version branch is to have."""
     kept = frozenset(expected) if expected is not None else None
-    return Wanted(branch, release.files, release.variants, kept)
+    return WantedBranch(branch, release.files, release.variants, kept)
 
 
 def is_same(there: HubFile, here: LocalFile) -> bool:
