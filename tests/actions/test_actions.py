@@ -188,10 +188,27 @@ def test_a_tree_that_does_not_meet_the_requirements_is_no_success(
 def test_a_failing_build_prints_how_to_do_the_same_with_the_same_limit(runner: Runner, repository: Path) -> None:
     (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
     built = runner.run(
-        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="true", jobs="3"
+        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="true", jobs="3", threads="2"
     )
     assert built.code
-    assert "kci build --variant=torch-cpu --builder=auto --container=none --jobs=3 --output=build -- some" in built.log
+    command = "kci build --variant=torch-cpu --builder=auto --container=none --jobs=3 --output=build -- some"
+    assert f"NVCC_THREADS=2 {command}" in built.log
+
+
+@pytest.mark.parametrize("name", ["jobs", "threads", "disk"])
+@pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999"])
+def test_counts_are_numbers(runner: Runner, repository: Path, name: str, value: str) -> None:
+    refused = runner.run("build", repository, kernel="some", variant="torch-cpu", upload="true", **{name: value})
+    assert refused.code == 2
+    assert f"the input `{name}` must be a number from 1" in refused.log
+
+
+def test_room_for_the_image_is_looked_for_only_where_there_is_one(runner: Runner, repository: Path) -> None:
+    for container, said in (("none", False), ("example.invalid/image", True)):
+        built = runner.run(
+            "build", repository, kernel="some", variant="torch-cpu", container=container, upload="true", disk="9999"
+        )
+        assert ("::warning::" in built.log and "need 9999" in built.log) is said, built.log
 
 
 def test_nothing_to_do(runner: Runner, repository: Path) -> None:
@@ -327,23 +344,6 @@ def test_modules_in_the_repository_are_not_imported(
         done = runner.run("plan", repository, extra={"PYTHONPATH": str(repository)})
         assert done.code == 0, done.log
         assert ("::group::Install" in done.log) == expected
-
-
-def test_a_runner_without_python(checkout: Path, tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("bash", "dirname", "cksum", "tr"):
-        (programs / name).symlink_to(str(shutil.which(name)))
-    old = programs / "python3"
-    old.write_text("#!/bin/bash\n[[ $* == *platform* ]] && echo 3.9.2\nexit 1\n")
-    old.chmod(0o755)
-    done = subprocess.run(
-        ["bash", str(checkout / "actions" / "run.sh"), "plan"],
-        env={"PATH": str(programs), "RUNNER_TEMP": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert "needs Python 3.11 or newer" in done.stderr
-    assert "actions/setup-python" in done.stderr
 
 
 def test_outside_of_a_job(checkout: Path) -> None:

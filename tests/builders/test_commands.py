@@ -119,6 +119,16 @@ def test_the_compat_headers_come_before_those_of_the_system() -> None:
     assert command[command.index("-isystem") + 1] == "compat"
 
 
+@pytest.mark.parametrize("name", ["torch213-cxx11-cpu-x86_64-linux", "tvm-ffi01-cpu-x86_64-linux"])
+def test_an_older_glibc_comes_before_every_other_library(name: str) -> None:
+    made = chain(glibc_compat=True)
+    command = link_command(made, target(name), ["a.o"])
+    first = command.index("stub/libdl.so.2")
+    assert command[first - 1] == "-Wl,--as-needed"
+    assert first < next(place for place, word in enumerate(command) if word.startswith("-l"))
+    assert not any("libdl" in word for word in link_command(chain(), target(name), ["a.o"]))
+
+
 def test_dependencies_come_after_the_components_own_headers_and_before_csrc() -> None:
     command = compile_command(chain(headers=(CUTLASS,)), target("torch213-cxx11-cpu-x86_64-linux"), unit(Language.CXX))
     assert [word for word in command if word.startswith("-I")] == [

@@ -75,7 +75,13 @@ CASES = [
     Case("many", Inputs(names=("relu", "rms-norm"), callers=2), shipped_pins()),
     Case(
         "static",
-        Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU, GPU, NOARCH), pr_legs=(PR_CPU, PR_GPU)),
+        Inputs(
+            names=("relu",),
+            mode=Mode.STATIC,
+            release_legs=(CPU, GPU, NOARCH),
+            release_parallel=2,
+            pr_legs=(PR_CPU, PR_GPU),
+        ),
         shipped_pins(),
     ),
     Case("static-hosted", Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU,), pr_legs=(PR_CPU,)), _pinned()),

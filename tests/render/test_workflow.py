@@ -61,7 +61,7 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
         seen.setdefault(place, set()).add(bool(value))
         return bool(value)
 
-    folder = workflow._template_folder()
+    folder = workflow.template_folder()
     sources = {}
     for file in sorted(folder.rglob("*.j2")):
         name = file.relative_to(folder).as_posix()

@@ -22,6 +22,7 @@ from kci.builders.cutlass import Headers
 from kci.builders.environment import Environment
 from kci.builders.extension_name import POISON
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
+from kci.builders.old_glibc import OldLibrary, old_libraries
 from kci.builders.rocm import Rocm
 from kci.builders.toolchains import toolchains
 from kci.builders.units import Language, Unit
@@ -138,6 +139,11 @@ def stub_command(chain: Toolchain, library: str) -> list[str]:
     return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(library)]
 
 
+def glibc_stubs(chain: Toolchain) -> tuple[OldLibrary, ...]:
+    """The libraries of an older glibc that come before this machine's."""
+    return old_libraries() if chain.glibc_compat else ()
+
+
 def stub_path(library: str) -> str:
     """Where it is, in the work directory."""
     return f"stub/lib{library}.so"
@@ -166,14 +172,15 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     """
     if target.tvm_ffi:
         libraries = str(chain.cuda.library_dir) if chain.cuda else None
-        return tvm_ffi_commands.link_command(chain.cxx, target.kernel_id, objects, EXPORTS, libraries)
+        found = [*objects, *_older_glibc(chain)]
+        return tvm_ffi_commands.link_command(chain.cxx, target.kernel_id, found, EXPORTS, libraries)
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
     command.append(f"-Wl,--version-script={EXPORTS}")
     cuda, rocm = chain.cuda, chain.rocm
     stable = target.variant.kind is Kind.STABLE_ABI
     if stand_ins := stubs(chain, target):
         command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
-    command += ["-Wl,--as-needed", "-lstdc++", f"-L{TORCH}/lib"]
+    command += [*_older_glibc(chain), "-Wl,--as-needed", "-lstdc++", f"-L{TORCH}/lib"]
     if cuda is not None:
         command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
@@ -183,6 +190,12 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
     command += [] if stable else ["-ltorch", "-lc10"]
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
+
+
+def _older_glibc(chain: Toolchain) -> list[str]:
+    """What takes functions from an older glibc; see `kci.builders.old_glibc`."""
+    found = glibc_stubs(chain)
+    return ["-Wl,--as-needed", *(library.path for library in found)] if found else []
 
 
 def gencode(archs: Iterable[str]) -> list[str]:

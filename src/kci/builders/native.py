@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ from kci.builders.commands import (
     Toolchain,
     compat_command,
     compile_command,
+    glibc_stubs,
     link_command,
     links,
     seen,
@@ -33,7 +35,14 @@ from kci.builders.commands import (
     stubs,
 )
 from kci.builders.compiler_cache import CompilerCache, find_compiler_cache
-from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
+from kci.builders.compilers import (
+    cxx_compiler,
+    glibc_is_newer,
+    knows_gnu_unique,
+    ninja_version,
+    refuse_backend,
+    version_line,
+)
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
 from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
 from kci.builders.cutlass import ensure_headers, find_headers
@@ -48,6 +57,7 @@ from kci.builders.environment import (
     tvm_ffi_environment,
 )
 from kci.builders.failures import failure_hint, failure_message, unwritable
+from kci.builders.job_budget import alone, is_chatter
 from kci.builders.job_limits import job_count, nvcc_threads
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
@@ -68,6 +78,8 @@ from kci.plan.recorded import RecordedInputs
 BUILDABLE = ("cpu", "cuda", "rocm")
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 _TOOLS_FILE = "tools.txt"
+_FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
+"""With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -100,9 +112,9 @@ class Recipe(msgspec.Struct, frozen=True):
             if not headers.complete:
                 yield from headers.setup(environment.python)
 
-    def ninja(self) -> list[str]:
+    def ninja(self, arguments: Iterable[str]) -> list[str]:
         """The command that compiles and links."""
-        return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
+        return [str(self.chain.environment.ninja), "-C", str(self.work), *arguments]
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -176,7 +188,7 @@ def commands(recipe: Recipe) -> list[str]:
             f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
             shown(recipe.translation.command()),
         ]
-    lines += [f"# {shown(recipe.ninja())} runs:"]
+    lines += [f"# {shown(recipe.ninja(('-j', str(recipe.jobs))))} runs:"]
     lines += [shown(step.command) for step in recipe.steps]
     return lines
 
@@ -206,7 +218,7 @@ def build(request: Request, log: Log) -> Built:
             raise unwritable(work, error) from error
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
-        done, use = _compile(recipe, request.cache, lock, log)
+        done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
             raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done))
         inputs = _recorded(recipe, watch)
@@ -228,18 +240,27 @@ def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
     return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))
 
 
-def _compile(recipe: Recipe, cache: Path, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
+def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
     """Run ninja, and ask the compiler cache what it had of it."""
     tools, found = _compile_environment(recipe.chain), recipe.compiler_cache
-    if found is None:
-        return guarded(recipe.ninja(), log, env=tools, lock=lock), None
-    tools |= found.settings(recipe.work, cache)
-    before = found.start(recipe.work, tools)
-    done = guarded(recipe.ninja(), log, env=tools, lock=lock)
-    use = found.use(recipe.work, tools, before)
+    version = ninja_version(recipe.chain.environment.ninja)
+    sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
+    with sharing as share:
+        command = recipe.ninja(share.arguments)
+        tools |= share.settings | (_FRESH if request.fresh else {})
+        if found is None:
+            return guarded(command, _without_chatter(log), env=tools, lock=lock), None
+        tools |= found.settings(recipe.work, request.cache)
+        before = found.start(recipe.work, tools)
+        done = guarded(command, _without_chatter(log), env=tools, lock=lock)
+        use = found.use(recipe.work, tools, before)
     if use is not None:
         log(str(use))
     return done, use
+
+
+def _without_chatter(log: Log) -> Log:
+    return lambda line: None if is_chatter(line) else log(line)
 
 
 def _check_kind(request: Request) -> None:
@@ -310,6 +331,9 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
+    for older in glibc_stubs(chain):
+        libraries += (older.path,)
+        yield Step(older.path, (older.source,), tuple(older.command(chain.cxx)), f"link {older.path}", generated)
     objects = tuple(unit.object for unit in units)
     if chain.glibc_compat:
         objects = (*objects, COMPAT_OBJECT)
@@ -350,6 +374,8 @@ def _generated(chain: Toolchain) -> dict[str, str]:
         files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
         files[f"{COMPAT}/bits/sstream.tcc"] = generate.SSTREAM_TCC
         files[COMPAT_SOURCE] = generate.COMPAT_CPP
+        for library in glibc_stubs(chain):
+            files |= library.files()
     return files
 
 
@@ -370,11 +396,11 @@ def _prepare(recipe: Recipe) -> None:
 
 
 def _compile_environment(chain: Toolchain) -> dict[str, str]:
-    """The caller's environment, with compilers speaking English and ninja reporting plainly.
+    """The caller's environment, with compilers speaking English.
 
     hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version.
     """
-    made = {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
+    made = {**os.environ, "LC_ALL": "C"}
     if chain.rocm is not None:
         made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
     return made

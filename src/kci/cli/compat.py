@@ -16,6 +16,10 @@ from kci.compat.decide import decide
 from kci.compat.held import Holding, held_in
 from kci.compat.history import RecordedRun, append, each_run, gather, read_results
 from kci.compat.hub_listing import HubRepository, held_on_hub
+from kci.compat.leg_grid import CellState, grid_of
+from kci.compat.report_page import MAX_CELLS, whole_page
+from kci.compat.report_site import write_site
+from kci.compat.report_text import markdown_report
 from kci.config.reader import Kernel
 from kci.config.settings import find_settings
 from kci.diagnostics import Diagnostic, Severity
@@ -126,6 +130,44 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
             for leg in action.legs:
                 click.echo(f"    {leg}")
         click.echo(f"{len(runs)} runs; {len(actions)} issues to change")
+    return 1 if problems else 0
+
+
+@command.command("report")
+@click.option("--history", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--format", "output", type=click.Choice(["html", "markdown", "json"]), default="html", show_default=True)
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout).",
+)
+@click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
+@click.pass_obj
+def report(options: Options, /, history: Path, output: str, into: Path | None, title: str) -> int:
+    """The state of every leg after the last run of a history: kernels by backend, torch and toolkit.
+
+    A report of more than 2,000 cells is a page for each kernel and one that leads to them, and needs --into.
+    """
+    if into is not None and output != "html":
+        raise UsageError("--into is for pages", hint=f"write the {output} form somewhere: > FILE")
+    problems: list[Diagnostic] = []
+    grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
+    print_diagnostics(problems, quiet=options.quiet)
+    if output == "json":
+        states = {str(state): grid.count(state) for state in CellState}
+        click.echo(to_json({"schema": 1, "counts": states, "report": grid}))
+    elif output == "markdown":
+        click.echo(markdown_report(grid, title), nl=False)
+    elif into is not None:
+        try:
+            pages = write_site(grid, into, title)
+        except OSError as error:
+            raise FindingsError(f"{into} cannot be written: {error.strerror or error}") from None
+        click.echo(f"{into}: {len(pages)} page{'s' * (len(pages) != 1)}, {len(grid.kernels)} badges")
+    elif grid.size > MAX_CELLS:
+        raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")
+    else:
+        click.echo(whole_page(grid, title), nl=False)
     return 1 if problems else 0
 
 

@@ -27,6 +27,11 @@ from kci.render.workflow import RELEASE_FILE, Mode
     help="Compute the legs when the workflow runs (the default), or write them into the file.",
 )
 @click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
+@click.option(
+    "--pin",
+    type=click.Choice(["tag", "sha"]),
+    help="Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
+)
 @click.option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
 @click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
 @click.pass_obj
@@ -39,6 +44,7 @@ def command(
     diff: bool,
     mode: str | None,
     branch: str | None,
+    pin: str | None,
     force: bool,
     output: str,
 ) -> int:
@@ -56,6 +62,8 @@ def command(
     before = recorded(root)
     if before.mode is not None and before.mode not in list(Mode):
         raise UsageError(f"{RELEASE_FILE}: its header has no mode {before.mode[:40]!r}", hint="name one with --mode")
+    if before.pin not in (None, "tag", "sha"):
+        raise UsageError(f"{RELEASE_FILE}: its header has no pin {before.pin[:40]!r}", hint="name one with --pin")
     named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     rendered = render_workflows(
         opened(options, named, None),
@@ -63,6 +71,7 @@ def command(
         named,
         mode=Mode(mode or before.mode or Mode.RUNTIME),
         branch=branch or before.branch or default_branch(root),
+        by_commit={"sha": True, "tag": False, None: None}[pin or before.pin],
     )
     found = rendered.diagnostics
     always = [item for item in found if item.rule in ("KCI405", "KCI408", "KCI420")]

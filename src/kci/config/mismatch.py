@@ -102,6 +102,12 @@ class _Walk:
         if len(parts) == 1:
             yield from self.check(parts[0], value, path)
             return
+        if str in parts:  # a value for all, or a table with one for each
+            if not isinstance(value, str | dict):
+                yield self.wrong_type("a string or a table", value, path)
+            elif isinstance(value, dict):
+                yield from self.check(next(part for part in parts if get_origin(part) is dict), value, path)
+            return
         tags = {str(part.__struct_config__.tag): part for part in parts}
         if not isinstance(value, dict):
             yield self.wrong_type("a table", value, path)

@@ -2,7 +2,7 @@
 
 One function per rule, each a generator of diagnostics; `MATRIX_LINTS` is the registry. A capability of a component is
 judged at every CUDA version of the kernel's own release variants, by what the toolkit can generate code for
-(`kci.catalog.toolkits`) and by what the reference's loose intersection makes of the list (`kci.matrix.archs`).
+(`kci.catalog.toolkits`) and by what the reference's intersection makes of the list (`kci.matrix.archs`).
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
     """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
     for entry in subject.entries:
         if entry.lost:
-            reason, hint = _why_lost(entry, _siblings(subject, entry))
+            reason, hint = _why_lost(entry, () if subject.catalog.archs.exact else _siblings(subject, entry))
             message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
             yield at_value(subject.kernel, entry.place, "KCI152", message, hint)
 
@@ -228,13 +228,14 @@ def _siblings(subject: Subject, entry: _Entry) -> tuple[str, ...]:
 
 
 def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
+    """Why, and what to do; `siblings` are the entries of the list where they can take each other's place."""
     plain = entry.text.removesuffix(PTX)
     for suffix in "af":
         if any(sibling.removesuffix(PTX) == plain + suffix for sibling in siblings):
             return f"{plain}{suffix} in the same list replaces it", f"keep one of {plain} and {plain}{suffix}"
     if plain[-1] in "af":
         return f"{plain[:-1]} is not in the toolkit's default list", f"list another capability than {plain}"
-    return "no arch of the toolkit's default list selects it", "list a capability of the default list instead"
+    return "the toolkit's default list does not have it", "list a capability of the default list instead"
 
 
 # --- the matrix as a whole --------------------------------------------------------------------------------------------

@@ -157,9 +157,7 @@ def place(
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
         return Unplaced("KCI303", f"kci's builders do not compile for {variant.backend} on {system}")
-    image = build.image.get(system, "") if container and not noarch else ""
-    if variant.compute:
-        image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))
+    image = build.image_for(system, variant.compute) if container and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
     found = durations.minutes(kernel, variant.name, variant.backend, estimate)
     minutes, measured = found or (build.minutes, False)
@@ -176,7 +174,8 @@ def place(
         currency=currency,
         max_minutes=most_minutes(runner),
         max_jobs=limit.max_jobs,
-        cores=limit.cores,
+        cores=limit.cores if variant.backend == "cuda" and not noarch else None,
+        disk=build.disk or None if image else None,
     )
 
 
@@ -190,6 +189,9 @@ def _estimates(matrix: Matrix, runners: Runners, options: PlanOptions) -> dict[t
             runner = runners.machine(backend, variant.system) or runners.machine(backend, "x86_64-linux")
             if seconds is not None and runner is not None:
                 most = runners.limit(kernel.name, variant.backend).max_jobs or runner.cpus
+                build = runners.build.get(variant.backend)
+                if runner.memory_gb and build is not None and build.memory:
+                    most = min(most, runner.memory_gb // build.memory)
                 found[kernel.name, name] = seconds(max(1, min(most, runner.cpus)))
     return found
 

@@ -49,6 +49,8 @@ class Leg(msgspec.Struct, frozen=True):
     """How many compilers run in parallel; None leaves it to the machine."""
     cores: int | None = None
     """How many threads each of them may use."""
+    disk: int | None = None
+    """The gigabytes of free disk that the image needs, where not every runner has them."""
     shard: int = 0
     """Which of the workflow's matrices it is in."""
 

@@ -17,7 +17,17 @@ OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
     "kci/build/gate": ("failed",),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
-    "kci/build/plan": ("callers", "carries", "has-tree", "has-work", "kernel", "matrix", "plan", "tree-run"),
+    "kci/build/plan": (
+        "callers",
+        "carries",
+        "has-tree",
+        "has-work",
+        "kernel",
+        "matrix",
+        "parallel",
+        "plan",
+        "tree-run",
+    ),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
 

@@ -16,6 +16,7 @@ import msgspec
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.config.values import Tier
 from kci.errors import FindingsError, UnsafeError
+from kci.plan.github import LIMIT_KEYS
 from kci.render.header import with_content
 from kci.render.pins import Pin, action_of
 
@@ -56,6 +57,8 @@ class Inputs(msgspec.Struct, frozen=True):
     mode: Mode = Mode.RUNTIME
     branch: str = "main"
     """A push to this branch builds a release."""
+    pin: str = "tag"
+    """How kci's own actions are named: `tag` or `sha`."""
     callers: int = 0
     """How many caller jobs share the kernels, where each kernel is called on its own; 0 for one flat workflow."""
     pr_tier: str = str(Tier.PR)
@@ -72,6 +75,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """Static mode: the legs of the release tier, as in the plan's GitHub form."""
     pr_legs: tuple[dict[str, Any], ...] = ()
     """Static mode: the legs of the pr tier."""
+    release_parallel: int = 0
+    """Static mode: how many of the release tier's legs the pools of their runners can run at once; 0 for all."""
+    pr_parallel: int = 0
+    """Likewise of the pr tier's."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -80,6 +87,13 @@ class Group(msgspec.Struct, frozen=True):
     job: str
     condition: str
     legs: tuple[dict[str, Any], ...] = ()
+    parallel: int = 0
+    """Static mode: how many of its legs may run at once; 0 for all of them."""
+
+    @property
+    def limit_keys(self) -> list[str]:
+        """The keys that only some of its legs have."""
+        return [key for key in LIMIT_KEYS if any(key in leg for leg in self.legs)]
 
     @property
     def own_machines(self) -> bool:
@@ -111,6 +125,7 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
         "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
         "groups": groups,
+        "limit_keys": LIMIT_KEYS,
         "uses": lambda action: _uses(action, pins),
         "kernels": inputs.kernels,
         "mode": str(inputs.mode),
@@ -147,6 +162,8 @@ def command(inputs: Inputs) -> list[str]:
         words += ["--mode", str(inputs.mode)]
     if inputs.branch != "main":
         words += ["--branch", inputs.branch]
+    if inputs.pin != "tag":
+        words += ["--pin", inputs.pin]
     return words
 
 
@@ -173,9 +190,9 @@ def build_groups(inputs: Inputs) -> list[Group]:
     on_hosted = tuple(leg for leg in inputs.pr_legs if is_hosted(leg.get("runner")))
     elsewhere = tuple(leg for leg in inputs.pr_legs if not is_hosted(leg.get("runner")))
     groups = [
-        Group("build", f"${{{{ !({_IS_PR}) && {_HAS_WORK} }}}}", inputs.release_legs),
-        Group("build-pr", f"${{{{ ({_IS_PR}) && {_HAS_WORK} }}}}", on_hosted),
-        Group("build-pr-own", f"${{{{ ({_IS_PR}) && {_OWN_BRANCH} && {_HAS_WORK} }}}}", elsewhere),
+        Group("build", f"${{{{ !({_IS_PR}) && {_HAS_WORK} }}}}", inputs.release_legs, inputs.release_parallel),
+        Group("build-pr", f"${{{{ ({_IS_PR}) && {_HAS_WORK} }}}}", on_hosted, inputs.pr_parallel),
+        Group("build-pr-own", f"${{{{ ({_IS_PR}) && {_OWN_BRANCH} && {_HAS_WORK} }}}}", elsewhere, inputs.pr_parallel),
     ]
     groups = [group for group in groups if group.legs]
     if not groups:
@@ -196,7 +213,7 @@ def _environment() -> jinja2.Environment:
     import jinja2  # noqa: PLC0415
 
     environment = jinja2.Environment(  # noqa: S701 - the output is YAML, and every value goes through `quote`
-        loader=jinja2.FileSystemLoader(_template_folder()),
+        loader=jinja2.FileSystemLoader(template_folder()),
         variable_start_string="[[",
         variable_end_string="]]",
         block_start_string="[%",
@@ -212,7 +229,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _template_folder() -> Path:
+def template_folder() -> Path:
     """Inside the package when installed, next to `src` in a checkout."""
     installed = Path(__file__).parents[1] / "templates"
     return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
