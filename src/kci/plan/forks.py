@@ -20,7 +20,9 @@ def only_hosted(plan: Plan) -> Plan:
     refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
     left = [_left_out(leg, name) for leg in refused for name in leg.variants]
     kept = tuple(leg for leg in plan.legs if is_hosted(leg.runner))
-    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left))
+    built = {leg.kernel for leg in kept}
+    tests = tuple(test for test in plan.tests if test.kernel in built and is_hosted(test.runner))
+    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)
 
 
 def _left_out(leg: Leg, variant: str) -> LeftOut:

@@ -9,7 +9,7 @@ import msgspec
 from kci.config.discover import FaultyKernel
 from kci.config.schema import answer_schema
 from kci.plan.budget import Estimate
-from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped
+from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped, TestLeg
 
 
 class CatalogName(msgspec.Struct, frozen=True):
@@ -36,6 +36,8 @@ class PlanDocument(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...]
     faulty: tuple[FaultyKernel, ...] = ()
     """Kernels that are not planned, because `kci check` finds an error in them."""
+    tests: tuple[TestLeg, ...] = ()
+    """The jobs that test what was merged."""
     estimate: Estimate | None = None
 
 

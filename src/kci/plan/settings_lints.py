@@ -199,6 +199,10 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
             "the name of a branch; only {version} stands for something",
         )
     )
+    environment = settings.publish.environment
+    values.append((("publish", "environment"), bool(_LABEL.fullmatch(environment)), "the name of an environment"))
+    tags = bool(settings.publish.tags) and all(_TAG.fullmatch(tag) for tag in settings.publish.tags)
+    values.append((("publish", "tags"), tags, "patterns for tags, such as `v*`"))
     for path, fine, expected in values:
         if not fine:
             yield subject.at(path, "KCI330", f"`{'.'.join(map(str, path))[:100]}` must be {expected}")
@@ -213,6 +217,7 @@ _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
 _BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
+_TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
 _CRON = (range(60), range(24), range(1, 32), range(1, 13), range(7))
 _CRON_NAMES = (
     (),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,16 @@ class PublishedTree(msgspec.Struct, frozen=True):
         card = self.publication.card
         return [self.publication.builds, *([card] if card is not None else [])]
 
+    @property
+    def url(self) -> str:
+        """The branch on the Hub."""
+        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+        return f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
+
     def as_json(self) -> dict[str, Any]:
         """The documented JSON form (schema 1), for `msgspec.json.encode`."""
         answer: dict[str, Any] = {"schema": 1, "kernel": self.kernel, "version": self.version}
-        answer |= {"repo_id": self.target.repo_id, "dry_run": self.dry_run}
+        answer |= {"repo_id": self.target.repo_id, "url": self.url, "dry_run": self.dry_run}
         return answer | {"builds": self.publication.builds, "card": self.publication.card}
 
 

@@ -15,8 +15,10 @@ from kci.render.pins import shipped_pins
 
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
-    "kci/build/gate": ("failed",),
+    "kci/build/gate": ("failed", "has-releases", "releases"),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
+    "kci/build/publish": ("commit", "url"),
+    "kci/build/test": ("passed", "report"),
     "kci/build/plan": (
         "callers",
         "carries",
@@ -26,6 +28,7 @@ OWN_OUTPUTS = {
         "matrix",
         "parallel",
         "plan",
+        "tests",
         "tree-run",
     ),
 }

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kci.config.model import Build
+from kci.config.settings import FoundSettings
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
 from kci.plan.callers import caller_count
@@ -23,7 +24,7 @@ from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
 from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
-from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render
+from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, PUBLISH_FILE, RELEASE_FILE, Inputs, Mode, PublishJobs, render
 from kci.version import __version__
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -108,11 +109,13 @@ def render_workflows(
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
         tiers=tuple(sorted(chosen.tiers)),
+        tested=bool(workspace.runners.test),
+        publish=_publish(workspace.settings),
         **legs,
     )
     own = release_pin() if by_commit else None
     fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, PUBLISH_FILE))
     files = render(inputs, choose_pins(committed, fixed, own), __version__)
     problems = [*bounds.refused, *check_files(files)]
     if problems:
@@ -142,6 +145,14 @@ def recorded(root: Path) -> RecordedOptions:
         FindingsError: likewise.
     """
     return recorded_options(read_committed(root, (RELEASE_FILE,)).get(RELEASE_FILE, ""))
+
+
+def _publish(found: FoundSettings) -> PublishJobs | None:
+    """How the kernels are published: asked for by a `[publish]` in kci.toml, even an empty one."""
+    if found.document is None or "publish" not in found.document.data:
+        return None
+    chosen = found.settings.publish
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)
 
 
 def _published_name(build: Build) -> str:

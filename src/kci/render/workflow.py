@@ -27,6 +27,8 @@ RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
 KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 
+PUBLISH_FILE = ".github/workflows/kci-publish.yml"
+
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
 """What is there besides where every kernel is called on its own."""
@@ -45,6 +47,15 @@ class Mode(enum.StrEnum):
     """The plan job computes them when the workflow runs."""
     STATIC = "static"
     """They are written into the file, for review; the file changes with every kernel and catalog."""
+
+
+class PublishJobs(msgspec.Struct, frozen=True):
+    """What the jobs that publish are to do; see `[publish]` of kci.toml."""
+
+    environment: str
+    tags: tuple[str, ...]
+    attest: bool
+    sign: bool
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -71,6 +82,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """What the cron line is in."""
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
+    tested: bool = False
+    """Whether there are machines that test."""
+    publish: PublishJobs | None = None
+    """How the kernels are published; None for no such workflow."""
     release_legs: tuple[dict[str, Any], ...] = ()
     """Static mode: the legs of the release tier, as in the plan's GitHub form."""
     pr_legs: tuple[dict[str, Any], ...] = ()
@@ -136,11 +151,18 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "kernel_file": KERNEL_FILE,
         "pr_tier": inputs.pr_tier,
         "schedule_tier": inputs.schedule_tier,
+        "tested": inputs.tested,
         "tiers": [*_DISPATCHED, *inputs.tiers],
     }
     environment = _environment()
-    templates = _TEMPLATES | (_CALLED if inputs.callers else {})
+    templates = _TEMPLATES | (_CALLED if inputs.callers or inputs.publish else {})
     rendered = {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    if inputs.publish is not None:
+        # Kernels are published one by one, so they are called one by one too, even if there is only one.
+        callers = max(1, inputs.callers)
+        several = {"several": True, "callers": callers, "caller_names": caller_names(callers)}
+        template = environment.get_template("github/publish.yml.j2")
+        rendered[PUBLISH_FILE] = _tidy(template.render(values | several | {"publish": inputs.publish}))
     return {path: with_content(text) for path, text in rendered.items()}
 
 

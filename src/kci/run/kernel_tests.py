@@ -25,6 +25,7 @@ from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.suggest import suggestion
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+from kci.verify.load_rules import probe, unfit
 
 Log = Callable[[str], None]
 
@@ -91,8 +92,32 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
     return chosen
 
 
+def fitting(variants: Sequence[Path], python: Path) -> list[Path]:
+    """The variants that a Python on this machine can load.
+
+    Raises:
+        MissingToolError: it has no torch or no loader.
+        FindingsError: there is none.
+    """
+    environment = probe(python)
+    reasons = {path: unfit(parse_variant_name(path.name), environment) for path in variants}
+    found = [path for path in variants if not reasons[path]]
+    if not found:
+        first = next(iter(reasons.items()))
+        message = f"none of {len(variants)} variants can be loaded here: {first[0].name}: {first[1]}"
+        raise FindingsError(message, hint="name a Python with a torch that one of them is for")
+    return found
+
+
 def run_kernel_tests(
-    variant_dir: Path, sources: Path | None, log: Log, *, cache: Path, isolation: bool = True, torch: str | None = None
+    variant_dir: Path,
+    sources: Path | None,
+    log: Log,
+    *,
+    cache: Path,
+    isolation: bool = True,
+    torch: str | None = None,
+    python: Path | None = None,
 ) -> TestReport:
     """Load a variant and run its kernel's tests.
 
@@ -103,6 +128,7 @@ def run_kernel_tests(
         cache: where environments are kept.
         isolation: load it with a torch of kci's own, which is one for the CPU, instead of this Python's.
         torch: the torch minor version to load it with; by default the one of its name, else the newest known.
+        python: a Python with torch, kernels and pytest to load it with, in place of both.
 
     Raises:
         FindingsError: it is no variant.
@@ -110,7 +136,7 @@ def run_kernel_tests(
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
-    python = _python(name, torch, cache, log) if isolation else Path(sys.executable)
+    python = python or (_python(name, torch, cache, log) if isolation else Path(sys.executable))
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
         tree = Path(folder) / "tree"
         # Alone, so that the loader cannot take another variant, and a copy, so that nothing writes into the tree.
