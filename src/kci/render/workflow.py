@@ -128,8 +128,7 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         UnsafeError: a name, path or leg holds an expression or control characters, which the file would hand to GitHub.
         FindingsError: static mode without a single leg.
     """
-    for value in _strings(msgspec.to_builtins(inputs)):
-        _refuse_unsafe(value)
+    refuse_unsafe(inputs)
     groups = build_groups(inputs)
     values = {
         "version": version,
@@ -154,15 +153,15 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "tested": inputs.tested,
         "tiers": [*_DISPATCHED, *inputs.tiers],
     }
-    environment = _environment()
+    jinja = environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers or inputs.publish else {})
-    rendered = {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    rendered = {path: tidy(jinja.get_template(name).render(values)) for path, name in sorted(templates.items())}
     if inputs.publish is not None:
         # Kernels are published one by one, so they are called one by one too, even if there is only one.
         callers = max(1, inputs.callers)
         several = {"several": True, "callers": callers, "caller_names": caller_names(callers)}
-        template = environment.get_template("github/publish.yml.j2")
-        rendered[PUBLISH_FILE] = _tidy(template.render(values | several | {"publish": inputs.publish}))
+        template = jinja.get_template("github/publish.yml.j2")
+        rendered[PUBLISH_FILE] = tidy(template.render(values | several | {"publish": inputs.publish}))
     return {path: with_content(text) for path, text in rendered.items()}
 
 
@@ -231,7 +230,8 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """Jinja as the templates want it."""
     import jinja2  # noqa: PLC0415
 
     environment = jinja2.Environment(  # noqa: S701 - the output is YAML, and every value goes through `quote`
@@ -257,7 +257,7 @@ def template_folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
 
 
-def _tidy(text: str) -> str:
+def tidy(text: str) -> str:
     """No trailing blanks, no run of empty lines, one newline at the end."""
     lines: list[str] = []
     for line in (line.rstrip() for line in text.split("\n")):
@@ -278,9 +278,18 @@ def _strings(value: Any) -> list[str]:
             return []
 
 
-def _refuse_unsafe(value: str) -> None:
-    """GitHub evaluates expressions everywhere in the file, in quotes too; and YAML has no place for controls."""
-    if "${{" in value or not value.isprintable():
+def refuse_unsafe(inputs: Any) -> None:
+    """Refuse what a CI service would evaluate, in quotes too, and control characters, for which YAML has no place.
+
+    Raises:
+        UnsafeError: there is one in the inputs, be it deep in them.
+    """
+    for value in _strings(msgspec.to_builtins(inputs)):
+        _refuse(value)
+
+
+def _refuse(value: str) -> None:
+    if "${{" in value or "$[[" in value or not value.isprintable():
         raise UnsafeError(
             f"{value!r} cannot be written into a workflow: it holds an expression or unprintable characters",
             hint="rename the kernel, directory, label or branch",
