@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from act.harness import Run, act_path, commit_all, copy_checkout, installed
 from act.test_workflow import Runner, add_kernel, break_package, place, render
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment
+from run.cuda_python import python_with_cuda
 
 pytestmark = [
     pytest.mark.network,
@@ -26,20 +26,6 @@ pytestmark = [
 PUSH, PUBLISH = ".github/workflows/kci.yml", ".github/workflows/kci-publish.yml"
 SETTINGS = '[publish]\nrepo-prefix = "acme"\n'
 TESTED = f'{SETTINGS}[test.cuda.x86_64-linux]\nlabels = ["ubuntu-24.04"]\n'
-
-PYTHON = """\
-#!/bin/sh
-# A Python with torch for CUDA, as far as anybody asks it: it says what it has, loads everything, and runs two tests.
-case "$*" in
-  *_backend*) echo 'kci-load-result:{"torch": "2.14.0", "cuda": "13.0", "backend": "cuda"}' ;;
-  *get_local_kernel*) echo 'kci:[]' ;;
-  *pytest*)
-    for word; do case "$word" in --junitxml=*) report=${word#--junitxml=} ;; esac; done
-    echo '<testsuites><testsuite tests="2" failures="0" errors="0" skipped="0"/></testsuites>' > "$report"
-    grep -q BROKEN tests/*.py && exit 1
-    exit 0 ;;
-esac
-"""
 
 
 @pytest.fixture
@@ -64,15 +50,6 @@ def repository(tmp_path: Path) -> Path:
     commit_all(made)
     render(made)
     return made
-
-
-def machine_with_torch(tmp_path: Path) -> dict[str, str]:
-    """A runner on which `python3` is one that has torch for CUDA; kci itself runs on another one."""
-    python = tmp_path / "cuda" / "python-with-torch"
-    python.parent.mkdir()
-    python.write_text(PYTHON)
-    python.chmod(python.stat().st_mode | stat.S_IXUSR)
-    return {"KCI_TEST_PYTHON": str(python)}
 
 
 def action(name: str, runner: Runner, scratch: Path, cwd: Path, **inputs: str) -> tuple[int, str, str]:
@@ -181,7 +158,7 @@ def test_trees_are_tested_where_a_machine_is_declared(
     commit_all(repository)
     render(repository)
     scratch = place(tmp_path, "scratch")
-    machine = Runner(runner.checkout, runner.env, variables=machine_with_torch(tmp_path))
+    machine = Runner(runner.checkout, runner.env, variables={"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))})
     run = machine.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
     tests = {name: result for name, result in run.jobs.items() if name.startswith("test ")}
     assert tests == {
