@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "actions" / "requirements.txt"
 PUBLISH = ROOT / "actions" / "requirements-publish.txt"
-EXTRAS = ("hub", "sign")
+EXTRAS = ("hf", "sign")
 """What publishing needs of the optional dependencies."""
 HEAD = """\
 # What the actions install beside kci itself, for every system and every Python that kci runs on.
@@ -26,7 +26,7 @@ HEAD = """\
 # dependencies: {digest}
 """
 PUBLISH_HEAD = """\
-# What kci/build/publish installs besides requirements.txt: the optional dependencies hub and sign.
+# What kci/build/publish installs besides requirements.txt: the optional dependencies hf and sign.
 # Written by bin/lock_actions.py. Do not edit.
 """
 

@@ -399,7 +399,7 @@ def test_without_the_library_the_exit_code_says_what_is_lacking(
     hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused(hub, make_tree(tmp_path), 3, "huggingface_hub", "pip install 'kci[hub]'")
+    refused(hub, make_tree(tmp_path), 3, "huggingface_hub", "pip install 'kci[hf]'")
 
 
 def test_a_token_that_is_not_valid(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.render.gitlab import GITLAB_FILE, child_pipeline, read_plan_document
 from kci.render.header import default_branch
+from kci.render.own_parts import template_start
 from kci.render.repository import RenderedFiles, publish_jobs, recorded, render_gitlab_files, render_workflows
-from kci.render.workflow import RELEASE_FILE, Mode
+from kci.render.workflow import RELEASE_FILE, Mode, shipped_templates
+from kci.suggest import one_of
 
 
 @click.command("render", cls=Command)
@@ -48,6 +50,9 @@ from kci.render.workflow import RELEASE_FILE, Mode
     help="With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
+@click.option(
+    "--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing."
+)
 @click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
 @click.pass_obj
 def command(
@@ -63,6 +68,7 @@ def command(
     ci: str,
     from_plan: Path | None,
     force: bool,
+    template: str | None,
     output: str,
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
@@ -73,6 +79,12 @@ def command(
     What is left out is taken from the command in the header of the committed kci.yml, so that `kci render` alone writes
     the same files again.
     """
+    if template is not None:
+        shipped = shipped_templates()
+        if template not in shipped:
+            raise UsageError(f"there is no template {template[:60]!r}", hint=one_of(shipped))
+        click.echo(template_start(shipped[template]) + shipped[template], nl=False)
+        return 0
     root = Path(output)
     if from_plan is not None:
         if ci != "gitlab":

@@ -167,6 +167,6 @@ def hub_client(token: str | bool | None = None) -> Any:
     try:
         from huggingface_hub import HfApi  # noqa: PLC0415  - heavy, and not everybody has it
     except ImportError:
-        hint = "install it: pip install 'kci[hub]'"
+        hint = "install it: pip install 'kci[hf]'"
         raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
     return HfApi(token=token)

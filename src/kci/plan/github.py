@@ -46,6 +46,7 @@ def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
         "left_out": plan.left_out,
         "skipped": plan.skipped,
         "shards": plan.shards,
+        "suppressions": plan.suppressions,
         "faulty": plan.faulty,
         "tests": plan.tests,
     }

@@ -16,10 +16,11 @@ from kci.catalog.runners import is_hosted
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.dated_data import Dated, load_dated
+from kci.files.templates import template_environment, tidy
 from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
 from kci.plan.plan_json import PlanDocument
 from kci.render.header import with_content
-from kci.render.workflow import PublishJobs, environment, refuse_unsafe, tidy
+from kci.render.workflow import PublishJobs, refuse_unsafe
 from kci.version import __version__
 
 GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
@@ -79,7 +80,7 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
         "schedule_tier": inputs.schedule_tier,
         "publish": inputs.publish,
     }
-    text = tidy(environment().get_template("gitlab/parent.yml.j2").render(values))
+    text = tidy(template_environment().get_template("gitlab/parent.yml.j2").render(values))
     return {GITLAB_FILE: with_content(text)}
 
 
@@ -121,7 +122,7 @@ def child_pipeline(plan: PlanDocument, publish: PublishJobs | None = None, versi
     ]
     values = _common(version) | {"tier": plan.tier, "legs": legs, "kernels": kernels, "publish": publish}
     values |= {"faulty": faulty}
-    return tidy(environment().get_template("gitlab/child.yml.j2").render(values))
+    return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
 
 
 def _common(version: str) -> dict[str, Any]:

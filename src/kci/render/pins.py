@@ -207,6 +207,39 @@ def _without_pin(line: str) -> str:
     return line[: match.end(1)] if pinned or tagged else line
 
 
+def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
+    """Steps of the repository, with the pins that hold for the file that they are put into.
+
+    An action that kci uses too has kci's pin, so that a file has one for each action; of other actions a newer pin that
+    was committed is kept, as a bot moves it there.
+
+    Args:
+        text: the steps.
+        pins: kci's.
+        committed: the file as it is committed.
+    """
+    newest: dict[str, FoundPin] = {}
+    for pin in find_pins(committed, ""):
+        if _VERSION.fullmatch(pin.version):
+            known = newest.get(pin.action)
+            newest[pin.action] = pin if known is None or _order(pin.version) > _order(known.version) else known
+    return "\n".join(_repinned_line(line, pins, newest) for line in text.split("\n"))
+
+
+def _repinned_line(line: str, pins: Mapping[str, Pin], newest: Mapping[str, FoundPin]) -> str:
+    match = _USES.match(line)
+    if not match or not _looks_pinned(match[2]):
+        return line
+    action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
+    better: Pin | FoundPin | None = pins.get(action)
+    if better is None and _VERSION.fullmatch(version):
+        moved = newest.get(action)
+        better = moved if moved is not None and _order(moved.version) > _order(version) else None
+    if better is None or not better.sha:
+        return line
+    return f"{line[: match.end(1)]}@{better.sha} # {better.version}"
+
+
 def _looks_pinned(ref: str) -> bool:
     """A commit, or something of its length that was meant to be one."""
     return len(ref) == 40

@@ -24,8 +24,19 @@ from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
 from kci.render.gitlab import GitlabInputs, render_gitlab
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
+from kci.render.own_parts import read_own_parts
 from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
-from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, PUBLISH_FILE, RELEASE_FILE, Inputs, Mode, PublishJobs, render
+from kci.render.workflow import (
+    COMPAT_FILE,
+    KERNEL_FILE,
+    PUBLISH_FILE,
+    RELEASE_FILE,
+    Inputs,
+    Mode,
+    PublishJobs,
+    render,
+    shipped_templates,
+)
 from kci.version import __version__
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -117,7 +128,8 @@ def render_workflows(
     own = release_pin() if by_commit else None
     fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
     committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, PUBLISH_FILE))
-    files = render(inputs, choose_pins(committed, fixed, own), __version__)
+    parts = read_own_parts(root, shipped_templates())
+    files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
     problems = [*bounds.refused, *check_files(files)]
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)

@@ -7,21 +7,19 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.config.values import Tier
 from kci.errors import FindingsError, UnsafeError
+from kci.files.templates import template_environment, template_folder, tidy
 from kci.plan.github import LIMIT_KEYS
 from kci.render.header import with_content
+from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, override_errors, with_overrides
 from kci.render.pins import Pin, action_of
-
-if TYPE_CHECKING:
-    import jinja2
 
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
@@ -116,24 +114,33 @@ class Group(msgspec.Struct, frozen=True):
         return not all(is_hosted(leg.get("runner")) for leg in self.legs)
 
 
-def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, str]:
+def render(
+    inputs: Inputs,
+    pins: Mapping[str, Pin],
+    version: str,
+    own: OwnParts = NO_PARTS,
+    committed: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """The workflow files, by their path in the repository.
 
     Args:
         inputs: what to render.
         pins: the commit of every action that the templates use.
         version: kci's version, for the header.
+        own: what the repository adds.
+        committed: the committed files, in which pins of what it adds may have been moved.
 
     Raises:
         UnsafeError: a name, path or leg holds an expression or control characters, which the file would hand to GitHub.
-        FindingsError: static mode without a single leg.
+        FindingsError: static mode without a single leg; or a part of the repository's that cannot be used (KCI422) or
+            has no place (KCI423).
     """
     refuse_unsafe(inputs)
     groups = build_groups(inputs)
     values = {
         "version": version,
         "command": shlex.join(command(inputs)),
-        "digest": input_digest(inputs),
+        "digest": input_digest(inputs, own),
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
@@ -152,17 +159,29 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "schedule_tier": inputs.schedule_tier,
         "tested": inputs.tested,
         "tiers": [*_DISPATCHED, *inputs.tiers],
+        "point": own.mark,
+        "job_ids": list(own.job_ids),
     }
-    jinja = environment()
+    jinja = template_environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers or inputs.publish else {})
-    rendered = {path: tidy(jinja.get_template(name).render(values)) for path, name in sorted(templates.items())}
+    special: dict[str, dict[str, Any]] = {}
     if inputs.publish is not None:
         # Kernels are published one by one, so they are called one by one too, even if there is only one.
         callers = max(1, inputs.callers)
-        several = {"several": True, "callers": callers, "caller_names": caller_names(callers)}
-        template = jinja.get_template("github/publish.yml.j2")
-        rendered[PUBLISH_FILE] = tidy(template.render(values | several | {"publish": inputs.publish}))
-    return {path: with_content(text) for path, text in rendered.items()}
+        templates |= {PUBLISH_FILE: "github/publish.yml.j2"}
+        special[PUBLISH_FILE] = {"several": True, "callers": callers, "caller_names": caller_names(callers),
+                                 "publish": inputs.publish}  # fmt: skip
+    if own.templates:
+        jinja = with_overrides(jinja, own)
+    with override_errors(own):
+        rendered = {
+            path: tidy(jinja.get_template(name).render(values | special.get(path, {})))
+            for path, name in sorted(templates.items())
+        }
+    if lost := own.without_place(rendered):
+        raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
+    filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
+    return {path: with_content(text) for path, text in filled.items()}
 
 
 _CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crowded full hour"
@@ -188,9 +207,10 @@ def command(inputs: Inputs) -> list[str]:
     return words
 
 
-def input_digest(inputs: Inputs) -> str:
+def input_digest(inputs: Inputs, own: OwnParts = NO_PARTS) -> str:
     """A short digest of the inputs, so that two files can be told apart without comparing them."""
-    return hashlib.sha256(json.dumps(msgspec.to_builtins(inputs), sort_keys=True).encode()).hexdigest()[:16]
+    made_from = msgspec.to_builtins(inputs) | ({} if own == NO_PARTS else {"own": msgspec.to_builtins(own)})
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cron(names: tuple[str, ...]) -> str:
@@ -229,41 +249,11 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
     return f"{action}@{pin.version} # zizmor: ignore[unpinned-uses]"
 
 
-@cache
-def environment() -> jinja2.Environment:
-    """Jinja as the templates want it."""
-    import jinja2  # noqa: PLC0415
-
-    environment = jinja2.Environment(  # noqa: S701 - the output is YAML, and every value goes through `quote`
-        loader=jinja2.FileSystemLoader(template_folder()),
-        variable_start_string="[[",
-        variable_end_string="]]",
-        block_start_string="[%",
-        block_end_string="%]",
-        comment_start_string="[#",
-        comment_end_string="#]",
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quote"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment
-
-
-def template_folder() -> Path:
-    """Inside the package when installed, next to `src` in a checkout."""
-    installed = Path(__file__).parents[1] / "templates"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
-
-
-def tidy(text: str) -> str:
-    """No trailing blanks, no run of empty lines, one newline at the end."""
-    lines: list[str] = []
-    for line in (line.rstrip() for line in text.split("\n")):
-        if line or (lines and lines[-1]):
-            lines.append(line)
-    return "\n".join(lines).strip("\n") + "\n"
+def shipped_templates() -> dict[str, str]:
+    """The templates of workflow files, text by name; what a repository's own ones are made from."""
+    return {
+        path.name: path.read_text(encoding="utf-8") for path in sorted((template_folder() / TEMPLATES).glob("*.j2"))
+    }
 
 
 def _strings(value: Any) -> list[str]:
