@@ -10,7 +10,7 @@ import click
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
-from kci.config.settings import find_settings
+from kci.config.find_settings import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.render.gitlab import GITLAB_FILE, child_pipeline, read_plan_document
@@ -125,5 +125,6 @@ def _answer(rendered: RenderedFiles, options: Options, check: bool, diff: bool, 
     rendered.write(force=force)
     print_diagnostics(always, quiet=options.quiet)
     for item in rendered.comparisons:
-        click.echo(f"{item.path}: {'written' if item.path in rendered.rewritten else 'unchanged'}")
+        state = "written" if item.path in rendered.rewritten else "unchanged"
+        click.echo(f"{item.path}: {'removed' if item.path in rendered.left else state}")
     return 0

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from kci.config.find_settings import find_settings
 from kci.config.reader import BUILD_TOML
-from kci.config.settings import find_settings
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.files.replace import Log

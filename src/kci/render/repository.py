@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from kci.config.find_settings import FoundSettings
 from kci.config.model import Build
-from kci.config.settings import FoundSettings
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
 from kci.plan.callers import caller_count
@@ -19,7 +19,7 @@ from kci.plan.github import github_matrix
 from kci.plan.legs import make_plan
 from kci.plan.plan import Plan
 from kci.render.bounds import check_bounds, grown
-from kci.render.committed import read_committed, write_files
+from kci.render.committed import read_committed, remove_files, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
 from kci.render.gitlab import GitlabInputs, render_gitlab
@@ -29,6 +29,7 @@ from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pi
 from kci.render.workflow import (
     COMPAT_FILE,
     KERNEL_FILE,
+    OWN_MACHINES_FILE,
     PUBLISH_FILE,
     RELEASE_FILE,
     Inputs,
@@ -54,8 +55,13 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     rewritten: tuple[str, ...] = ()
     """The files of which writing changes anything, be it a pin."""
 
+    @property
+    def left(self) -> list[str]:
+        """Files that kci wrote and has no use for any more."""
+        return [item.path for item in self.comparisons if item.path not in self.files]
+
     def write(self, *, force: bool = False) -> None:
-        """Write the files.
+        """Write the files, and remove those that are left from before.
 
         Args:
             force: also over what somebody has edited or pinned to an older release.
@@ -69,6 +75,7 @@ class RenderedFiles(msgspec.Struct, frozen=True):
         if refused:
             raise FindingsError("nothing was written", diagnostics=refused)
         write_files(self.root, self.files)
+        remove_files(self.root, self.left)
 
 
 def render_workflows(
@@ -117,6 +124,7 @@ def render_workflows(
         pin="sha" if by_commit else "tag",
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
+        forks=str(chosen.pull_request.forks),
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
@@ -127,7 +135,7 @@ def render_workflows(
     )
     own = release_pin() if by_commit else None
     fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, PUBLISH_FILE))
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE))
     parts = read_own_parts(root, shipped_templates())
     files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
     problems = [*bounds.refused, *check_files(files)]
