@@ -13,6 +13,7 @@ from cli.runner import kci
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.run import kernel_tests
 from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of
+from run.cuda_python import python_with_cuda
 from variants import CPU, CUDA, make_variant
 
 # Stands in for a Python with torch: `kernels` is a module that finds what LOCAL_KERNELS or a path names.
@@ -190,3 +191,22 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     done = kci("test", tmp_path / "tree", "--variant", CPU, "--cache", tmp_path, *more)
     assert done.code == code, done.stderr
     assert "nothing ran" in done.stdout
+
+
+def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path: Path) -> None:
+    """On a machine with CUDA 13.0 and torch 2.14: of four variants, the one for that."""
+    fits = "torch214-cxx11-cu130-x86_64-linux"
+    for name in (CPU, CUDA, fits, "torch214-cxx11-cu126-x86_64-linux"):
+        make_variant(tmp_path / "tree", name, archs=("9.0",) if "cu" in name else None)
+    kernel = write_tree(tmp_path / "kernel", {"tests/test_it.py": "# fine\n"})
+    done = kci("test", tmp_path / "tree", "--kernel", kernel, "--python", python_with_cuda(tmp_path))
+    rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
+    assert rows == [[fits, "passed"]], done.stderr
+    assert done.code == 0
+
+
+def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
+    make_variant(tmp_path / "tree", CUDA, archs=("9.0",))
+    done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
+    assert done.code == 1
+    assert "needs torch 2.13" in done.stderr

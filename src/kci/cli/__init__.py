@@ -36,6 +36,7 @@ COMMANDS = {
     "merge": "artifacts into one tree",
     "verify": "a tree, variant or kernel against the requirements",
     "sign": "an attestation over a tree or an artifact",
+    "publish": "a verified, complete tree to the Hub",
     "compat": "expected against published variants",
     "catalog": "the toolchain data",
     "explain": "what a rule means and how to fix it",

@@ -29,6 +29,7 @@ from kci.files.lock import locked
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.suggest import suggestion
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+from kci.verify.load_rules import probe, unfit
 
 Log = Callable[[str], None]
 
@@ -96,6 +97,23 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
     return chosen
 
 
+def fitting(variants: Sequence[Path], python: Path) -> list[Path]:
+    """The variants that a Python on this machine can load.
+
+    Raises:
+        MissingToolError: it has no torch or no loader.
+        FindingsError: there is none.
+    """
+    environment = probe(python)
+    reasons = {path: unfit(parse_variant_name(path.name), environment) for path in variants}
+    found = [path for path in variants if not reasons[path]]
+    if not found:
+        first = next(iter(reasons.items()))
+        message = f"none of {len(variants)} variants can be loaded here: {first[0].name}: {first[1]}"
+        raise FindingsError(message, hint="name a Python with a torch that one of them is for")
+    return found
+
+
 def run_kernel_tests(
     variant_dir: Path,
     sources: Path | None,
@@ -105,6 +123,7 @@ def run_kernel_tests(
     isolation: bool = True,
     torch: str | None = None,
     extra: Sequence[str] = (),
+    python: Path | None = None,
 ) -> TestReport:
     """Load a variant and run its kernel's tests.
 
@@ -116,6 +135,7 @@ def run_kernel_tests(
         isolation: load it with a torch of kci's own, which is one for the CPU, instead of this Python's.
         torch: the torch minor version to load it with; by default the one of its name, else the newest known.
         extra: packages that the tests import. The variant is loaded without them, but with those that it declares.
+        python: a Python with torch, kernels and pytest to load it with, in place of both.
 
     Raises:
         FindingsError: it is no variant.
@@ -123,8 +143,9 @@ def run_kernel_tests(
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
-    python = _python(name, torch, cache, log) if isolation else Path(sys.executable)
-    declared = [*_declared(metadata, name.backend), *_triton(variant_dir, name, torch)] if isolation else []
+    alone = isolation and python is None
+    python = python or (_python(name, torch, cache, log) if isolation else Path(sys.executable))
+    declared = [*_declared(metadata, name.backend), *_triton(variant_dir, name, torch)] if alone else []
     own = _packages(declared, python, cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
         tree = Path(folder) / "tree"
