@@ -36,6 +36,8 @@ class EngineSettings(Table, frozen=True):
     """How many legs may be there at the same time."""
     restarts: Unsigned = 2
     """How often a leg is started again that the engine has lost."""
+    poll_seconds: float | None = None
+    """How often it is asked; without it 0.2 for `local`, 2 for `ssh`, 5 for `slurm` and `command`, 10 for `hf-jobs`."""
     price: float | None = None
     """What an hour of a leg costs."""
     currency: str = "USD"
