@@ -26,8 +26,8 @@ pytestmark = pytest.mark.programs
 def job(folder: Path, *command: str, **changes: Any) -> Path:
     """A job's folder."""
     made = EngineJob(
-        name="kci-job-1", run="r", attempt=1, kernel="k", leg="l", variants=("v",), command=command, cores=1, memory_gb=1,
-        timeout=1, most_bytes=1000, let_through=("PATH",), artifacts=("a.tar",),
+        name="kci-job-1", run="r", attempt=1, kernel="k", leg="l", variants=("v",), command=command, cores=1,
+        memory_gb=1, timeout=1, most_bytes=1000, let_through=("PATH",), artifacts=("a.tar",),
     )  # fmt: skip
     write_job(folder, msgspec.structs.replace(made, **changes))
     return folder

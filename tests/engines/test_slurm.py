@@ -39,7 +39,8 @@ def configure(kernel_dir: Path, script: str = "") -> None:
     kci.write_text(f'#!/bin/sh\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
     kci.chmod(0o755)
     (kernel_dir / "kci.toml").write_text(
-        f'[engines.cluster]\npoll-seconds = 0.2\ntype = "slurm"\nkci = ["{kci}"]\npython = "{sys.executable}"\ncores = 1\nmemory-gb = 1\n'
+        f'[engines.cluster]\npoll-seconds = 0.2\ntype = "slurm"\nkci = ["{kci}"]\n'
+        f'python = "{sys.executable}"\ncores = 1\nmemory-gb = 1\n'
         'partition = "build"\nenvironment = ["PYTHONPATH"]\n'
     )
 

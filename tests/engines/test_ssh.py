@@ -94,7 +94,8 @@ def configure(sshd: Sshd, kernel_dir: Path, script: str = "") -> None:
     own.write_text(f'#!/bin/sh\nexport PYTHONPATH="{source}"\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
     own.chmod(0o755)
     (kernel_dir / "kci.toml").write_text(
-        f'[engines.box]\npoll-seconds = 0.2\ntype = "ssh"\nhost = "127.0.0.1"\nport = {sshd.port}\nuser = "{getpass.getuser()}"\n'
+        f'[engines.box]\npoll-seconds = 0.2\ntype = "ssh"\nhost = "127.0.0.1"\n'
+        f'port = {sshd.port}\nuser = "{getpass.getuser()}"\n'
         f'identity = "{sshd.folder}/user"\nknown-hosts = "{sshd.folder}/known"\npython = "{sys.executable}"\n'
         f'folder = "{kernel_dir.parent}/on the box"\nkci = ["{own}"]\n'
     )

@@ -81,7 +81,8 @@ def test_what_a_command_says_wrong_is_told(
 
 def test_what_is_filled_in_is_one_argument(kernel_dir: Path, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    command = f"""["sh", "-c", 'printf "%s|" "$@" >> {told}; exit 1', "x", "{{name}}", "{{cores}} {{memory_gb}}", "{{nothing}}"]"""
+    words = '"{name}", "{cores} {memory_gb}", "{nothing}"'
+    command = f"""["sh", "-c", 'printf "%s|" "$@" >> {told}; exit 1', "x", {words}]"""
     configure(kernel_dir, submit=command)
     assert run(kernel_dir, "--only", "torch-cpu").code == 4
     name, size, unknown, _ = told.read_text().split("|")

@@ -13,13 +13,19 @@ import pytest
 
 from cli.runner import Result, kci
 from conftest import ROOT
+from kci.cli._engine_run import _stopped
+from kci.config.engine_settings import EngineKind, EngineSettings
+from kci.config.values import Backend, System
 from kci.engines.job import JobState, JobStatus
 from kci.engines.job_folder import write_job
 from kci.engines.local_engine import LocalEngine
 from kci.engines.protocol import Batch, EngineAwayError, EngineHome, Handles
 from kci.errors import FindingsError, UsageError
+from kci.matrix.names import Kind
+from kci.plan.plan import Leg
+from kci.plan.pools import UNKNOWN
 from kci.run import engine_run
-from kci.run.engine_plan import EngineRequest, EngineRun, choose_engines, open_run, prepare_run
+from kci.run.engine_plan import EngineRequest, EngineRun, choose_engines, open_run, prepare_run, share_out
 from kci.run.engine_run import Driver, driving, merge_run
 from kci.run.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, RunEvent
 from kci.tree.manifest import read_manifest
@@ -372,3 +378,50 @@ def test_a_local_job_whose_folder_is_gone_is_lost(kernel_dir: Path, tmp_path: Pa
     folder, made = prepared(kernel_dir, tmp_path)
     engine = LocalEngine(made.engines["local"], EngineHome(made.id, folder))
     assert engine.poll({"kci-x": "kci-x"})["kci-x"].state is JobState.LOST
+
+
+@pytest.mark.parametrize(("answer", "cancelled"), [("cancel", True), ("leave", False)])
+def test_ctrl_c_asks_what_is_to_become_of_legs_that_run(
+    pretended: tuple[Driver, Pretended], monkeypatch: pytest.MonkeyPatch, answer: str, cancelled: bool
+) -> None:
+    driver, engine = pretended
+    driver._submit("local")
+    asked = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("click.prompt", lambda text, **_: asked.append(text) or answer)
+    _stopped(driver, "ask", "kci run --resume x")
+    assert "1 legs have not ended: cancel them, or leave them running?" in asked[0]
+    assert bool(engine.cancelled) is cancelled
+
+
+def test_without_a_terminal_nothing_is_asked_and_legs_go_on(pretended: tuple[Driver, Pretended]) -> None:
+    driver, engine = pretended
+    driver._submit("local")
+    _stopped(driver, "ask", "kci run --resume x")
+    assert engine.cancelled == []
+    _stopped(driver, "cancel", "kci run --resume x")
+    assert engine.cancelled == engine.runs
+
+
+def leg(name: str, backend: str, minutes: int, kind: Kind = Kind.FULL, system: str = "x86_64-linux") -> Leg:
+    return Leg(
+        "k", ".", name, (name,), name, kind, backend, system, ("x",), "", 60, minutes, False, UNKNOWN, None, "", ""
+    )
+
+
+def test_legs_are_shared_out_by_what_engines_take_and_have_to_do() -> None:
+    engines = {
+        "small": EngineSettings(EngineKind.SLURM, at_once=1),
+        "large": EngineSettings(EngineKind.SLURM, at_once=3, backends=(Backend.CUDA,)),
+        "arm": EngineSettings(EngineKind.SSH, systems=(System.AARCH64_LINUX,), at_once=1, queue_minutes=1000.0),
+    }
+    legs = [leg(f"c{number}", "cuda", 10) for number in range(8)] + [
+        leg("p", "cpu", 10),
+        leg("n", "cpu", 1, Kind.NOARCH),
+        leg("a", "cpu", 5, system="aarch64-linux"),
+        leg("w", "cpu", 5, system="x86_64-windows"),
+    ]
+    where = {item.name: name for item, name in share_out(legs, engines)}
+    assert sum(name == "large" for name in where.values()) == 6
+    assert (where["p"], where["n"], where["a"], where["w"]) == ("small", "small", "arm", None)

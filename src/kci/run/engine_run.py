@@ -19,7 +19,7 @@ from kci.engines.job_folder import Fetched, fetch_into, log_tail
 from kci.engines.protocol import Batch, Engine, EngineAwayError, EngineHome, open_engine
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
 from kci.files.lock import locked
-from kci.run.engine_plan import EngineLeg, EngineRun
+from kci.run.engine_plan import EngineLeg, EngineRun, at_once
 from kci.run.local import TreeResult
 from kci.run.run_journal import FINAL, JOURNAL_FILE, Journal, LegPhase, LegProgress, RunEvent
 from kci.tree.artifacts import find_sources
@@ -147,7 +147,7 @@ class Driver:
 
     def _submit(self, name: str) -> None:
         """Submit what waits, as far as the engine has room and there is money."""
-        room = self.run.engines[name].at_once - len(self.mine(name, LegPhase.SUBMITTED))
+        room = at_once(self.run.engines[name]) - len(self.mine(name, LegPhase.SUBMITTED))
         legs: list[str] = []
         for leg in self.mine(name, LegPhase.WAITING)[: max(0, min(room, _BATCH))]:
             if self._too_dear([*legs, leg]):
