@@ -7,6 +7,7 @@ has a struct type; `build_schema` adds what the type of build.toml cannot say.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -45,13 +46,8 @@ def document_schema(of: type[msgspec.Struct], title: str, hook: Hook | None = No
         title: what the file is.
         hook: gives the schema of types that msgspec does not know.
     """
-    _, components = msgspec.json.schema_components([of], schema_hook=hook, ref_template="#/$defs/{name}")
-    definitions = {name: _tidy(part) for name, part in components.items()}
-    for struct in _structs(sys.modules[of.__module__]):
-        if struct.__name__ in definitions and "properties" in definitions[struct.__name__]:
-            _describe(definitions[struct.__name__]["properties"], struct)
-    document = definitions.pop(of.__name__)
-    return {"$schema": DIALECT, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
+    definitions = {name: _tidy(part) for name, part in _definitions(of, hook).items()}
+    return _document(of, title, definitions)
 
 
 def answer_schema(of: type[msgspec.Struct], title: str) -> dict[str, Any]:
@@ -61,10 +57,22 @@ def answer_schema(of: type[msgspec.Struct], title: str) -> dict[str, Any]:
         of: the type of the whole document.
         title: what it is.
     """
-    _, definitions = msgspec.json.schema_components([of], ref_template="#/$defs/{name}")
+    return _document(of, title, _definitions(of, None))
+
+
+def _definitions(of: type[msgspec.Struct], hook: Hook | None) -> dict[str, dict[str, Any]]:
+    """The schema of a type and of every type in it, by name, described by their docstrings."""
+    _, definitions = msgspec.json.schema_components([of], schema_hook=hook, ref_template="#/$defs/{name}")
+    for definition in definitions.values():
+        if "description" in definition:  # Python 3.13 takes the indentation of docstrings away, 3.11 leaves it
+            definition["description"] = inspect.cleandoc(definition["description"])
     for struct in _structs(sys.modules[of.__module__]):
         if "properties" in definitions.get(struct.__name__, {}):
             _describe(definitions[struct.__name__]["properties"], struct)
+    return definitions
+
+
+def _document(of: type[msgspec.Struct], title: str, definitions: dict[str, dict[str, Any]]) -> dict[str, Any]:
     document = definitions.pop(of.__name__)
     return {"$schema": DIALECT, **document, "title": title, "$defs": dict(sorted(definitions.items()))}
 
