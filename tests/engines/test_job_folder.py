@@ -1,4 +1,4 @@
-"""What a job says of itself is not believed: its result, its files and its log come from a machine that ran anything."""
+"""What a job says of itself is not believed: result, files and log come from a machine that ran foreign code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,12 @@ def test_what_was_agreed_is_fetched(tmp_path: Path) -> None:
     ],
 )
 def test_what_was_not_agreed_is_refused(
-    tmp_path: Path, files: dict[str, bytes], item: dict[str, Any] | None, changes: dict[str, Any], error: type, said: str
+    tmp_path: Path,
+    files: dict[str, bytes],
+    item: dict[str, Any] | None,
+    changes: dict[str, Any],
+    error: type,
+    said: str,
 ) -> None:
     with pytest.raises(error, match=said):
         fetch(tmp_path, files, *([item] if item else []), **changes)

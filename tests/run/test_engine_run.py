@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
@@ -318,17 +319,29 @@ def test_what_is_not_what_was_asked_for_is_refused_and_said(kernel_dir: Path, wh
     assert not (kernel_dir / "build").exists()
 
 
-def test_another_variants_artifact_is_refused_by_its_content(kernel_dir: Path) -> None:
-    other = kernel_dir.parent / "cuda.tar"
-    good = run(kernel_dir, kernel_dir, "--engine", "local", "--only", "torch-cuda", "--into", kernel_dir.parent / "t")
+SWAPPED = {
+    "another variant's": ("torch-cuda", 'cp {other} "$out/{mine}"', "holds torch-cuda of swiglu"),
+    "another run's": ("torch-cpu", 'cp {other} "$out/{mine}"', "was built in the run"),
+    "damaged": (
+        "torch-cpu", '"{python}" -m kci "$@"; LC_ALL=C sed -i s/import/Import/ "$out/{mine}"', "is truncated or corrupt"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("whose", SWAPPED)
+def test_an_artifact_that_is_not_what_it_says_costs_its_leg_alone(kernel_dir: Path, whose: str) -> None:
+    variant, script, said = SWAPPED[whose]
+    good = run(kernel_dir, kernel_dir, "--engine", "local", "--only", variant, "--into", kernel_dir.parent / "t")
     assert good.code == 0, good.stderr
-    (made,) = (kernel_dir.parent / "cache" / "runs").glob("*/fetched/*/kci-swiglu-torch-cuda.tar")
-    shutil.copy(made, other)
-    toml(kernel_dir, "", f'cp {other} "$out/kci-swiglu-torch-cpu.tar"; exit 0')
-    result = run(kernel_dir, kernel_dir, "--engine", "here", "--only", "torch-cpu")
+    (other,) = (kernel_dir.parent / "cache" / "runs").glob(f"*/fetched/*/kci-swiglu-{variant}.tar")
+    script = script.format(other=other, mine="kci-swiglu-torch-cpu.tar", python=sys.executable)
+    toml(kernel_dir, "", f'case "$*" in *torch-cpu*) {script}; exit 0;; esac')
+    result = run(kernel_dir, kernel_dir, "--engine", "here")
     assert result.code == 1
-    assert "holds torch-cuda of swiglu, which its name does not say" in result.stderr
-    assert not (kernel_dir / "build").exists()
+    assert said in result.stderr
+    manifest = read_manifest(kernel_dir / "build")
+    assert manifest is not None
+    assert [entry.variant for entry in manifest.present] == ["torch-cuda", "torch-rocm"]
 
 
 def test_a_log_cannot_drive_the_terminal(kernel_dir: Path) -> None:
@@ -425,3 +438,16 @@ def test_legs_are_shared_out_by_what_engines_take_and_have_to_do() -> None:
     where = {item.name: name for item, name in share_out(legs, engines)}
     assert sum(name == "large" for name in where.values()) == 6
     assert (where["p"], where["n"], where["a"], where["w"]) == ("small", "small", "arm", None)
+
+
+@pytest.mark.parametrize(("engine", "said"), [("slurm", "there is no sbatch"), ("ssh", "needs a `host`")])
+def test_an_engine_that_cannot_be_used_is_known_before_anything_is_submitted(
+    kernel_dir: Path, monkeypatch: pytest.MonkeyPatch, engine: str, said: str
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setitem(sys.modules, "asyncssh", ModuleType("asyncssh"))
+    result = run(kernel_dir, kernel_dir, "--engine", engine)
+    assert result.code == {"slurm": 3, "ssh": 2}[engine]
+    assert said in result.stderr
+    (journal,) = (kernel_dir.parent / "cache" / "runs").glob("*/journal.jsonl")
+    assert journal.read_bytes() == b""
