@@ -26,9 +26,12 @@ from common import (
     words_input,
 )
 from kci.cli._output import print_diagnostics
-from kci.plan.forks import only_hosted
+from kci.config.values import Forks
+from kci.plan.forks import only_hosted, only_own
+from kci.plan.github import tests_matrix
 from kci.plan.plan import LeftOut, Skipped
 from kci.plan.plan_json import promised
+from kci.plan.sharding import MAX_MATRIX
 from kci.run.build_leg import ci_run
 from kci.run.run_records import PLAN_FILE
 from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
@@ -39,6 +42,8 @@ def main() -> None:
     """Plan once, and set the outputs."""
     callers, chosen = number_input("callers"), words_input("kernel")
     flag_input("upload", default="false")
+    if (machines := text_input("machines", "all")) not in ("all", "own"):
+        fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
     choice = kci.Choice(
         tier=text_input("tier", "release"),
         backends=tuple(words_input("backends")),
@@ -63,7 +68,11 @@ def main() -> None:
         planned = kci.plan_run(workspace, request)
         print_diagnostics([*workspace.diagnostics, *problems, *planned.diagnostics, *faults(planned.plan)])
         planned.require_runnable()
-    planned = planned.of(only_hosted(planned.plan)) if is_fork() else planned
+    if is_fork():
+        dispatched = workspace.settings.settings.pull_request.forks is Forks.DISPATCH
+        planned = planned.of(only_hosted(planned.plan, dispatched=dispatched))
+    elif machines == "own":
+        planned = planned.of(only_own(planned.plan))
     plan = planned.plan
     promise, runs = promised(plan), {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {
@@ -74,8 +83,10 @@ def main() -> None:
     }
     if output_units(*outputs.values()) > OUTPUT_LIMIT:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
+    set_output("tests", "" if callers else compact_json(tests_matrix(plan.tests)))
     for name, value in outputs.items():
         set_output(name, value)
+    set_output("parallel", str(plan.shards[0].max_parallel or MAX_MATRIX) if plan.shards else str(MAX_MATRIX))
     set_output("has-work", "true" if plan.legs else "false")
     kernels = sorted({leg.kernel for leg in plan.legs})
     set_output("kernel", kernels[0] if len(kernels) == 1 else "")

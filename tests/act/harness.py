@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"
 _CALLED = re.compile(r"(.+?)(?:-\d+)?/kci kernel/.*", re.DOTALL)
 """What act calls a job of the called workflow: the caller's name, a number where there are several, and its own."""
-PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm")
+PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm", "self-hosted")
 FIRST_RUN = 41
 TOKEN = "ghs_standin0000000000000000000000000000"
 
@@ -63,32 +63,35 @@ def copy_checkout(into: Path) -> Path:
     return into
 
 
-def offline_pip(checkout: Path, into: Path) -> dict[str, str]:
-    """Environment variables with which pip installs the checkout from local files: every job of every run does it.
+def offline_pip(into: Path) -> dict[str, str]:
+    """Environment variables with which jobs install what kci depends on from local files.
 
     Args:
-        checkout: see `copy_checkout`.
-        into: an empty folder for kci's dependencies and what builds kci.
+        into: an empty folder for the wheels of the lock.
     """
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(into), str(checkout), "hatchling"]
-    subprocess.run(command, check=True, capture_output=True)
+    lock = ROOT / "actions" / "requirements.txt"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"]
+    subprocess.run([*command, "--dest", str(into), "--requirement", str(lock)], check=True, capture_output=True)
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
 
 
-def installed(checkout: Path, shared: Path) -> dict[str, str]:
+def installed(shared: Path, *actions: str) -> dict[str, str]:
     """Environment variables with which jobs find kci installed, once for all workers of a test run.
 
     Args:
-        checkout: see `copy_checkout`.
         shared: a folder that the workers have in common.
+        actions: those that need more than the others, and for which that is installed too.
     """
     root = shared / "kci-of-the-actions"
     with locked(root):
         if not (root / "complete").exists():
-            for command in (["-m", "venv", root], ["-m", "pip", "install", "--quiet", "--no-compile", checkout]):
-                python = root / "bin" / "python" if "pip" in command else sys.executable
-                subprocess.run([python, "-I", *command], check=True, capture_output=True)
-            (root / "complete").touch()
+            checkout = copy_checkout(shared / "kci-checkout")
+            script = checkout / "actions" / "install.py"
+            subprocess.run([sys.executable, "-I", str(script), str(root)], check=True, capture_output=True)
+        for action in actions:
+            if not (root / f"complete-{action}").exists():
+                script = shared / "kci-checkout" / "actions" / "install.py"
+                subprocess.run([sys.executable, "-I", str(script), str(root), action], check=True, capture_output=True)
     return {"KCI_ACT_INSTALLED": str(root), "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh")}
 
 
@@ -112,6 +115,7 @@ def run_workflow(
     payload: dict[str, Any] | None = None,
     env: dict[str, str] | None = None,
     earlier: Sequence[Run] = (),
+    variables: dict[str, str] | None = None,
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -125,6 +129,7 @@ def run_workflow(
         payload: the event, as GitHub sends it.
         env: more environment variables for the steps.
         earlier: the runs on the branch before this one, oldest first; their artifacts can be fetched.
+        variables: the repository's variables, for `vars`.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -138,13 +143,14 @@ def run_workflow(
     command += [word for label in PLATFORMS for word in ("--platform", f"{label}=-self-hosted")]
     command += ["--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
+    command += [word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")]
     command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
     pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}
     tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))
     for pin in sorted(pinned | tagged):
         name = pin[0].removeprefix("actions/")
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
-    places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store)}
+    places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), "KCI_ACT_PYTHON": sys.executable}
     runs = scratch / "runs"
     runs.mkdir(exist_ok=True)
     for number, run in enumerate(earlier, start=FIRST_RUN):

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from textwrap import dedent
 
-import msgspec
 import pytest
 
 from cli.runner import kci
 from conftest import torch_kernel
-from kci.catalog import runners as runners_module
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import Runner, default_runners
 from kci.config.document import parse_document
-from kci.config.settings import FoundSettings, interpret_settings, parse_settings
-from kci.diagnostics import Diagnostic, Severity, rules
+from kci.config.find_settings import FoundSettings, interpret_settings, parse_settings
+from kci.diagnostics import Diagnostic, rules
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.plan.github import github_matrix
@@ -232,6 +229,10 @@ def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
         '[actions."checkout"]\nsha = "0000000000000000000000000000000000000000"\n',
         '[publish]\nrepo-prefix = "acme/norm"\n',
         '[publish]\nbranch = "a..b"\n',
+        '[publish]\nbranch = "v{number}"\n',
+        '[publish]\nenvironment = "a\\nb"\n',
+        "[publish]\ntags = []\n",
+        '[publish]\ntags = ["${{ x }}"]\n',
     ],
 )
 def test_impossible_values(text: str) -> None:
@@ -280,45 +281,51 @@ def test_one_digest_for_several_versions() -> None:
 
 
 @pytest.mark.rule("KCI334", triggers=False)
-@pytest.mark.rule("KCI335", triggers=False)
 def test_one_digest_for_one_version() -> None:
     assert lint(f'[images.cuda]\nx86_64-linux = "example.org/cuda:13.0@{DIGEST}"\n') == []
+    assert lint(f'[images.cuda.x86_64-linux]\n"13.0" = "example.org/cuda:{{compute}}@{DIGEST}"\n') == []
 
 
-BY_VERSION = f"""
-    [images.cuda.x86_64-linux]
-    "13.0" = "example.org/cuda:13.0@{DIGEST}"
-    default = "example.org/cuda:{{compute}}"
-"""
+def test_an_image_for_each_compute_version(catalog: Catalog) -> None:
+    made = runners(f"""
+        [images.cuda]
+        aarch64-linux = "example.org/arm:{{compute}}"
+        [images.cuda.x86_64-linux]
+        "13.0" = "example.org/cuda@{DIGEST}"
+    """)
+    plan = make_plan(compute_matrix([torch_kernel(["cuda"])], catalog), made)
+    images = {leg.name.partition("-cxx11-")[2]: leg.image for leg in plan.legs}
+    assert images["cu130-x86_64-linux"] == f"example.org/cuda@{DIGEST}"
+    assert images["cu132-x86_64-linux"] == "docker.io/pytorch/manylinux2_28-builder:cuda13.2", "kci's own"
+    assert images["cu130-aarch64-linux"] == "example.org/arm:13.0"
 
 
-def test_images_by_compute_version() -> None:
-    runners = runners_from(parse_settings(dedent(BY_VERSION).encode()))
-    assert runners.build["cuda"].image_for("x86_64-linux", "13.0.1") == f"example.org/cuda:13.0@{DIGEST}"
-    assert runners.build["cuda"].image_for("x86_64-linux", "13.2") == "example.org/cuda:13.2"
-    assert "aarch64-linux" in runners.build["cuda"].image  # what kci.toml does not name stays
-    only = runners_from(parse_settings(f'[images.rocm.x86_64-linux]\n"7.2" = "example.org/rocm@{DIGEST}"\n'.encode()))
-    assert only.build["rocm"].image_for("x86_64-linux", "7.1") == ""
+@pytest.mark.parametrize("text", ['"13" = "a/b"', 'thirteen = "a/b"', '"13.0" = "Not An Image"'])
+def test_an_image_for_what_is_no_version(text: str) -> None:
+    assert [item.rule for item in lint(f"[images.cuda.x86_64-linux]\n{text}\n")] == ["KCI330"]
 
 
-@pytest.mark.rule("KCI335", triggers=True)
-def test_a_tag_alone_is_noted_by_its_place() -> None:
-    (found,) = lint(dedent(BY_VERSION))
-    assert found.rule == "KCI335"
-    assert found.severity is Severity.INFO
-    assert "example.org/cuda:{compute}" in found.message
+def test_disk_is_asked_for_where_the_image_needs_it(catalog: Catalog) -> None:
+    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
+    asked = {leg.backend: leg.disk for leg in make_plan(matrix).legs}
+    assert asked == {"cpu": None, "cuda": None, "rocm": default_runners().build["rocm"].disk}
+    own = {leg.backend: leg.disk for leg in make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n")).legs}
+    assert own["cuda"] == 30
+    bare = make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n"), container=False)
+    assert {leg.disk for leg in bare.legs} == {None}
+    entry = next(leg for leg in json.loads(github_matrix(make_plan(matrix)))["include"] if leg["backend"] == "rocm")
+    assert entry["disk"] == 40
 
 
-@pytest.mark.parametrize("version", ["13", "cu130", "13.0.1", "latest"])
-def test_a_table_of_images_is_by_version(version: str) -> None:
-    text = f'[images.cuda.x86_64-linux]\n"{version}" = "example.org/cuda@{DIGEST}"\n'
-    assert [item.rule for item in lint(text)] == ["KCI330"]
+@pytest.mark.rule("KCI336", triggers=True)
+def test_threads_of_compilers_that_have_none() -> None:
+    found = lint('[[limits]]\nbackend = "rocm"\ncores = 2\n')
+    assert [(item.rule, item.line) for item in found] == [("KCI336", 3)]
 
 
-def test_digests_of_the_data_are_put_behind_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
-    tag = default_runners().build["cuda"].image_for("x86_64-linux", "13.0")
-    assert tag.endswith(":cuda13.0")
-    known = msgspec.structs.replace(runners_module.image_data(), digest={tag: DIGEST})
-    monkeypatch.setattr(runners_module, "image_data", lambda: known)
-    assert default_runners().build["cuda"].image_for("x86_64-linux", "13.0") == f"{tag}@{DIGEST}"
-    assert "@" not in default_runners().build["cuda"].image_for("x86_64-linux", "12.6")
+@pytest.mark.rule("KCI336", triggers=False)
+@pytest.mark.parametrize("text", ["cores = 2", 'backend = "cuda"\ncores = 2'])
+def test_threads_of_nvcc(text: str, catalog: Catalog) -> None:
+    assert lint(f"[[limits]]\n{text}\n") == []
+    plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda"])], catalog), runners(f"[[limits]]\n{text}\n"))
+    assert {leg.backend: leg.cores for leg in plan.legs} == {"cpu": None, "cuda": 2}

@@ -37,6 +37,7 @@ from kci.builders.environment import (
 from kci.builders.failures import failure_hint, failure_message, unwritable
 from kci.builders.job_budget import alone, is_chatter
 from kci.builders.job_limits import nvcc_threads
+from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import ninja_text
 from kci.builders.oneapi import find_icpx
 from kci.builders.package import write_package
@@ -82,6 +83,7 @@ def plan(request: Request, log: Log) -> Recipe:
     launcher = find_compiler_cache(cxx)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
+    newer_glibc = glibc_is_newer()
     chain = Toolchain(
         cxx=cxx,
         gnu_unique=knows_gnu_unique(cxx),
@@ -91,7 +93,8 @@ def plan(request: Request, log: Log) -> Recipe:
         cuda_headers=find_library_headers(cuda, request.cache) if cuda is not None and wants_libraries else None,
         rocm=rocm,
         headers=headers,
-        glibc_compat=glibc_is_newer(),
+        glibc_compat=newer_glibc,
+        newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
         versions=_versions(cxx, environment, cuda, rocm),
         launcher=(str(launcher.program),) if launcher else (),

@@ -7,19 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders import generate, hipify
+from kci.builders import generate, hipify, older_systems
 from kci.builders.cache import work_dir
 from kci.builders.commands import (
-    COMPAT,
-    COMPAT_OBJECT,
-    COMPAT_SOURCE,
     EXPORTS,
     GENERATED,
     Target,
     Toolchain,
-    compat_command,
     compile_command,
-    glibc_stubs,
     link_command,
     links,
     seen,
@@ -151,13 +146,10 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
-    for older in glibc_stubs(chain):
-        libraries += (older.path,)
-        yield Step(older.path, (older.source,), tuple(older.command(chain.cxx)), f"link {older.path}", generated)
+    older = tuple(older_systems.steps(chain, target, generated))
+    yield from older
+    libraries += tuple(step.output for step in older)
     objects = tuple(unit.object for unit in units)
-    if chain.glibc_compat:
-        objects = (*objects, COMPAT_OBJECT)
-        yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
     link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
 
@@ -177,16 +169,10 @@ def _translation(
 
 
 def _generated(chain: Toolchain) -> dict[str, str]:
-    files = {
+    return {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
         TOOLS_FILE: "\n".join(chain.versions) + "\n",
         EXPORTS: generate.EXPORTS_MAP,
+        **older_systems.files(chain),
     }
-    if chain.glibc_compat:
-        files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
-        files[f"{COMPAT}/bits/sstream.tcc"] = generate.SSTREAM_TCC
-        files[COMPAT_SOURCE] = generate.COMPAT_CPP
-        for library in glibc_stubs(chain):
-            files |= library.files()
-    return files

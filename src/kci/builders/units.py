@@ -9,7 +9,9 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.builders import oneapi
+from kci.builders.compilers import compiler_id, cxx_compiler
 from kci.builders.extension_name import sources_with_name
+from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
 from kci.catalog.arch_tables import OLDEST, arch_tables
@@ -67,6 +69,8 @@ class Unit(msgspec.Struct, frozen=True):
     flags: tuple[str, ...]
     """The author's flags, in the order of build.toml."""
     archs: tuple[str, ...] = ()
+    depends: tuple[Depend, ...] = ()
+    """What its own component depends on. The others' are there as well, behind these."""
     translated: bool = False
     """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
     named: bool = True
@@ -98,6 +102,7 @@ class _Origin(msgspec.Struct, frozen=True):
     """The language of the sources that hold device code."""
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
+    depends: tuple[Depend, ...] = ()
 
 
 def collect(request: Request, log: Log) -> Sources:
@@ -143,7 +148,8 @@ def _active(request: Request, log: Log) -> dict[str, Component]:
 
 
 def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
-    origin = _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
+    include, flags = component.include or (), component.cxx_flags or ()
+    origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     if isinstance(component, XpuComponent):
         flags = (*origin.cxx_flags, *oneapi.compile_flags(), *(component.sycl_flags or ()))
         return msgspec.structs.replace(origin, cxx_flags=flags)
@@ -209,9 +215,23 @@ def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
             object="",
             language=language,
             include=include,
-            flags=origin.cxx_flags if language is Language.CXX else origin.device_flags,
+            flags=tuple(_evaluated(origin, language)),
             archs=() if language is Language.CXX else origin.archs,
+            depends=origin.depends,
         )
+
+
+def _evaluated(origin: _Origin, language: Language) -> Iterator[str]:
+    """The author's flags for a language, with CMake's generator expressions evaluated."""
+    for flag in origin.cxx_flags if language is Language.CXX else origin.device_flags:
+        if "$<" not in flag:
+            yield flag
+            continue
+        facts = Facts(language.value.upper(), {"CXX": compiler_id(cxx_compiler()), "CUDA": "NVIDIA", "HIP": "Clang"})
+        try:
+            yield from expanded(flag, facts)
+        except ValueError as error:
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
 
 
 def _with_names(kernel_dir: Path, units: Iterable[Unit]) -> tuple[Unit, ...]:
@@ -231,6 +251,7 @@ def _together(first: Unit, later: Unit) -> Unit:
         include=later.include or first.include,
         flags=first.flags if later.flags == first.flags else (*first.flags, *later.flags),
         archs=tuple(sorted({*first.archs, *later.archs}, key=natural)),
+        depends=tuple(dict.fromkeys((*first.depends, *later.depends))),
     )
 
 

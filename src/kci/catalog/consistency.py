@@ -7,14 +7,17 @@ KCI128) before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
 
 from kci.catalog.overlay import Overlay, apply, subject
 from kci.catalog.rows import Catalog, Row, editions
-from kci.catalog.runners import default_runners, image_data
+from kci.catalog.runners import default_runners
 from kci.catalog.toolkits import toolkits
 from kci.config.document import Document, KeyPath
 from kci.config.values import Backend, Version
 from kci.diagnostics import Diagnostic, finding
+from kci.files.dated_data import Dated, load_dated
 
 
 def check_catalog(catalog: Catalog) -> list[Diagnostic]:
@@ -96,9 +99,16 @@ def row_without_image(catalog: Catalog) -> Iterator[Diagnostic]:
             yield _at(row, "KCI125", f"no build image is known for {row.backend} {row.compute}", hint)
 
 
+class _ImageFile(Dated, frozen=True):
+    cuda: tuple[str, ...]
+    rocm: tuple[str, ...]
+
+
+@cache
 def known_images() -> dict[str, tuple[str, ...]]:
     """The compute versions for which public build images exist, by backend."""
-    return {str(Backend.CUDA): image_data().cuda, str(Backend.ROCM): image_data().rocm}
+    table = load_dated(Path(__file__).parent / "data" / "images.toml", _ImageFile)
+    return {str(Backend.CUDA): table.cuda, str(Backend.ROCM): table.rocm}
 
 
 def neighbor_unknown(catalog: Catalog) -> Iterator[Diagnostic]:

@@ -10,8 +10,6 @@ import msgspec
 from kci.files.dated_data import Dated, load_dated
 
 _DATA = Path(__file__).parent / "data"
-DEFAULT_IMAGE = "default"
-"""In a table of images by compute version: the one for every version that it does not name."""
 
 
 class Runner(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -43,41 +41,20 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
     """Minutes after which a leg of one variant is given up."""
     setup: int = 1
     """Minutes that pass before a leg builds: starting, fetching the sources, pulling the image."""
-    image: dict[str, str | dict[str, str]] = {}
-    """The build image by system; a system without one cannot be built by kci's own builders.
-
-    In place of one image a table of them by compute version, in which `default` is for every other one.
-    """
+    memory: int = 0
+    """The GiB that one compiler needs at its worst; 0 where that bounds nothing."""
+    image: dict[str, str] = {}
+    """The build image by system; a system without one cannot be built by kci's own builders."""
+    images: dict[str, dict[str, str]] = {}
+    """Images of single compute versions by system and version; they go before `image`."""
+    disk: int = 0
+    """The gigabytes of free disk that the image and a build in it need; 0 where every runner has enough."""
 
     def image_for(self, system: str, compute: str | None) -> str:
-        """The image for one compute version, by digest if one is known; empty if there is none.
-
-        Args:
-            system: the system to build for.
-            compute: the CUDA or ROCm version, or None.
-        """
+        """The image for a system and a compute version; empty for none."""
         version = ".".join((compute or "").split(".")[:2])
-        found = self.image.get(system, "")
-        if isinstance(found, dict):
-            found = found.get(version) or found.get(DEFAULT_IMAGE, "")
-        found = found.replace("{compute}", version) if version else found
-        digest = image_data().digest.get(found)
-        return f"{found}@{digest}" if digest else found
-
-
-class ImageData(Dated, frozen=True):
-    """What is known of the images that runners.toml names."""
-
-    cuda: tuple[str, ...]
-    rocm: tuple[str, ...]
-    digest: dict[str, str]
-    """The digest of an image, by its whole name with the tag."""
-
-
-@cache
-def image_data() -> ImageData:
-    """The compute versions for which public build images exist, and their digests."""
-    return load_dated(_DATA / "images.toml", ImageData)
+        found = self.images.get(system, {}).get(version) or self.image.get(system, "")
+        return found.replace("{compute}", version) if version else found
 
 
 class LegLimit(msgspec.Struct, frozen=True):

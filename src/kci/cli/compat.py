@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kci.cli import CommandGroup, Options
+from kci.cli._layout import Layout
 from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.compat.coverage import CoverageState, coverage
@@ -16,8 +17,12 @@ from kci.compat.decide import decide
 from kci.compat.held import Holding, held_in
 from kci.compat.history import RecordedRun, append, each_run, gather, read_results
 from kci.compat.hub_listing import HubRepository, held_on_hub
+from kci.compat.leg_grid import CellState, grid_of
+from kci.compat.report_page import MAX_CELLS, whole_page
+from kci.compat.report_site import write_site
+from kci.compat.report_text import markdown_report
+from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
-from kci.config.settings import find_settings
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.tree.published_tree import read_published
@@ -65,7 +70,8 @@ def show_coverage(
         click.echo(to_json({"schema": 1, "coverage": found, "counts": counts}))
     else:
         rows = [(item.variant, str(item.state), item.reason, item.signer or "") for item in found.variants]
-        click.echo(table(("variant", "state", "why", "signed by (not verified)"), rows))
+        layout = Layout(drop=("signed by (not verified)",), cut=("variant",), wrap="why")
+        click.echo(table(("variant", "state", "why", "signed by (not verified)"), rows, layout))
         for line in dict.fromkeys(item.command for item in found.variants if item.command):
             click.echo(f"$ {line}")
         expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]
@@ -126,6 +132,44 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
             for leg in action.legs:
                 click.echo(f"    {leg}")
         click.echo(f"{len(runs)} runs; {len(actions)} issues to change")
+    return 1 if problems else 0
+
+
+@command.command("report")
+@click.option("--history", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--format", "output", type=click.Choice(["html", "markdown", "json"]), default="html", show_default=True)
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path),
+    help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout).",
+)
+@click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
+@click.pass_obj
+def report(options: Options, /, history: Path, output: str, into: Path | None, title: str) -> int:
+    """The state of every leg after the last run of a history: kernels by backend, torch and toolkit.
+
+    A report of more than 2,000 cells is a page for each kernel and one that leads to them, and needs --into.
+    """
+    if into is not None and output != "html":
+        raise UsageError("--into is for pages", hint=f"write the {output} form somewhere: > FILE")
+    problems: list[Diagnostic] = []
+    grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
+    print_diagnostics(problems, quiet=options.quiet)
+    if output == "json":
+        states = {str(state): grid.count(state) for state in CellState}
+        click.echo(to_json({"schema": 1, "counts": states, "report": grid}))
+    elif output == "markdown":
+        click.echo(markdown_report(grid, title), nl=False)
+    elif into is not None:
+        try:
+            pages = write_site(grid, into, title)
+        except OSError as error:
+            raise FindingsError(f"{into} cannot be written: {error.strerror or error}") from None
+        click.echo(f"{into}: {len(pages)} page{'s' * (len(pages) != 1)}, {len(grid.kernels)} badges")
+    elif grid.size > MAX_CELLS:
+        raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")
+    else:
+        click.echo(whole_page(grid, title), nl=False)
     return 1 if problems else 0
 
 

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, Options
+from kci.cli._layout import Layout
 from kci.cli._output import markdown_table, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
+from kci.matrix.archs import natural
 from kci.matrix.matrix_json import matrix_json
 
 if TYPE_CHECKING:
     from kci.matrix.variants import KernelMatrix
 
-FORMATS = ["table", "json", "names", "github", "markdown"]
+FORMATS = ["table", "json", "names", "github", "markdown", "html"]
 
 
 @click.command("matrix", cls=Command)
@@ -47,8 +49,12 @@ def command(
 
         show_coverage(workspace, choice, output)
         return
-    matrix = workspace.matrix(choice, explain=explain)
+    matrix = workspace.matrix(choice, explain=explain or output == "html")
     match output:
+        case "html":
+            from kci.matrix.matrix_page import matrix_page
+
+            click.echo(matrix_page(matrix), nl=False)
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
             click.echo("".join(f"{name}\n" for name in names), nl=False)
@@ -78,10 +84,13 @@ def _rows(kernel: KernelMatrix) -> list[tuple[str, ...]]:
             variant.system,
             variant.torch or "",
             f"{variant.backend} {variant.compute}" if variant.compute else variant.backend,
-            " ".join(variant.archs or ()),
+            " ".join(sorted(variant.archs or (), key=natural)),
         )
         for variant in kernel.variants
     ]
+
+
+_LAYOUT = Layout(drop=("kind", "system", "torch", "archs"), cut=("variant",), wrap="archs")
 
 
 def _title(kernel: KernelMatrix) -> str:
@@ -92,7 +101,7 @@ def _title(kernel: KernelMatrix) -> str:
 def _table(kernel: KernelMatrix, explain: bool) -> str:
     parts = [click.style(_title(kernel), bold=True)]
     if kernel.variants:
-        parts.append(table(_HEADERS, _rows(kernel)))
+        parts.append(table(_HEADERS, _rows(kernel), _LAYOUT))
     if explain:
         from kci.cli._explain import explanation_text
 

@@ -10,7 +10,8 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
-from kci.cli._output import print_diagnostics, table, to_json
+from kci.cli._layout import Layout
+from kci.cli._output import paragraph, print_diagnostics, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
@@ -18,6 +19,7 @@ from kci.errors import UsageError
 from kci.plan.affected import Touch
 from kci.plan.budget import Estimate, money
 from kci.plan.plan import Leg, Plan
+from kci.plan.plan_page import mermaid, plan_page
 from kci.tree.published_tree import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
@@ -46,7 +48,7 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option("--shards", type=click.IntRange(1, 64), help="The number of matrices that the workflow has.")
 @click.option("--shard", type=click.IntRange(0), help="Which of them --format github prints.")
 @click.option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
-@click.option("--format", "output", type=click.Choice(["table", "json", "github"]), default="table")
+@click.option("--format", "output", type=click.Choice(["table", "json", "github", "html", "mermaid"]), default="table")
 @click.pass_obj
 def command(
     options: Options,
@@ -96,6 +98,10 @@ def command(
     print_diagnostics(planned.diagnostics, quiet=options.quiet)
     print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics], quiet=options.quiet)
     match output:
+        case "html":
+            click.echo(plan_page(planned.plan, planned.estimate), nl=False)
+        case "mermaid":
+            click.echo(mermaid(planned.plan), nl=False)
         case "json":
             click.echo(to_json(planned.as_json()))
         case "github":
@@ -109,7 +115,8 @@ def command(
 
 def _touch_lines(touches: Sequence[Touch]) -> list[str]:
     rows = [(item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel]
-    lines = table(("changed file", "kernel", "touches", "because"), rows).splitlines()
+    layout = Layout(drop=("touches",), cut=("changed file", "kernel"), wrap="because")
+    lines = table(("changed file", "kernel", "touches", "because"), rows, layout).splitlines()
     outside = sum(not item.kernel for item in touches)
     return [*lines, *([f"and {outside} files outside of every kernel that is planned"] if outside else [])]
 
@@ -120,17 +127,27 @@ def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
         for leg in plan.legs
     ]
     parts = [] if touches is None else [*_touch_lines(touches), ""]
-    parts += [table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs), _summary(plan, made)]
+    one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
+    layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
+    parts += [
+        table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs, layout),
+        paragraph(_summary(plan, made)),
+    ]
     if plan.skipped:
         rows = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
-        parts += ["", table(("skipped", "variant", "reason"), rows)]
+        parts += ["", table(("skipped", "variant", "reason"), rows, _REASONS)]
     if plan.faulty:
         faulty = [(item.kernel or "-", item.path, item.message) for item in plan.faulty]
-        parts += ["", table(("faulty", "directory", "error"), faulty)]
+        parts += ["", table(("faulty", "directory", "reason"), faulty, _REASONS)]
     if plan.left_out:
         left = [(item.kernel, item.variant, item.rule, item.reason) for item in plan.left_out]
-        parts += ["", table(("left out", "variant", "rule", "reason"), left)]
+        parts += ["", table(("left out", "variant", "rule", "reason"), left, _REASONS)]
     return "\n".join(parts)
+
+
+_REASONS = Layout(
+    drop=("rule", "skipped", "left out"), cut=("skipped", "faulty", "left out", "variant", "directory"), wrap="reason"
+)
 
 
 def _takes(leg: Leg) -> str:

@@ -19,15 +19,30 @@ _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
 _HEX = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-f]{7,64})\b")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
 _SPACE = re.compile(r"\s+")
+_TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
+_LINE_LENGTH = 200
 
 
 def first_error(text: str) -> str:
     """The first line of an error that says something, printable and of a bounded length."""
     plain = _ANSI.sub("", text[: 64 * MAX_LENGTH])
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"error|exception|fail|abort|undefined", line, re.IGNORECASE)]
+    telling = [line for line in lines if _TELLING.search(line)]
     first = (telling or lines or [""])[0][:MAX_LENGTH]
     return "".join(char if char.isprintable() else "?" for char in first)
+
+
+def excerpt(text: str) -> str:
+    """The lines of an error around the one that says something; empty where it is the only one."""
+    plain = _ANSI.sub("", text[: 64 * MAX_LENGTH])
+    lines = [
+        "".join(char if char.isprintable() else " " for char in line.rstrip())[:_LINE_LENGTH]
+        for line in plain.splitlines()
+        if line.strip()
+    ]
+    telling = next((number for number, line in enumerate(lines) if _TELLING.search(line)), 0)
+    shown = lines[max(0, telling - 2) : telling + 8]
+    return "\n".join(shown) if len(shown) > 1 else ""
 
 
 @lru_cache(maxsize=65536)  # a break says the same in thousands of legs

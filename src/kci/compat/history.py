@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -18,7 +19,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.compat.causes import first_error, is_outage
+from kci.compat.causes import excerpt, first_error, is_outage
 from kci.diagnostics import Diagnostic, finding
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.replace import write_atomic
@@ -34,6 +35,7 @@ SKEW = timedelta(days=1)
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{1,200}\Z")]
 """A name without spaces: leg keys are made of them."""
 _Optional = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,200}\Z")]
+_LEG = re.compile(r"[A-Za-z0-9._+-]{1,200}(?: [A-Za-z0-9._+-]{1,200}){4}")
 
 
 class LegOutcome(enum.StrEnum):
@@ -61,6 +63,7 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What it was tested with."""
     compute: _Optional = ""
     error: str = ""
+    """What went wrong: one line, or a part of the log."""
     log: str = ""
     """Where the whole log is."""
     replay: str = ""
@@ -93,6 +96,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str
     log: str = ""
     replay: str = ""
+    excerpt: str = ""
+    """The lines around the error, where more than one is known."""
 
 
 class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,7 +117,7 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
         for leg in (*self.passed, *self.unknown, *(failure.leg for failure in self.failed)):
-            if len(leg.split(" ")) != 5 or not leg.isprintable():
+            if not _LEG.fullmatch(leg):
                 raise ValueError(f"{leg[:80]!r} is not the key of a leg")
 
 
@@ -181,7 +186,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
         commit=first.commit,
         passed=tuple(passed),
         failed=tuple(
-            Failure(item.leg, first_error(item.error), item.log, item.replay)
+            Failure(item.leg, first_error(item.error), item.log, item.replay, excerpt(item.error))
             for item in sorted(failed, key=lambda item: item.leg)
         ),
         unknown=tuple(sorted(item.leg for item in results if item.leg not in known)),

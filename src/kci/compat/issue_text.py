@@ -21,7 +21,7 @@ def issue_title(cause: str, legs: Iterable[str]) -> str:
     """Kernels and cause in one line."""
     kernels = sorted({leg.partition(" ")[0] for leg in legs})
     which = ", ".join(kernels[:3]) + (f" and {len(kernels) - 3} more" if len(kernels) > 3 else "")
-    return f"{which}: {_plain(cause)}"[:200]
+    return f"{which}: {plain(cause)}"[:200]
 
 
 def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[str], recovered: bool) -> str:
@@ -35,26 +35,26 @@ def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[st
         recovered: whether all of them pass again.
     """
     lines = [mark(key), "", "Every leg below passes again." if recovered else "Scheduled runs fail with this error:"]
-    lines += ["", *(f"    {line}" for line in [_plain(failure.error)]), ""]
-    lines.append(f"First seen in run {since.run} ({_plain(since.at)})" + _with(since) + ".")
+    lines += ["", *(f"    {line}" for line in [plain(failure.error)]), ""]
+    lines.append(f"First seen in run {since.run} ({plain(since.at)})" + _with(since) + ".")
     if failure.log:
-        lines.append(f"Log: {_plain(failure.log)}")
+        lines.append(f"Log: {plain(failure.log)}")
     if failure.replay:
-        lines += ["", "To see it on your own machine:", "", f"    {_plain(failure.replay)}"]
+        lines += ["", "To see it on your own machine:", "", f"    {plain(failure.replay)}"]
     lines += ["", f"{len(legs)} {'leg' if len(legs) == 1 else 'legs'}:", ""]
-    lines += [f"- `{_plain(leg)}`" for leg in legs[:SHOWN]]
+    lines += [f"- `{plain(leg)}`" for leg in legs[:SHOWN]]
     if len(legs) > SHOWN:
         lines.append(f"- and {len(legs) - SHOWN} more")
     return "\n".join(lines) + "\n"
 
 
 def _with(run: RecordedRun) -> str:
-    parts = [f"catalog {_plain(run.catalog)}"] if run.catalog else []
-    parts += [f"commit {_plain(run.commit)[:12]}"] if run.commit else []
+    parts = [f"catalog {plain(run.catalog)}"] if run.catalog else []
+    parts += [f"commit {plain(run.commit)[:12]}"] if run.commit else []
     return f", {', '.join(parts)}" if parts else ""
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text from a log on one line, which cannot end the comment, mention people or close a code span."""
     kept = "".join(char if char.isprintable() else " " for char in text)
     return kept.replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]

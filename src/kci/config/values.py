@@ -52,6 +52,15 @@ class Tier(enum.StrEnum):
     """Release and compat, and the rows that are not bundled."""
 
 
+class Forks(enum.StrEnum):
+    """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
+
+    HOSTED = "hosted"
+    """They are not built, and the run says so: it is red."""
+    DISPATCH = "dispatch"
+    """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
+
+
 class Grouping(enum.StrEnum):
     """What one leg builds."""
 
@@ -239,3 +248,10 @@ def check_kernel_name(name: str) -> str:
 def python_name(kernel_name: str) -> str:
     """The kernel's Python package name: dashes become underscores."""
     return kernel_name.replace("-", "_")
+
+
+def near_kernel_name(text: str) -> str:
+    """The kernel name that is nearest to a text; empty if none is near."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text[:200])
+    dashed = re.sub(r"[^a-z0-9-]+", "-", parted.lower()).strip("-").lstrip("0123456789-")
+    return dashed if re.fullmatch(KERNEL_NAME_PATTERN[1:-1], dashed) else ""

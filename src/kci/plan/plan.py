@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.config.discover import FaultyKernel
+from kci.config.settings import Ignore
 from kci.matrix.names import Kind
 from kci.plan.pools import Pool
 
@@ -49,6 +50,8 @@ class Leg(msgspec.Struct, frozen=True):
     """How many compilers run in parallel; None leaves it to the machine."""
     cores: int | None = None
     """How many threads each of them may use."""
+    disk: int | None = None
+    """The gigabytes of free disk that the image needs, where not every runner has them."""
     shard: int = 0
     """Which of the workflow's matrices it is in."""
 
@@ -58,6 +61,24 @@ class Leg(msgspec.Struct, frozen=True):
         if isinstance(self.runner, tuple):
             return " ".join(self.runner)
         return " ".join((f"group:{self.runner.group}", *self.runner.labels))
+
+
+class TestLeg(msgspec.Struct, frozen=True):
+    """One job that tests a kernel's tree on a machine with the hardware."""
+
+    __test__ = False  # pytest would take it for a test
+
+    kernel: str
+    path: str
+    name: str
+    """Backend and system, which tell it from others of its kernel."""
+    backend: str
+    system: str
+    variants: tuple[str, ...]
+    """Those of which the machine tests the ones that it can load."""
+    runner: tuple[str, ...] | RunnerGroup
+    timeout: int
+    """Minutes."""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -88,6 +109,8 @@ class KernelPlan(msgspec.Struct, frozen=True):
     planned: tuple[str, ...]
     fingerprints: dict[str, str] | None = None
     """What each planned variant is made from; None if the plan was made without."""
+    tree: str = ""
+    """Where its tree lies in the repository, relative to kci.toml: what `suppressions` call its files."""
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -112,5 +135,9 @@ class Plan(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...] = ()
     commit: str | None = None
     """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""
+    suppressions: tuple[Ignore, ...] = ()
+    """What kci.toml suppresses of the findings about trees: whoever merges has no kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
     """The kernels that are not planned because `kci check` finds an error in them."""
+    tests: tuple[TestLeg, ...] = ()
+    """The jobs that test what was merged."""

@@ -9,9 +9,10 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
-from kci.catalog.runners import DEFAULT_IMAGE, default_runners, hosted_runners
+from kci.catalog.runners import default_runners, hosted_runners
 from kci.config.document import Document, KeyPath
-from kci.config.settings import FoundSettings, Machine, MachinesByBackend, Settings, by_name
+from kci.config.find_settings import FoundSettings
+from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, finding
 from kci.suggest import nearest
@@ -34,17 +35,6 @@ class _Subject(NamedTuple):
         """Every runner of the file and its key path."""
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
             yield from _machines(name, table)
-
-    def images(self) -> Iterator[tuple[KeyPath, str]]:
-        """Every image of the file and its key path, which ends with the compute version in a table by version."""
-        for backend in self.settings.images.__struct_encode_fields__:
-            by_system = by_name(self.settings.images, backend)
-            for system in by_system.__struct_encode_fields__ if by_system else ():
-                image = by_name(by_system, system)
-                if isinstance(image, dict):
-                    yield from ((("images", backend, system, version), one) for version, one in image.items())
-                elif image is not None:
-                    yield ("images", backend, system), image
 
 
 def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
@@ -189,11 +179,10 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
             ("timeout-minutes", limit.timeout_minutes),
         ):
             values.append((("limits", index, key), number is None or number >= 1, "at least 1"))
-    for path, image in subject.images():
+    for path, image in _images(settings):
         values.append((path, bool(_IMAGE.fullmatch(image)), _AN_IMAGE))
-        if len(path) > 3:
-            known = path[3] == DEFAULT_IMAGE or bool(_COMPUTE.fullmatch(str(path[3])))
-            values.append((path, known, f"named by a version such as `13.0`, or `{DEFAULT_IMAGE}`"))
+        if len(path) == 4:
+            values.append((path, bool(re.fullmatch(r"\d{1,3}\.\d{1,3}", str(path[3]))), "for a version such as `13.0`"))
     cron, zone = settings.schedule.cron, settings.schedule.timezone
     values.append((("schedule", "cron"), cron is None or is_cron(cron), "five fields, such as `17 4 * * 1`"))
     values.append((("schedule", "timezone"), _is_zone(zone), "a name such as `UTC` or `Europe/Paris`"))
@@ -204,7 +193,17 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
         values.append((("actions", action, "version"), version_ok, "a version such as `v4.2.1`"))
     prefix, branch = settings.publish.repo_prefix, settings.publish.branch
     values.append((("publish", "repo-prefix"), prefix is None or bool(_OWNER.fullmatch(prefix)), "an owner on the Hub"))
-    values.append((("publish", "branch"), branch is None or bool(_BRANCH.fullmatch(branch)), "the name of a branch"))
+    values.append(
+        (
+            ("publish", "branch"),
+            branch is None or is_branch(branch),
+            "the name of a branch; only {version} stands for something",
+        )
+    )
+    environment = settings.publish.environment
+    values.append((("publish", "environment"), bool(_LABEL.fullmatch(environment)), "the name of an environment"))
+    tags = bool(settings.publish.tags) and all(_TAG.fullmatch(tag) for tag in settings.publish.tags)
+    values.append((("publish", "tags"), tags, "patterns for tags, such as `v*`"))
     for path, fine, expected in values:
         if not fine:
             yield subject.at(path, "KCI330", f"`{'.'.join(map(str, path))[:100]}` must be {expected}")
@@ -214,13 +213,12 @@ _MOST_EXPENSIVE = 1_000_000
 """An hour of no machine costs more, in any currency; what does is a slip that would make every sum meaningless."""
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
-_DIGEST = "@sha256:"
-_COMPUTE = re.compile(r"[0-9]{1,4}\.[0-9]{1,2}", re.ASCII)
 _AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
-_BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./{}-]{0,199}", re.ASCII)
+_BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
+_TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
 _CRON = (range(60), range(24), range(1, 32), range(1, 13), range(7))
 _CRON_NAMES = (
     (),
@@ -229,6 +227,11 @@ _CRON_NAMES = (
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
 )
+
+
+def is_branch(name: str) -> bool:
+    """Whether a text is the name of a branch, in which `{version}` stands for a kernel's version."""
+    return bool(_BRANCH.fullmatch(name.replace("{version}", "1")))
 
 
 def is_cron(text: str) -> bool:
@@ -268,18 +271,27 @@ def _is_zone(name: str) -> bool:
 
 def digest_of_several(subject: _Subject) -> Iterator[Diagnostic]:
     """KCI334: one digest for the images of several compute versions: it names one of them, or none."""
-    for path, image in subject.images():
-        if "{compute}" in image and _DIGEST in image:
+    for path, image in _images(subject.settings):
+        if len(path) == 3 and "{compute}" in image and "@sha256:" in image:
             message = "`{compute}` stands for several versions, and the digest is that of one image"
-            yield subject.at(path, "KCI334", message, "name one image for each version, in a table by version")
+            hint = f'a table has an image for each version: `[{".".join(map(str, path))}]` with `"13.0" = "..."`'
+            yield subject.at(path, "KCI334", message, hint)
 
 
-def image_floats(subject: _Subject) -> Iterator[Diagnostic]:
-    """KCI335: an image without a digest: the same plan builds in another one as soon as its tag moves."""
-    for path, image in subject.images():
-        if _DIGEST not in image and _IMAGE.fullmatch(image):
-            message = f"`{image[:100]}` is a tag, which moves"
-            yield subject.at(path, "KCI335", message, "add `@sha256:...`; a build in the image says its digest")
+def cores_without_effect(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI336: threads for compilers that have none."""
+    for index, entry in enumerate(subject.settings.limits):
+        if entry.cores is not None and entry.backend not in (None, "cuda"):
+            message = f"`cores` has no effect for {entry.backend}: only nvcc compiles with several threads"
+            yield subject.at(("limits", index, "cores"), "KCI336", message, 'use `max-jobs`, or `backend = "cuda"`')
+
+
+def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Every image of the file and its key path."""
+    for backend in settings.images.__struct_encode_fields__:
+        table = by_name(settings.images, backend)
+        for keys, image in table.images() if table else ():
+            yield ("images", backend, *keys), image
 
 
 def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
@@ -314,5 +326,5 @@ SETTINGS_LINTS: tuple[Callable[[_Subject], Iterator[Diagnostic]], ...] = (
     value_impossible,
     runner_without_labels,
     digest_of_several,
-    image_floats,
+    cores_without_effect,
 )

@@ -10,19 +10,34 @@ from typing import Any
 
 import msgspec
 
+from kci.config.find_settings import FoundSettings
 from kci.config.model import Build
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
 from kci.plan.callers import caller_count
 from kci.plan.github import github_matrix
 from kci.plan.legs import make_plan
+from kci.plan.plan import Plan
 from kci.render.bounds import check_bounds, grown
-from kci.render.committed import read_committed, write_files
+from kci.render.committed import read_committed, remove_files, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
+from kci.render.gitlab import GitlabInputs, render_gitlab
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
-from kci.render.pins import choose_pins, fixed_pins, judge_pins
-from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render
+from kci.render.own_parts import read_own_parts
+from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
+from kci.render.workflow import (
+    COMPAT_FILE,
+    KERNEL_FILE,
+    OWN_MACHINES_FILE,
+    PUBLISH_FILE,
+    RELEASE_FILE,
+    Inputs,
+    Mode,
+    PublishJobs,
+    render,
+    shipped_templates,
+)
 from kci.version import __version__
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -40,8 +55,13 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     rewritten: tuple[str, ...] = ()
     """The files of which writing changes anything, be it a pin."""
 
+    @property
+    def left(self) -> list[str]:
+        """Files that kci wrote and has no use for any more."""
+        return [item.path for item in self.comparisons if item.path not in self.files]
+
     def write(self, *, force: bool = False) -> None:
-        """Write the files.
+        """Write the files, and remove those that are left from before.
 
         Args:
             force: also over what somebody has edited or pinned to an older release.
@@ -55,6 +75,7 @@ class RenderedFiles(msgspec.Struct, frozen=True):
         if refused:
             raise FindingsError("nothing was written", diagnostics=refused)
         write_files(self.root, self.files)
+        remove_files(self.root, self.left)
 
 
 def render_workflows(
@@ -64,6 +85,7 @@ def render_workflows(
     *,
     mode: Mode = Mode.RUNTIME,
     branch: str = "main",
+    by_commit: bool | None = None,
 ) -> RenderedFiles:
     """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
 
@@ -73,10 +95,13 @@ def render_workflows(
         kernels: the directories to name in the files, as they were given; by default the root.
         mode: when the legs are computed.
         branch: pushes to it build a release.
+        by_commit: name kci's own actions by the commit of this release, or by their major tag; by default by the tag
+            where no committed file names a commit.
 
     Raises:
-        UsageError: a kernel lies outside of the root.
-        FindingsError: GitHub would not take the files, a committed pin cannot be read, or static mode has no leg.
+        UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
+        FindingsError: GitHub would not take the files, a committed pin cannot be read, kci.toml pins an action that
+            they do not use, or static mode has no leg.
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
@@ -87,30 +112,68 @@ def render_workflows(
     bounds = check_bounds(workspace)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
-        legs = {f"{tier}_legs": _legs(workspace, root, tier) for tier in ("release", "pr")}
+        for name, tier in (("release", "release"), ("pr", chosen.pull_request.tier)):
+            plan = make_plan(workspace.matrix(Choice(tier=tier)), workspace.runners)
+            legs[f"{name}_legs"] = _legs(plan, root)
+            legs[f"{name}_parallel"] = (plan.shards[0].max_parallel or 0) if plan.shards else 0
     inputs = Inputs(
         names=tuple(sorted({_published_name(kernel.build) for kernel in workspace.kernels})),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
         mode=mode,
         branch=branch,
+        pin="sha" if by_commit else "tag",
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
+        forks=str(chosen.pull_request.forks),
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
         tiers=tuple(sorted(chosen.tiers)),
+        tested=bool(workspace.runners.test),
+        publish=publish_jobs(workspace.settings),
         **legs,
     )
-    fixed = fixed_pins(chosen.actions)
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
-    files = render(inputs, choose_pins(committed, fixed), __version__)
+    own = release_pin() if by_commit else None
+    fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE))
+    parts = read_own_parts(root, shipped_templates())
+    files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
     problems = [*bounds.refused, *check_files(files)]
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
+    if unused := unused_pins(chosen.actions, files):
+        raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
     comparisons = compare(files, committed)
     found = [*drift_diagnostics(comparisons, committed, __version__), *moved_pins(committed, fixed), *bounds.warnings]
     rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
     return RenderedFiles(root, files, tuple(comparisons), tuple(found), rewritten)
+
+
+def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
+    """Render the file for GitLab and compare it with the committed one. Nothing is written.
+
+    Args:
+        workspace: the kernels.
+        root: the root of the repository.
+        kernels: the directories to name in the file, as they were given; by default the root.
+
+    Raises:
+        UsageError: a kernel lies outside of the root.
+        UnsafeError: a name or path holds an expression or control characters.
+    """
+    chosen = workspace.settings.settings
+    inputs = GitlabInputs(
+        kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
+        pr_tier=chosen.pull_request.tier,
+        schedule_tier=chosen.schedule.tier,
+        publish=publish_jobs(workspace.settings),
+    )
+    files = render_gitlab(inputs)
+    committed = read_committed(root, files)
+    comparisons = compare(files, committed)
+    found = tuple(drift_diagnostics(comparisons, committed, __version__))
+    rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
+    return RenderedFiles(root, files, tuple(comparisons), found, rewritten)
 
 
 def moved_pins(committed: Mapping[str, str], fixed: Collection[str]) -> list[Diagnostic]:
@@ -122,14 +185,26 @@ def moved_pins(committed: Mapping[str, str], fixed: Collection[str]) -> list[Dia
     return [item for path in sorted(ours) for item in judge_pins(ours[path], path, fixed)]
 
 
-def recorded(root: Path) -> RecordedOptions:
+def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
     """The options that the committed files were rendered with.
+
+    Args:
+        root: the root of the repository.
+        file: the file whose header says it.
 
     Raises:
         UnsafeError: see `read_committed`.
         FindingsError: likewise.
     """
-    return recorded_options(read_committed(root, (RELEASE_FILE,)).get(RELEASE_FILE, ""))
+    return recorded_options(read_committed(root, (file,)).get(file, ""))
+
+
+def publish_jobs(found: FoundSettings) -> PublishJobs | None:
+    """How the kernels are published: asked for by a `[publish]` in kci.toml, even an empty one."""
+    if found.document is None or "publish" not in found.document.data:
+        return None
+    chosen = found.settings.publish
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)
 
 
 def _published_name(build: Build) -> str:
@@ -138,8 +213,7 @@ def _published_name(build: Build) -> str:
     return str(hub.repo_id if hub and hub.repo_id else build.general.name)
 
 
-def _legs(workspace: Workspace, root: Path, tier: str) -> tuple[dict[str, Any], ...]:
-    plan = make_plan(workspace.matrix(Choice(tier=tier)), workspace.runners)
+def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:
     include = json.loads(github_matrix(plan))["include"]
     return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
 

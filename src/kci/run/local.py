@@ -1,14 +1,11 @@
 """`kci run`: every variant that this machine can build, merged into a verified tree per kernel.
 
-A variant is built in a place of the cache that is named after its fingerprint. A run that was interrupted, or that is
-asked for again, takes what is there: what stands under a fingerprint was made from just these inputs.
+A run that was interrupted, or that is asked for again, takes what `kept_builds` has from the same inputs.
 """
 
 from __future__ import annotations
 
 import enum
-import hashlib
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,27 +19,25 @@ from kci.builders.job_budget import JobBudget, Progress, read_progress
 from kci.builders.job_limits import job_count
 from kci.builders.toolchain_identity import toolchain_identity
 from kci.config.discover import refuse_faulty
+from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
+from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError
-from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs import SourceTrees
 from kci.run.at_once import at_once
-from kci.run.one_variant import BuildOptions, make_variant_dir
-from kci.tree.leg_record import read_sealed
+from kci.run.kept_builds import KeptBuilds
+from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
-from kci.verify import verify
+from kci.verify import verify_with_suppressions
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import Workspace
-
-KEPT_BUILDS = 3
-"""How many builds of one variant stay in the cache; older ones go when a new one is made."""
 
 
 class OutcomeState(enum.StrEnum):
@@ -83,6 +78,7 @@ class TreeResult(msgspec.Struct, frozen=True):
     """Of the merge, and of verification."""
     log: tuple[str, ...] = ()
     """What the merge said: that it waited, or what a dead one had left."""
+    suppressed: tuple[SuppressedFinding, ...] = ()
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -166,7 +162,7 @@ def run_here(
     def finish(kernel: str) -> None:
         mine = [outcome for outcome in outcomes if outcome.kernel == kernel]
         if any(outcome.directory is not None for outcome in mine):
-            merged[kernel] = _merge(kernels[kernel], mine, trees[kernel])
+            merged[kernel] = _merge(workspace.settings, kernels[kernel], mine, trees[kernel])
 
     def hear(news: _News) -> None:
         outcome = news.outcome
@@ -183,8 +179,8 @@ def run_here(
             finish(kernel)
     rules()  # what threads read at once has to be read before, where `kci.files.typed_data` is not in between
     with JobBudget(width - 1, builds=min(width, len(waiting))) as budget:
-        files = _FingerprintsOf(workspace)
-        works = [partial(_build, kernels[outcome.kernel], files, outcome, options, budget) for outcome in waiting]
+        builds = _KeptBuildsOf(workspace, options)
+        works = [partial(_build, kernels[outcome.kernel], builds, outcome, budget) for outcome in waiting]
         at_once(works, width, hear, wake=partial(budget.wake, width))
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
 
@@ -195,7 +191,7 @@ def _jobs(waiting: Sequence[Outcome], options: BuildOptions) -> int:
     return min(job_count(options.jobs, backend) for backend in backends or {"cpu"})
 
 
-def _merge(kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResult:
+def _merge(settings: FoundSettings, kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResult:
     """One kernel's tree, and what is to be said about it."""
     name = kernel.build.name
     directories = [outcome.directory for outcome in outcomes if outcome.directory is not None]
@@ -205,8 +201,13 @@ def _merge(kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResul
     lines: list[str] = []
     manifest = merge(directories, tree, planned, allow_partial=True, log=lines.append, report=said.append)[0]
     # What is missing was left for other machines, which the outcomes say already.
-    findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
-    return TreeResult(name, tree, manifest, (*said, *findings), tuple(lines))
+    verified = verify_with_suppressions(tree)
+    suppressed = list(verified.suppressed)
+    # What kci.toml suppresses in the kernel's own tree holds wherever the tree is made.
+    entries, place = suppressed_in_trees(settings), tree_place(settings, kernel.directory)
+    kept = apply_to_tree(verified.diagnostics, entries, str(tree), place, suppressed.append)
+    findings = (item for item in kept if item.rule != "KCI721")
+    return TreeResult(name, tree, manifest, (*said, *findings), tuple(lines), tuple(suppressed))
 
 
 class _News(msgspec.Struct, frozen=True):
@@ -216,30 +217,34 @@ class _News(msgspec.Struct, frozen=True):
     changes: dict[str, Any]
 
 
-class _FingerprintsOf:
-    """The fingerprints of each kernel, read when they are first asked for; one thread reads at a time."""
+class _KeptBuildsOf:
+    """The kept builds of each kernel; its files are read when they are first asked for, by one thread at a time."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
         self._settings = workspace.settings.settings
+        self._options = options
         self._sources = SourceTrees()
-        self._made: dict[str, Fingerprints] = {}
+        self._made: dict[str, KeptBuilds] = {}
         self._guard = Lock()
 
-    def fingerprint(self, kernel: Kernel, variant: Variant, toolchain: str) -> str:
-        """The fingerprint of one variant."""
+    def look(self, kernel: Kernel, variant: Variant) -> tuple[KeptBuilds, str, tuple[Path, str] | None]:
+        """A kernel's builds, the fingerprint that one variant has now, and a kept build of it with the reason."""
         name = kernel.build.name
+        toolchain = _toolchain(variant, self._options)
         with self._guard:
             if name not in self._made:
                 tree = self._sources.of(kernel.directory)
-                self._made[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
-            return self._made[name].fingerprint(variant, toolchain)
+                prints = Fingerprints(kernel, tree, self._settings.inputs_of(name))
+                self._made[name] = KeptBuilds(kernel, prints, self._options)
+            kept = self._made[name]
+            made_from = kept.fingerprint(variant, toolchain)
+            return kept, made_from, kept.find(variant, made_from)
 
 
 def _build(
     kernel: Kernel,
-    files: _FingerprintsOf,
+    builds: _KeptBuildsOf,
     outcome: Outcome,
-    options: BuildOptions,
     budget: JobBudget,
     tell: Callable[[_News], None],
 ) -> None:
@@ -254,18 +259,13 @@ def _build(
 
     variant = outcome.variant
     try:
-        made_from = files.fingerprint(kernel, variant, _toolchain(variant, options))
-        builds = options.cache / "run" / _place_name(kernel)
-        output = builds / f"{made_from[:16]}-{made_from[-16:]}"  # a part of each half: what it is made with, and from
-        directory = output / variant.name
-        if _is_whole(directory):
-            now(state=OutcomeState.REUSED, directory=directory)
+        kept, made_from, found = builds.look(kernel, variant)
+        if found:
+            now(state=OutcomeState.REUSED, directory=found[0], note=found[1])
             return
         now(state=OutcomeState.BUILDING)
-        built = make_variant_dir(kernel, variant, output, options, log, budget)
-        _forget_old(builds, variant.name, keep=output)
-        seconds = built.leg.seconds or 0.0
-        now(state=OutcomeState.BUILT, directory=built.directory, note="", seconds=seconds)
+        built = kept.make(variant, made_from, log, budget)
+        now(state=OutcomeState.BUILT, directory=built.directory, note="", seconds=built.leg.seconds or 0.0)
     except MissingToolError as error:
         now(state=OutcomeState.LEFT, note=error.message, error=error)
     except KciError as error:
@@ -280,27 +280,3 @@ def _toolchain(variant: Variant, options: BuildOptions) -> str:
     """
     compilers = toolchain_identity(variant, options.cache, builder=options.builder, isolation=options.isolation)
     return f"{compilers}\n{options.builder} {options.unique_id or ''}"
-
-
-def _is_whole(directory: Path) -> bool:
-    """Whether a variant is there whose files are as its digest says."""
-    try:
-        read_sealed(directory)
-    except (OSError, KciError):
-        return False
-    return True
-
-
-def _forget_old(builds: Path, variant: str, keep: Path) -> None:
-    """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
-    made = [entry for entry in builds.glob(f"*/{variant}") if entry.parent != keep]
-    made.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
-    for old in made[KEPT_BUILDS - 1 :]:
-        with locked(old):
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _place_name(kernel: Kernel) -> str:
-    """A folder name of its own for each kernel directory on this machine."""
-    where = hashlib.sha256(str(Path(kernel.directory).resolve()).encode()).hexdigest()[:12]
-    return f"{kernel.build.name}-{where}"

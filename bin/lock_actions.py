@@ -1,0 +1,83 @@
+"""Writes the locks of actions/: what the actions install, every file of it by its hash. Needs uv.
+
+`requirements.txt` is for all of them; `requirements-publish.txt` has what publishing needs besides.
+
+python bin/lock_actions.py              after a change of the dependencies in pyproject.toml; keeps what is locked
+python bin/lock_actions.py --upgrade    takes the newest of everything, before a release
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "actions" / "requirements.txt"
+PUBLISH = ROOT / "actions" / "requirements-publish.txt"
+EXTRAS = ("hf", "sign")
+"""What publishing needs of the optional dependencies."""
+HEAD = """\
+# What the actions install beside kci itself, for every system and every Python that kci runs on.
+# Written by bin/lock_actions.py from the dependencies in pyproject.toml. Do not edit.
+# dependencies: {digest}
+"""
+PUBLISH_HEAD = """\
+# What kci/build/publish installs besides requirements.txt: the optional dependencies hf and sign.
+# Written by bin/lock_actions.py. Do not edit.
+"""
+
+
+def digest(pyproject: str) -> str:
+    """What the lock was made from, in short: the dependencies and the oldest Python."""
+    project = tomllib.loads(pyproject)["project"]
+    wanted = "\n".join([*sorted(project["dependencies"]), project["requires-python"]])
+    return hashlib.sha256(wanted.encode()).hexdigest()[:16]
+
+
+def blocks(lock: str) -> dict[str, str]:
+    """The entries of a lock by package: a name with its version, and the hashes below it."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in lock.splitlines(keepends=True):
+        if not line.startswith((" ", "#")) and line.strip():
+            name = line.partition("==")[0]
+        if name and not line.startswith("#"):
+            found[name] = found.get(name, "") + line
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """Write the locks."""
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    oldest = tomllib.loads(text)["project"]["requires-python"].removeprefix(">=")
+    command = [
+        uv,
+        "pip",
+        "compile",
+        "pyproject.toml",
+        "--universal",
+        "--generate-hashes",
+        "--no-annotate",
+        "--no-header",
+    ]
+    command += ["--quiet", "--python-version", oldest, "--only-binary", ":all:", "--output-file", str(LOCK), *arguments]
+    subprocess.run(command, cwd=ROOT, check=True)
+    base = LOCK.read_text(encoding="utf-8")
+    more = [word for extra in EXTRAS for word in ("--extra", extra)]
+    command[command.index(str(LOCK))] = str(PUBLISH)
+    subprocess.run([*command, *more, "--constraint", str(LOCK)], cwd=ROOT, check=True)
+    added = blocks(PUBLISH.read_text(encoding="utf-8"))
+    for name in blocks(base):
+        added.pop(name, None)
+    PUBLISH.write_text(PUBLISH_HEAD + "".join(added[name] for name in sorted(added)), encoding="utf-8")
+    LOCK.write_text(HEAD.format(digest=digest(text)) + base, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
