@@ -119,6 +119,7 @@ def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
         max_jobs=place.max_jobs,
         cores=place.cores,
         artifact=upload_name(kernel.name, name),
+        loads=tuple(dict.fromkeys(torch for item in part for torch in item.variant.loads)),
     )
 
 

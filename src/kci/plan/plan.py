@@ -51,6 +51,8 @@ class Leg(msgspec.Struct, frozen=True):
     """How many threads each of them may use."""
     shard: int = 0
     """Which of the workflow's matrices it is in."""
+    loads: tuple[str, ...] = ()
+    """The torch versions with which what it builds is loaded and tested; see `Variant.loads`."""
 
     @property
     def runner_text(self) -> str:

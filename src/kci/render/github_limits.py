@@ -15,9 +15,11 @@ from kci.render.pins import shipped_pins
 
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
+    "kci/build/decide": ("report",),
     "kci/build/gate": ("failed",),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
     "kci/build/plan": ("callers", "carries", "has-tree", "has-work", "kernel", "matrix", "plan", "tree-run"),
+    "kci/build/record": ("new",),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
 

@@ -1,0 +1,115 @@
+"""A history on a branch of a git repository: runs that record at the same time both get there.
+
+The branch has nothing else in it. Files of a history never conflict, so whoever comes second takes what is there now
+and adds its own again.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kci.compat.history import RecordedRun, append
+from kci.errors import FindingsError, MissingToolError
+
+FOLDER = "history"
+"""Where the history is on the branch."""
+
+_TRIES = 8
+_SECONDS = 600
+_NO_SUCH_BRANCH = 2
+
+
+class HistoryBranch:
+    """A branch that has a history, or will have one."""
+
+    def __init__(self, remote: str, branch: str, environment: Mapping[str, str] | None = None) -> None:
+        """Name it.
+
+        Args:
+            remote: the address of the repository.
+            branch: its name.
+            environment: more variables for git, such as those that authenticate.
+        """
+        self.remote = remote
+        self.branch = branch
+        self._environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **(environment or {})}
+
+    def fetch(self, into: Path) -> Path:
+        """The history as a directory in a new clone; empty where the branch does not exist yet.
+
+        Raises:
+            FindingsError: the repository cannot be read.
+        """
+        self._git(into.parent, "init", "--quiet", str(into))
+        self._git(into, "remote", "add", "origin", self.remote)
+        self._take(into)
+        (into / FOLDER).mkdir(exist_ok=True)
+        return into / FOLDER
+
+    def record(self, runs: Sequence[RecordedRun]) -> int:
+        """Append runs.
+
+        Returns:
+            the number of new files.
+
+        Raises:
+            FindingsError: the repository cannot be read or written.
+        """
+        with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
+            clone = Path(folder) / "clone"
+            self.fetch(clone)
+            for _ in range(_TRIES):
+                written = append(clone / FOLDER, runs)
+                if not written:
+                    return 0
+                self._git(clone, "add", "--", FOLDER)
+                numbers = ", ".join(sorted({str(run.run) for run in runs}))
+                who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
+                self._git(clone, *who, "commit", "--quiet", f"--message=Results of run {numbers}")
+                refused = self._try(clone, "push", "--quiet", "origin", f"HEAD:refs/heads/{self.branch}")
+                if not refused:
+                    return len(written)
+                self._take(clone)
+        hint = "may it write to the repository (contents: write), and is the branch protected?"
+        raise FindingsError(f"the branch {self.branch} takes no commit: {refused}", hint=hint)
+
+    def _take(self, clone: Path) -> None:
+        """Check out what the branch is now, or a new branch without a commit."""
+        listed = self._run(clone, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}")
+        if listed.returncode == _NO_SUCH_BRANCH:
+            self._git(clone, "checkout", "--quiet", "--orphan", "new")
+            return
+        if listed.returncode != 0:
+            raise FindingsError(f"{self.remote} cannot be read: {_last_line(listed.stderr)}")
+        self._git(clone, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
+        self._git(clone, "checkout", "--quiet", "--force", "--detach", "FETCH_HEAD")
+
+    def _git(self, place: Path, *arguments: str) -> None:
+        if said := self._try(place, *arguments):
+            raise FindingsError(f"git {arguments[0]} failed: {said}")
+
+    def _try(self, place: Path, *arguments: str) -> str:
+        """Run a command of git: what it says if it fails, and otherwise nothing."""
+        done = self._run(place, *arguments)
+        return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit code {done.returncode}"
+
+    def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(place), *arguments]
+        try:
+            return subprocess.run(
+                command, env=self._environment, capture_output=True, text=True, errors="replace", check=False,
+                timeout=_SECONDS,
+            )  # fmt: skip
+        except FileNotFoundError:
+            raise MissingToolError("git is not installed on this machine", hint="install git") from None
+        except subprocess.TimeoutExpired:
+            raise FindingsError(f"git {arguments[0]} does not end", hint="is the network there?") from None
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "".join(char if char.isprintable() else " " for char in lines[-1])[:300] if lines else ""
