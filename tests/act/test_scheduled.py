@@ -94,7 +94,9 @@ class Scheduled:
         listed = subprocess.run(
             [*git, "ls-tree", "-r", "--name-only", "kci-history"], check=True, capture_output=True, text=True
         ).stdout.split()
-        shown = (subprocess.run([*git, "show", f"kci-history:{name}"], check=True, capture_output=True) for name in listed)
+        shown = (
+            subprocess.run([*git, "show", f"kci-history:{name}"], check=True, capture_output=True) for name in listed
+        )
         return [json.loads(done.stdout) for done in shown]
 
     def issues(self) -> list[tuple[str, str]]:

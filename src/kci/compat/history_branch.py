@@ -46,7 +46,12 @@ class HistoryBranch:
         """
         self._git(into.parent, "init", "--quiet", str(into))
         self._git(into, "remote", "add", "origin", self.remote)
-        self._take(into)
+        listed = self._run(into, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}")
+        if listed.returncode == 0:
+            self._git(into, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
+            self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
+        elif listed.returncode != _NO_SUCH_BRANCH:
+            raise FindingsError(f"{self.remote} cannot be read: {_last_line(listed.stderr)}")
         (into / FOLDER).mkdir(exist_ok=True)
         return into / FOLDER
 
@@ -59,34 +64,22 @@ class HistoryBranch:
         Raises:
             FindingsError: the repository cannot be read or written.
         """
+        numbers = ", ".join(sorted({str(run.run) for run in runs}))
+        who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
+        refused = ""
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
-            clone = Path(folder) / "clone"
-            self.fetch(clone)
-            for _ in range(_TRIES):
-                written = append(clone / FOLDER, runs)
+            for number in range(_TRIES):
+                clone = Path(folder) / str(number)
+                written = append(self.fetch(clone), runs)
                 if not written:
                     return 0
                 self._git(clone, "add", "--", FOLDER)
-                numbers = ", ".join(sorted({str(run.run) for run in runs}))
-                who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
                 self._git(clone, *who, "commit", "--quiet", f"--message=Results of run {numbers}")
                 refused = self._try(clone, "push", "--quiet", "origin", f"HEAD:refs/heads/{self.branch}")
                 if not refused:
                     return len(written)
-                self._take(clone)
         hint = "may it write to the repository (contents: write), and is the branch protected?"
         raise FindingsError(f"the branch {self.branch} takes no commit: {refused}", hint=hint)
-
-    def _take(self, clone: Path) -> None:
-        """Check out what the branch is now, or a new branch without a commit."""
-        listed = self._run(clone, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}")
-        if listed.returncode == _NO_SUCH_BRANCH:
-            self._git(clone, "checkout", "--quiet", "--orphan", "new")
-            return
-        if listed.returncode != 0:
-            raise FindingsError(f"{self.remote} cannot be read: {_last_line(listed.stderr)}")
-        self._git(clone, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
-        self._git(clone, "checkout", "--quiet", "--force", "--detach", "FETCH_HEAD")
 
     def _git(self, place: Path, *arguments: str) -> None:
         if said := self._try(place, *arguments):

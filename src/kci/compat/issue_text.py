@@ -34,7 +34,11 @@ def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[st
         legs: those that still fail, or all that did.
         recovered: whether all of them pass again.
     """
-    lines = [mark(key, since.run), "", "Every leg below passes again." if recovered else "Scheduled runs fail with this error:"]
+    lines = [
+        mark(key, since.run),
+        "",
+        "Every leg below passes again." if recovered else "Scheduled runs fail with this error:",
+    ]
     lines += ["", *(f"    {line}" for line in [plain(failure.error)]), ""]
     lines.append(f"First seen in run {since.run} ({plain(since.at)})" + _with(since) + ".")
     if failure.log:

@@ -157,8 +157,7 @@ class _Choice:
         names = {(variant.system, variant.name) for _, variant in chosen}
         for row, variant in self.every(outside):
             if (variant.system, variant.name) in names:
-                reason = f"{variant.name} is loaded with torch {variant.torch}, and not built with it"
-                self.drop(row, Decision("KCI207", reason, ("torch", "stable-abi", str(row.backend))))
+                self.drop(row, _one_for_all(row))
             else:
                 chosen.append((row, variant))
         rows = [*supported, *outside]
@@ -210,8 +209,7 @@ class _Choice:
         chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows
         for item in candidates:
             if id(item) not in chosen:
-                reason = "one stable ABI build covers every torch: it uses the newest one for this compute version"
-                self.drop(item, Decision("KCI207", reason, ("torch", "stable-abi", str(item.backend))))
+                self.drop(item, _one_for_all(item))
         return kept
 
     def bundled(self, pairs: Pairs) -> Pairs:
@@ -285,6 +283,11 @@ class _Choice:
             case _:
                 reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
         return Kept(variant.name, variant.system, reason, path, line)
+
+
+def _one_for_all(row: Row) -> Decision:
+    reason = "one stable ABI build covers every torch: it uses the newest one for this compute version"
+    return Decision("KCI207", reason, ("torch", "stable-abi", str(row.backend)))
 
 
 def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
