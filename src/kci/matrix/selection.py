@@ -294,11 +294,10 @@ def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
     """With which torch versions a built variant can be tested: what kci has itself is torch for the CPU."""
     if variant.backend != Backend.CPU or variant.torch is None:
         return ()
-    if variant.kind is not Kind.STABLE_ABI or variant.stable_abi is None:
+    if variant.stable_abi is None:
         return (variant.torch,)
-    oldest = Version.parse(variant.stable_abi)
-    torches = {row.torch for row in rows if (row.backend, row.system) == (variant.backend, variant.system)}
-    return tuple(dict.fromkeys(torch.minor_text for torch in sorted(torches) if torch >= oldest))
+    torches = sorted({row.torch for row in rows if (row.backend, row.system) == (variant.backend, variant.system)})
+    return tuple(dict.fromkeys(item.minor_text for item in torches if item >= Version.parse(variant.stable_abi)))
 
 
 def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
