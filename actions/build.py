@@ -10,6 +10,7 @@ from pathlib import Path
 import kci
 from common import (
     add_summary,
+    count_input,
     escape,
     fail,
     flag_input,
@@ -27,6 +28,7 @@ from kci.cli._output import print_error
 from kci.compat.history import LegOutcome
 from kci.matrix.names import upload_name
 from kci.run.build_leg import ci_run
+from kci.run.disk_room import make_room
 from kci.run.run_records import VariantFailure, first_error, write_failure
 from kci.run.watched_leg import WatchedRun, watch_leg, write_results
 from kci.tree.leg_record import artifact_name
@@ -42,12 +44,9 @@ class Leg:
         self.output = Path(text_input("output", str(runner_temp() / "kci-build")))
         self.name = text_input("leg", self.names[0] if len(self.names) == 1 else "")
         flag_input("upload")  # the upload step compares text; a word that it would take for false must not pass
-        jobs = text_input("jobs")
-        if jobs and not re.fullmatch(r"[1-9][0-9]{0,3}", jobs):
-            fail(f"the input `jobs` must be a number from 1 on, not {jobs[:40]!r}", 2)
+        self.jobs, self.threads, self.disk = count_input("jobs"), count_input("threads"), count_input("disk")
         if not self.name:
             fail("the input `leg` is missing: several variants need a name for their artifact", 2)
-        self.jobs = int(jobs) if jobs else None
         self.run = ci_run()
         self.packed = runner_temp() / "kci-artifacts-out"
         self.workspace = kci.open_workspace([self.directory])
@@ -60,7 +59,8 @@ class Leg:
         options = [f"--variant={variant}", f"--builder={self.builder}", f"--container={self.container}"]
         options += [f"--tier={self.tier}"] if self.tier else []
         options += [f"--jobs={self.jobs}"] if self.jobs else []
-        return printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
+        threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
+        return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
 
     def request(self, variant: kci.Variant) -> kci.LegRequest:
         """How one variant is built and packed."""
@@ -99,6 +99,10 @@ def log(line: str) -> None:
 def main() -> None:
     """Build every variant of the leg, one after the other; one that fails does not stop the others."""
     leg = Leg()
+    if leg.threads:
+        os.environ["NVCC_THREADS"] = str(leg.threads)  # a container is told too
+    if leg.disk and leg.container != "none":
+        make_room(leg.disk, lambda line: print(line, flush=True))
     if flag_input("results", "false"):
         watch(leg)
         return

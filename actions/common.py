@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import secrets
 import sys
 import tarfile
@@ -88,6 +89,14 @@ def number_input(name: str) -> int:
     if not (value.isascii() and value.isdecimal() and len(value) <= 3):
         fail(f"the input `{name}` must be a number from 0 to 999, not {value[:40]!r}", 2)
     return int(value)
+
+
+def count_input(name: str) -> int | None:
+    """An input that is a number from 1 on; None if it is empty."""
+    value = text_input(name)
+    if value and not re.fullmatch(r"[1-9][0-9]{0,3}", value):
+        fail(f"the input `{name}` must be a number from 1 to 9999, not {value[:40]!r}", 2)
+    return int(value) if value else None
 
 
 def lines_input(name: str) -> list[str]:

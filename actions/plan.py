@@ -29,6 +29,7 @@ from kci.cli._output import print_diagnostics
 from kci.plan.forks import only_hosted
 from kci.plan.plan import LeftOut, Skipped
 from kci.plan.plan_json import promised
+from kci.plan.sharding import MAX_MATRIX
 from kci.run.build_leg import ci_run
 from kci.run.run_records import PLAN_FILE
 from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
@@ -76,6 +77,7 @@ def main() -> None:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     for name, value in outputs.items():
         set_output(name, value)
+    set_output("parallel", str(plan.shards[0].max_parallel or MAX_MATRIX) if plan.shards else str(MAX_MATRIX))
     set_output("has-work", "true" if plan.legs else "false")
     kernels = sorted({leg.kernel for leg in plan.legs})
     set_output("kernel", kernels[0] if len(kernels) == 1 else "")

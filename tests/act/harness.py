@@ -63,32 +63,30 @@ def copy_checkout(into: Path) -> Path:
     return into
 
 
-def offline_pip(checkout: Path, into: Path) -> dict[str, str]:
-    """Environment variables with which pip installs the checkout from local files: every job of every run does it.
+def offline_pip(into: Path) -> dict[str, str]:
+    """Environment variables with which jobs install what kci depends on from local files.
 
     Args:
-        checkout: see `copy_checkout`.
-        into: an empty folder for kci's dependencies and what builds kci.
+        into: an empty folder for the wheels of the lock.
     """
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", str(into), str(checkout), "hatchling"]
-    subprocess.run(command, check=True, capture_output=True)
+    lock = ROOT / "actions" / "requirements.txt"
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--no-deps"]
+    subprocess.run([*command, "--dest", str(into), "--requirement", str(lock)], check=True, capture_output=True)
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
 
 
-def installed(checkout: Path, shared: Path) -> dict[str, str]:
+def installed(shared: Path) -> dict[str, str]:
     """Environment variables with which jobs find kci installed, once for all workers of a test run.
 
     Args:
-        checkout: see `copy_checkout`.
         shared: a folder that the workers have in common.
     """
     root = shared / "kci-of-the-actions"
     with locked(root):
         if not (root / "complete").exists():
-            for command in (["-m", "venv", root], ["-m", "pip", "install", "--quiet", "--no-compile", checkout]):
-                python = root / "bin" / "python" if "pip" in command else sys.executable
-                subprocess.run([python, "-I", *command], check=True, capture_output=True)
-            (root / "complete").touch()
+            checkout = copy_checkout(shared / "kci-checkout")
+            script = checkout / "actions" / "install.py"
+            subprocess.run([sys.executable, "-I", str(script), str(root)], check=True, capture_output=True)
     return {"KCI_ACT_INSTALLED": str(root), "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh")}
 
 
@@ -144,7 +142,7 @@ def run_workflow(
     for pin in sorted(pinned | tagged):
         name = pin[0].removeprefix("actions/")
         command += ["--local-repository", f"{pin[0]}@{pin[1]}={STAND_INS / name}"]
-    places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store)}
+    places = {"KCI_ACT_REPOSITORY": str(repository), "KCI_ACT_STORE": str(store), "KCI_ACT_PYTHON": sys.executable}
     runs = scratch / "runs"
     runs.mkdir(exist_ok=True)
     for number, run in enumerate(earlier, start=FIRST_RUN):

@@ -56,7 +56,7 @@ def test_the_examples_workflow_builds_merges_and_loads(
         scratch,
         checkout=checkout,
         payload={"inputs": {"tier": "release", "only": only, "backends": ""}},
-        env={"KCI_CACHE": str(torch_cache), **installed(checkout, shared_by_workers)},
+        env={"KCI_CACHE": str(torch_cache), **installed(shared_by_workers)},
     )
     built = [f"build {kernel} {variant}" for kernel, variants in legs.items() for variant in variants]
     merges = [f"merge {kernel}" for kernel in legs]
@@ -99,7 +99,7 @@ def test_a_second_push_of_the_examples_builds_and_merges_nothing(
         runs.append(
             run_workflow(
                 repository, ".github/workflows/kci.yml", "push", scratch, checkout=checkout,
-                env={"KCI_CACHE": str(torch_cache), **installed(checkout, shared_by_workers)},
+                env={"KCI_CACHE": str(torch_cache), **installed(shared_by_workers)},
                 earlier=tuple(runs),
             )
         )  # fmt: skip

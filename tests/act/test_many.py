@@ -59,7 +59,7 @@ class Many:
         assert rendered.code == 0, rendered.stderr
         commit_all(self.root)
         self.checkout = copy_checkout(place / "checkout")
-        self.env = {**installed(self.checkout, shared), "KCI_ACT_PREBUILT": str(self.prebuilt)}
+        self.env = {**installed(shared), "KCI_ACT_PREBUILT": str(self.prebuilt)}
         (self.checkout / "action.yml").write_text(STUB)
         merge = self.checkout / "actions" / "merge.py"
         text = merge.read_text(encoding="utf-8")

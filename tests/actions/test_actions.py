@@ -134,6 +134,31 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
         assert {member.mtime for member in archive} == {0}
 
 
+@pytest.mark.parametrize("path", ["some/build/**", "other/build/**"])
+def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
+    runner: Runner, repository: Path, tmp_path: Path, path: str
+) -> None:
+    """The merge job has no checkout: the plan says what is suppressed, and why."""
+    (repository / "some/torch-ext/some_kernel/__init__.py").write_text("import numpy\n")
+    entry = f'[[lint.ignore]]\nrule = "KCI771"\npath = "{path}"\nreason = "our users have numpy"\n'
+    (repository / "kci.toml").write_text(entry)
+    plan = runner.run("plan", repository, kernels="some", only="torch-cpu")
+    built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="true")
+    assert built.code == 0, built.log
+    elsewhere = tmp_path / "runner"
+    elsewhere.mkdir()
+    merged = runner.run(
+        "merge", elsewhere, artifacts=built.outputs["artifact"], into=str(elsewhere / "tree"),
+        plan=plan.outputs["plan"], allow_partial="false",
+    )  # fmt: skip
+    if path.startswith("some"):
+        assert merged.code == 0, merged.log
+        assert "KCI771 because: our users have numpy" in merged.log
+    else:
+        assert merged.code == 1
+        assert "error[KCI771]" in merged.log
+
+
 def test_what_is_published_is_not_built_again_and_still_planned(
     runner: Runner, repository: Path, tmp_path: Path
 ) -> None:
@@ -188,10 +213,27 @@ def test_a_tree_that_does_not_meet_the_requirements_is_no_success(
 def test_a_failing_build_prints_how_to_do_the_same_with_the_same_limit(runner: Runner, repository: Path) -> None:
     (repository / "some" / "torch-ext" / "some_kernel" / "__init__.py").unlink()
     built = runner.run(
-        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="true", jobs="3"
+        "build", repository, kernel="some", variant="torch-cpu", container="none", upload="true", jobs="3", threads="2"
     )
     assert built.code
-    assert "kci build --variant=torch-cpu --builder=auto --container=none --jobs=3 --output=build -- some" in built.log
+    command = "kci build --variant=torch-cpu --builder=auto --container=none --jobs=3 --output=build -- some"
+    assert f"NVCC_THREADS=2 {command}" in built.log
+
+
+@pytest.mark.parametrize("name", ["jobs", "threads", "disk"])
+@pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999"])
+def test_counts_are_numbers(runner: Runner, repository: Path, name: str, value: str) -> None:
+    refused = runner.run("build", repository, kernel="some", variant="torch-cpu", upload="true", **{name: value})
+    assert refused.code == 2
+    assert f"the input `{name}` must be a number from 1" in refused.log
+
+
+def test_room_for_the_image_is_looked_for_only_where_there_is_one(runner: Runner, repository: Path) -> None:
+    for container, said in (("none", False), ("example.invalid/image", True)):
+        built = runner.run(
+            "build", repository, kernel="some", variant="torch-cpu", container=container, upload="true", disk="9999"
+        )
+        assert ("::warning::" in built.log and "need 9999" in built.log) is said, built.log
 
 
 def test_nothing_to_do(runner: Runner, repository: Path) -> None:
@@ -327,23 +369,6 @@ def test_modules_in_the_repository_are_not_imported(
         done = runner.run("plan", repository, extra={"PYTHONPATH": str(repository)})
         assert done.code == 0, done.log
         assert ("::group::Install" in done.log) == expected
-
-
-def test_a_runner_without_python(checkout: Path, tmp_path: Path) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name in ("bash", "dirname", "cksum", "tr"):
-        (programs / name).symlink_to(str(shutil.which(name)))
-    old = programs / "python3"
-    old.write_text("#!/bin/bash\n[[ $* == *platform* ]] && echo 3.9.2\nexit 1\n")
-    old.chmod(0o755)
-    done = subprocess.run(
-        ["bash", str(checkout / "actions" / "run.sh"), "plan"],
-        env={"PATH": str(programs), "RUNNER_TEMP": str(tmp_path)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3
-    assert "needs Python 3.11 or newer" in done.stderr
-    assert "actions/setup-python" in done.stderr
 
 
 def test_outside_of_a_job(checkout: Path) -> None:

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from cli.runner import kci, kci_process
+from conftest import load_script
+from kci.render import pins
 from kci.render.header import RecordedOptions, recorded_options
 from kci.version import __version__
 
@@ -245,3 +247,67 @@ def test_a_pin_of_kci_toml_wins_and_is_no_finding(repository: Path) -> None:
     assert text.count("actions/checkout@") == text.count(sha)
     found = kci("render", "--check")
     assert (found.code, found.stderr) == (0, "")
+
+
+@pytest.mark.rule("KCI421", triggers=True)
+@pytest.mark.parametrize("action", ["actions/chekout", "actions/upload-artifact", "kci/build/plan"])
+def test_a_pin_of_kci_toml_for_an_action_that_is_not_used_is_refused(repository: Path, action: str) -> None:
+    (repository / "kci.toml").write_text(f'[actions."{action}"]\nsha = "{"e" * 40}"\nversion = "v5.0.0"\n')
+    refused = kci("render")
+    assert refused.code == 1
+    assert "KCI421" in refused.stderr
+    assert "actions/checkout" in refused.stderr, "the hint lists those that are used"
+    assert not (repository / RELEASE).exists()
+
+
+@pytest.mark.rule("KCI421", triggers=False)
+def test_a_pin_of_kcis_own_actions_is_used(repository: Path) -> None:
+    (repository / "kci.toml").write_text(f'[actions."kci/build"]\nsha = "{"e" * 40}"\nversion = "v5.0.0"\n')
+    assert kci("render").code == 0
+    assert f"kci/build/plan@{'e' * 40} # v5.0.0\n" in (repository / RELEASE).read_text()
+
+
+@pytest.fixture
+def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A kci that was installed from a release; its commit."""
+    commit = "c" * 40
+    place = tmp_path / "release.toml"
+    place.write_text(load_script("release_data").text(commit, __version__, "2026-11-30"))
+    monkeypatch.setattr(pins, "RELEASE_DATA", place)
+    return commit
+
+
+def test_kcis_own_actions_are_pinned_to_the_release(repository: Path, released: str) -> None:
+    assert kci("render", "--pin", "sha").code == 0
+    text = (repository / RELEASE).read_text()
+    assert f"kci/build/plan@{released} # v{__version__}\n" in text
+    assert "kci/build@v1" not in text
+    assert "unpinned-uses" not in text
+    assert kci("render").stdout == f"{COMPAT}: unchanged\n{RELEASE}: unchanged\n", "the header remembers"
+    assert kci("render", "--pin", "tag").code == 0
+    assert "kci/build@v1" in (repository / RELEASE).read_text()
+    assert released not in (repository / RELEASE).read_text()
+
+
+def test_a_newer_commit_of_kcis_own_actions_stays(repository: Path, released: str) -> None:
+    kci("render", "--pin", "sha")
+    for path in (RELEASE, COMPAT):
+        text = (repository / path).read_text()
+        moved = text.replace(f"{released} # v{__version__}", f"{'d' * 40} # v9.9.9")
+        (repository / path).write_text(moved)
+    assert kci("render").code == 0
+    assert f"kci/build@{'d' * 40} # v9.9.9\n" in (repository / RELEASE).read_text()
+
+
+def test_a_kci_that_is_no_release_knows_no_commit(repository: Path) -> None:
+    refused = kci("render", "--pin", "sha")
+    assert refused.code == 2
+    assert "was not installed from a release" in refused.stderr
+    assert '[actions."kci/build"]' in refused.stderr
+    assert not (repository / RELEASE).exists()
+
+
+@pytest.mark.parametrize("commit", ["", "v1", "C" * 40, "c" * 39])
+def test_only_a_full_commit_is_put_into_a_release(commit: str) -> None:
+    with pytest.raises(SystemExit, match="not a full commit"):
+        load_script("release_data").text(commit, "1.0.0", "2026-11-30")

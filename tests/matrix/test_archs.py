@@ -7,7 +7,7 @@ import pytest
 from conftest import kernel, torch_kernel
 from kci.catalog.arch_tables import arch_tables
 from kci.config.values import Version
-from kci.matrix.archs import component_archs, intersect_capabilities, natural, variant_archs
+from kci.matrix.archs import component_archs, exact_intersection, intersect_capabilities, natural, variant_archs
 from kci.matrix.names import Kind
 
 # What the reference's own code gives, by list and toolkit (docs/format.md#cuda-capabilities).
@@ -25,6 +25,46 @@ TABLE = [
 def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
     default = arch_tables("2026-08-20").cuda_default(Version.parse(["12.6", "12.8", "13.0"][toolkit]))
     assert " ".join(intersect_capabilities(row[0].split(), default)) == row[1 + toolkit]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept"),
+    [
+        ("8.0 9.0a 12.0+PTX", "8.0 9.0a 12.0+PTX"),
+        ("9.0 9.0a", "9.0 9.0a"),
+        ("8.0 8.0+PTX", "8.0+PTX"),
+        ("8.0 10.0 10.1 11.8 12.0", "8.0 10.0 12.0"),  # as megablocks has it: 10.1 does not stand in for 10.3
+        ("7.0 7.2 7.5", "7.5"),
+        ("6.0+PTX", ""),
+        ("10.3a 12.1+PTX", "10.3a 12.1+PTX"),
+    ],
+)
+def test_the_exact_intersection(wanted: str, kept: str) -> None:
+    default = arch_tables().cuda_default(Version.parse("13.0"))
+    assert " ".join(exact_intersection(wanted.split(), default)) == kept
+
+
+@pytest.mark.parametrize(
+    ("day", "since", "kept"),
+    [("2026-08-20", None, ("7.0", "8.0")), ("2026-08-25", "2026-08-25", ("7.0", "8.0", "10.1")),
+     ("2026-09-17", "2026-08-26", ("8.0",))],
+)  # fmt: skip
+def test_the_day_of_the_edition_says_how_lists_are_intersected(
+    day: str, since: str | None, kept: tuple[str, ...]
+) -> None:
+    part = torch_kernel(
+        ["cuda"],
+        components="""
+        [kernel.one]
+        backend = "cuda"
+        depends = []
+        src = []
+        cuda-capabilities = ["7.0", "8.0", "10.1"]
+        """,
+    ).build.kernel["one"]
+    tables = arch_tables(day)
+    assert tables.since == since
+    assert component_archs(part, Version.parse("13.0"), tables) == kept
 
 
 @pytest.mark.parametrize(

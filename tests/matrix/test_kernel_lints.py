@@ -51,6 +51,21 @@ def test_what_is_said_about_a_list(catalog: Catalog, capabilities: str, expected
     assert sorted(set(rules_of(lint(catalog, capabilities)))) == expected
 
 
+@pytest.mark.rule("KCI154", triggers=False)
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ('"7.5", "8.0", "10.0", "10.1", "12.0"', ["KCI151", "KCI153"]),  # 10.3 of the default list picks no 10.1
+        ('"8.0", "9.0", "9.0a"', []),
+        ('"7.0", "8.0"', ["KCI151"]),
+        ('"6.0+PTX", "8.0"', ["KCI151", "KCI152"]),
+        ('"6.0"', ["KCI151", "KCI152", "KCI155"]),
+    ],
+)
+def test_what_is_said_where_lists_are_intersected_exactly(capabilities: str, expected: list[str]) -> None:
+    assert sorted(set(rules_of(lint(load_catalog("2026-09-17"), capabilities)))) == expected
+
+
 def test_toolkits_are_named_and_only_those_of_the_matrix(catalog: Catalog) -> None:
     assert "CUDA 13.0, 13.2" in dict(lint(catalog, '"8.0", "10.1"'))["KCI151"]
     assert "is called 11.0 at" in dict(lint(catalog, '"8.0", "10.1"'))["KCI151"]

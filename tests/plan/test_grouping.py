@@ -66,11 +66,11 @@ def test_a_group_that_would_take_too_long_is_split(matrix: Matrix) -> None:
 
 
 def test_what_has_other_limits_is_in_another_leg(matrix: Matrix, catalog: Catalog) -> None:
-    limits = (LegLimit(kernel="some-kernel", backend="rocm", max_jobs=1, cores=2, timeout=200),)
+    limits = (LegLimit(kernel="some-kernel", backend="rocm", max_jobs=1, timeout=200), LegLimit(cores=2))
     plan = grouped(matrix, "variant", limits=limits)
     by_backend = {leg.backend: leg for leg in plan.legs}
-    assert (by_backend["rocm"].max_jobs, by_backend["rocm"].cores, by_backend["rocm"].timeout) == (1, 2, 200)
-    assert (by_backend["cuda"].max_jobs, by_backend["cuda"].cores) == (None, None)
+    assert (by_backend["rocm"].max_jobs, by_backend["rocm"].cores, by_backend["rocm"].timeout) == (1, None, 200)
+    assert (by_backend["cuda"].max_jobs, by_backend["cuda"].cores) == (None, 2), "only nvcc has threads"
 
 
 def test_a_timeout_that_no_job_may_have_is_cut(matrix: Matrix) -> None:

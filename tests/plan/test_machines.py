@@ -279,3 +279,49 @@ def test_one_digest_for_several_versions() -> None:
 @pytest.mark.rule("KCI334", triggers=False)
 def test_one_digest_for_one_version() -> None:
     assert lint(f'[images.cuda]\nx86_64-linux = "example.org/cuda:13.0@{DIGEST}"\n') == []
+    assert lint(f'[images.cuda.x86_64-linux]\n"13.0" = "example.org/cuda:{{compute}}@{DIGEST}"\n') == []
+
+
+def test_an_image_for_each_compute_version(catalog: Catalog) -> None:
+    made = runners(f"""
+        [images.cuda]
+        aarch64-linux = "example.org/arm:{{compute}}"
+        [images.cuda.x86_64-linux]
+        "13.0" = "example.org/cuda@{DIGEST}"
+    """)
+    plan = make_plan(compute_matrix([torch_kernel(["cuda"])], catalog), made)
+    images = {leg.name.partition("-cxx11-")[2]: leg.image for leg in plan.legs}
+    assert images["cu130-x86_64-linux"] == f"example.org/cuda@{DIGEST}"
+    assert images["cu132-x86_64-linux"] == "docker.io/pytorch/manylinux2_28-builder:cuda13.2", "kci's own"
+    assert images["cu130-aarch64-linux"] == "example.org/arm:13.0"
+
+
+@pytest.mark.parametrize("text", ['"13" = "a/b"', 'thirteen = "a/b"', '"13.0" = "Not An Image"'])
+def test_an_image_for_what_is_no_version(text: str) -> None:
+    assert [item.rule for item in lint(f"[images.cuda.x86_64-linux]\n{text}\n")] == ["KCI330"]
+
+
+def test_disk_is_asked_for_where_the_image_needs_it(catalog: Catalog) -> None:
+    matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
+    asked = {leg.backend: leg.disk for leg in make_plan(matrix).legs}
+    assert asked == {"cpu": None, "cuda": None, "rocm": default_runners().build["rocm"].disk}
+    own = {leg.backend: leg.disk for leg in make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n")).legs}
+    assert own["cuda"] == 30
+    bare = make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n"), container=False)
+    assert {leg.disk for leg in bare.legs} == {None}
+    entry = next(leg for leg in json.loads(github_matrix(make_plan(matrix)))["include"] if leg["backend"] == "rocm")
+    assert entry["disk"] == 40
+
+
+@pytest.mark.rule("KCI336", triggers=True)
+def test_threads_of_compilers_that_have_none() -> None:
+    found = lint('[[limits]]\nbackend = "rocm"\ncores = 2\n')
+    assert [(item.rule, item.line) for item in found] == [("KCI336", 3)]
+
+
+@pytest.mark.rule("KCI336", triggers=False)
+@pytest.mark.parametrize("text", ["cores = 2", 'backend = "cuda"\ncores = 2'])
+def test_threads_of_nvcc(text: str, catalog: Catalog) -> None:
+    assert lint(f"[[limits]]\n{text}\n") == []
+    plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda"])], catalog), runners(f"[[limits]]\n{text}\n"))
+    assert {leg.backend: leg.cores for leg in plan.legs} == {"cpu": None, "cuda": 2}

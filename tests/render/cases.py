@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kci.render.own_parts import NO_PARTS, OwnParts
 from kci.render.pins import Pin, shipped_pins
 from kci.render.workflow import Inputs, Mode, render
 
@@ -43,10 +44,11 @@ class Case(NamedTuple):
     name: str
     inputs: Inputs
     pins: dict[str, Pin]
+    own: OwnParts = NO_PARTS
 
     def files(self) -> dict[str, str]:
         """What kci renders."""
-        return render(self.inputs, self.pins, VERSION)
+        return render(self.inputs, self.pins, VERSION, self.own)
 
 
 def _pinned() -> dict[str, Pin]:
@@ -55,7 +57,58 @@ def _pinned() -> dict[str, Pin]:
     return pins
 
 
+OWN = OwnParts(
+    steps={
+        "before-build": """\
+# A license server that the sources need.
+- name: Log in
+  shell: bash
+  env:
+    SERVER: ${{ vars.SERVER }}
+  run: |
+    set -euo pipefail
+
+    echo "$SERVER" > "$RUNNER_TEMP/server"
+""",
+        "after-build": '- name: Tell how large it is\n  shell: bash\n  run: du -sh "$RUNNER_TEMP/kci-build"\n',
+        "before-merge": """\
+- name: Check out once more
+  uses: actions/checkout@0000000000000000000000000000000000000000 # v1.0.0
+  with:
+    persist-credentials: false
+""",
+        "after-merge": """\
+- name: Count
+  shell: bash
+  env:
+    TREE: ${{ steps.merge.outputs.tree }}
+  run: find "$TREE" -type f | wc -l
+""",
+    },
+    jobs="""\
+lint:
+  name: lint
+  runs-on: ubuntu-24.04
+  timeout-minutes: 5
+  permissions:
+    contents: read # check out
+  steps:
+    - name: Check out
+      uses: actions/checkout@0000000000000000000000000000000000000000 # v1.0.0
+      with:
+        persist-credentials: false
+
+    - name: Lint
+      shell: bash
+      run: make lint
+""",
+    job_ids=("lint",),
+)
+"""What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
+
 CASES = [
+    Case("own", Inputs(names=("relu",)), _pinned(), OWN),
+    Case("own-many", Inputs(names=("relu", "rms-norm"), callers=1), _pinned(), OWN),
     Case("runtime", Inputs(names=("relu",)), shipped_pins()),
     Case(
         "several",
@@ -75,7 +128,13 @@ CASES = [
     Case("many", Inputs(names=("relu", "rms-norm"), callers=2), shipped_pins()),
     Case(
         "static",
-        Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU, GPU, NOARCH), pr_legs=(PR_CPU, PR_GPU)),
+        Inputs(
+            names=("relu",),
+            mode=Mode.STATIC,
+            release_legs=(CPU, GPU, NOARCH),
+            release_parallel=2,
+            pr_legs=(PR_CPU, PR_GPU),
+        ),
         shipped_pins(),
     ),
     Case("static-hosted", Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU,), pr_legs=(PR_CPU,)), _pinned()),

@@ -9,8 +9,11 @@ HEAD = "on: push\npermissions: {}\njobs:\n"
 
 
 def job(name: str = "a", body: str = "", *, steps: str = "[]") -> str:
+    usual = ("runs-on: ubuntu-24.04", "timeout-minutes: 5", "permissions: {}")
+    kept = [line for line in usual if line.split(":")[0] not in {own.split(":")[0] for own in body.splitlines()}]
     return (
-        f"  {name}:\n    runs-on: ubuntu-24.04\n    timeout-minutes: 5\n    permissions: {{}}\n"
+        f"  {name}:\n"
+        + "".join(f"    {line}\n" for line in kept)
         + "".join(f"    {line}\n" for line in body.splitlines())
         + f"    steps: {steps}\n"
     )
@@ -41,7 +44,18 @@ def test_file_size() -> None:
 
 @pytest.mark.rule("KCI418", triggers=True)
 @pytest.mark.parametrize(
-    "text", ["a: [", "on: push\n", "- a\n", "", "jobs: []\n", "jobs: {a: 3}\n", "jobs: {a: {steps: 3}}\n"]
+    "text",
+    [
+        "a: [",
+        "on: push\n",
+        "- a\n",
+        "",
+        "jobs: []\n",
+        "on: push\non: push\njobs: {a: {}}\n",
+        "x: &x {}\njobs: {a: {<<: *x}}\n",
+        "jobs: {a: 3}\n",
+        "jobs: {a: {steps: 3}}\n",
+    ],
 )
 def test_not_a_workflow(text: str) -> None:
     assert rules(text) == ["KCI418"]
@@ -180,7 +194,7 @@ def test_job_outputs_that_exist() -> None:
     ],
 )
 def test_contexts_that_do_not_exist_there(body: str) -> None:
-    assert "KCI415" in rules(f"{HEAD}{job('a')}    {body}\n")  # of two equal keys, the later one counts
+    assert "KCI415" in rules(HEAD + job("a", body))
 
 
 @pytest.mark.rule("KCI415", triggers=True)

@@ -13,6 +13,7 @@ import yaml
 
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.errors import FindingsError, UnsafeError
+from kci.files import templates
 from kci.render import workflow
 from kci.render.github_limits import check_files
 from kci.render.pins import shipped_pins
@@ -61,7 +62,7 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
         seen.setdefault(place, set()).add(bool(value))
         return bool(value)
 
-    folder = workflow.template_folder()
+    folder = templates.template_folder()
     sources = {}
     for file in sorted(folder.rglob("*.j2")):
         name = file.relative_to(folder).as_posix()
@@ -71,9 +72,9 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
             lambda match, name=name, counter=counter: f"[% if probe('{name} {next(counter)}', {match[1]}) %]",
             file.read_text(encoding="utf-8"),
         )
-    probing = workflow._environment().overlay(loader=jinja2.DictLoader(sources))
+    probing = templates.template_environment().overlay(loader=jinja2.DictLoader(sources))
     probing.globals = {**probing.globals, "probe": probe}
-    monkeypatch.setattr(workflow, "_environment", lambda: probing)
+    monkeypatch.setattr(workflow, "template_environment", lambda: probing)
     for case in CASES:
         case.files()
     assert len(seen) >= 5
@@ -108,7 +109,7 @@ def test_header_says_version_command_and_inputs() -> None:
 
 
 def test_digest_changes_with_the_inputs() -> None:
-    digests = {workflow.input_digest(case.inputs) for case in CASES}
+    digests = {workflow.input_digest(case.inputs, case.own) for case in CASES}
     assert len(digests) == len(CASES)
 
 
@@ -158,7 +159,7 @@ def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:
     jobs = compat["jobs"]
     assert set(jobs) == {"plan", "build", "record", "issues", "awake"}
     assert jobs["build"]["continue-on-error"] is True
-    build = jobs["build"]["steps"][-1]["with"]
+    build = next(step["with"] for step in jobs["build"]["steps"] if step.get("uses", "").startswith("kci/build@"))
     assert (build["results"], build["upload"]) == ("true", "false")
     assert inputs_of_plan(jobs)["allow-empty"] == "true"
     assert jobs["record"]["needs"] == ["plan", "build"]

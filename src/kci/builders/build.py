@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import native, nix, noarch
+from kci.builders.job_budget import JobBudget
 from kci.builders.process import shown
 from kci.builders.request import Built, Log, Request, silent
 from kci.config.model import Build
@@ -30,11 +31,13 @@ def build_variant(
     builder: str = "auto",
     isolation: bool = True,
     jobs: int | None = None,
+    budget: JobBudget | None = None,
     cache: Path,
     archs: tuple[str, ...] = (),
     mirrors: Mapping[str, str] | None = None,
     log: Log,
     inputs: KernelInputs | None = None,
+    fresh: bool = False,
 ) -> Built:
     """Build one variant into an empty directory, without its metadata.json.
 
@@ -49,11 +52,13 @@ def build_variant(
         builder: one of `BUILDERS`; auto is noarch for a noarch variant and native for every other.
         isolation: compile against a torch of kci's own instead of the one of this Python.
         jobs: how many compilers to run at once; by default as many as cores and memory allow.
+        budget: the compilers that this build shares with others that run at once, in place of `jobs`.
         archs: compile for the author's own GPUs only, such as `9.0a`; the result is a part of the variant.
         mirrors: where to get what GitHub has, by name; `[mirrors]` of kci.toml.
         cache: where environments, toolkits and objects are kept; see `default_cache`.
         log: takes lines of progress.
         inputs: the files that the variant's fingerprint covers; by default those of the repository on the disk.
+        fresh: compile everything, whatever a compiler cache has.
 
     Raises:
         UsageError: no such builder, or one that cannot make this kind of variant.
@@ -72,7 +77,9 @@ def build_variant(
         cache.absolute(),
         isolation,
         jobs,
+        budget=budget,
         inputs=inputs,
+        fresh=fresh,
         archs=archs,
         mirrors=mirrors or {},
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from kci.builders.process import run
@@ -49,6 +51,12 @@ def version_line(cxx: tuple[str, ...]) -> str:
     """What a compiler says it is, in one line."""
     lines = run([*cxx, "--version"]).output.splitlines()
     return lines[0] if lines else cxx[0]
+
+
+def ninja_version(ninja: Path) -> tuple[int, ...]:
+    """Major and minor; nothing if it does not say."""
+    found = re.match(r"(\d+)\.(\d+)", run([str(ninja), "--version"]).output)
+    return (int(found[1]), int(found[2])) if found else ()
 
 
 def glibc_is_newer() -> bool:

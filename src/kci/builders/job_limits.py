@@ -6,12 +6,11 @@ import os
 import sys
 
 from kci.builders.cgroups import cpu_limit, memory_limit
+from kci.catalog.runners import default_runners
 from kci.errors import UsageError
 
-# What one compiler of torch sources was seen to need at its worst, in GiB; a GPU compiler needs more.
-_MEMORY_PER_JOB = {"cuda": 4, "rocm": 4, "cpu": 2}
 _UNKNOWN_MEMORY = 4
-"""What to count with where the machine does not say."""
+"""What to count with where the machine does not say, or where the compiler was never measured."""
 
 
 def job_count(asked: int | None, backend: str) -> int:
@@ -29,7 +28,9 @@ def job_count(asked: int | None, backend: str) -> int:
     if (limit := _positive("MAX_JOBS")) is not None:
         jobs = limit
     else:
-        jobs = max(1, min(_cores(), _memory_gib() // _MEMORY_PER_JOB[backend]))
+        build = default_runners().build.get(backend)
+        memory = build.memory if build is not None and build.memory else _UNKNOWN_MEMORY
+        jobs = max(1, min(_cores(), _memory_gib() // memory))
     threads = nvcc_threads() if backend == "cuda" else None
     return max(1, jobs // (threads or 1))
 

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
 
-from kci.builders import generate, hipify, tvm_ffi_commands
+from kci.builders import generate, hipify, older_systems, tvm_ffi_commands
 from kci.builders.cache import work_dir
 from kci.builders.commands import (
-    COMPAT,
-    COMPAT_OBJECT,
-    COMPAT_SOURCE,
     EXPORTS,
     GENERATED,
     Target,
     Toolchain,
-    compat_command,
     compile_command,
     link_command,
     links,
@@ -33,7 +30,14 @@ from kci.builders.commands import (
     stubs,
 )
 from kci.builders.compiler_cache import CompilerCache, find_compiler_cache
-from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, refuse_backend, version_line
+from kci.builders.compilers import (
+    cxx_compiler,
+    glibc_is_newer,
+    knows_gnu_unique,
+    ninja_version,
+    refuse_backend,
+    version_line,
+)
 from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_version
 from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
 from kci.builders.cutlass import ensure_headers, find_headers
@@ -48,7 +52,9 @@ from kci.builders.environment import (
     tvm_ffi_environment,
 )
 from kci.builders.failures import failure_hint, failure_message, unwritable
+from kci.builders.job_budget import alone, is_chatter
 from kci.builders.job_limits import job_count, nvcc_threads
+from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
@@ -68,6 +74,8 @@ from kci.plan.recorded import RecordedInputs
 BUILDABLE = ("cpu", "cuda", "rocm")
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 _TOOLS_FILE = "tools.txt"
+_FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
+"""With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
 
 class Recipe(msgspec.Struct, frozen=True):
@@ -100,9 +108,9 @@ class Recipe(msgspec.Struct, frozen=True):
             if not headers.complete:
                 yield from headers.setup(environment.python)
 
-    def ninja(self) -> list[str]:
+    def ninja(self, arguments: Iterable[str]) -> list[str]:
         """The command that compiles and links."""
-        return [str(self.chain.environment.ninja), "-C", str(self.work), "-j", str(self.jobs)]
+        return [str(self.chain.environment.ninja), "-C", str(self.work), *arguments]
 
 
 def plan(request: Request, log: Log) -> Recipe:
@@ -142,6 +150,8 @@ def plan(request: Request, log: Log) -> Recipe:
         nvcc_threads=nvcc_threads(),
         launcher=(str(launcher.program),) if launcher else (),
     )
+    if chain.glibc_compat:
+        chain = msgspec.structs.replace(chain, newer_parts=find_newer_parts(cxx))
     target = Target(variant, request.kernel_id)
     generated = _generated(chain)
     translation, units = _translation(request, work, chain, sources)
@@ -176,7 +186,7 @@ def commands(recipe: Recipe) -> list[str]:
             f"# kci copies the kernel to {hipify.FOLDER}/ and writes hipify.json",
             shown(recipe.translation.command()),
         ]
-    lines += [f"# {shown(recipe.ninja())} runs:"]
+    lines += [f"# {shown(recipe.ninja(('-j', str(recipe.jobs))))} runs:"]
     lines += [shown(step.command) for step in recipe.steps]
     return lines
 
@@ -206,7 +216,7 @@ def build(request: Request, log: Log) -> Built:
             raise unwritable(work, error) from error
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
-        done, use = _compile(recipe, request.cache, lock, log)
+        done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
             raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done))
         inputs = _recorded(recipe, watch)
@@ -228,18 +238,27 @@ def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
     return watch.compiled(read, "; ".join(recipe.files[_TOOLS_FILE].splitlines()))
 
 
-def _compile(recipe: Recipe, cache: Path, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
+def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
     """Run ninja, and ask the compiler cache what it had of it."""
     tools, found = _compile_environment(recipe.chain), recipe.compiler_cache
-    if found is None:
-        return guarded(recipe.ninja(), log, env=tools, lock=lock), None
-    tools |= found.settings(recipe.work, cache)
-    before = found.start(recipe.work, tools)
-    done = guarded(recipe.ninja(), log, env=tools, lock=lock)
-    use = found.use(recipe.work, tools, before)
+    version = ninja_version(recipe.chain.environment.ninja)
+    sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
+    with sharing as share:
+        command = recipe.ninja(share.arguments)
+        tools |= share.settings | (_FRESH if request.fresh else {})
+        if found is None:
+            return guarded(command, _without_chatter(log), env=tools, lock=lock), None
+        tools |= found.settings(recipe.work, request.cache)
+        before = found.start(recipe.work, tools)
+        done = guarded(command, _without_chatter(log), env=tools, lock=lock)
+        use = found.use(recipe.work, tools, before)
     if use is not None:
         log(str(use))
     return done, use
+
+
+def _without_chatter(log: Log) -> Log:
+    return lambda line: None if is_chatter(line) else log(line)
 
 
 def _check_kind(request: Request) -> None:
@@ -310,10 +329,10 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
+    older = tuple(older_systems.steps(chain, target, generated))
+    yield from older
+    libraries += tuple(step.output for step in older)
     objects = tuple(unit.object for unit in units)
-    if chain.glibc_compat:
-        objects = (*objects, COMPAT_OBJECT)
-        yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
     link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
 
@@ -340,17 +359,13 @@ def _generated(chain: Toolchain) -> dict[str, str]:
     ]
     tools += [f"nvcc {nvcc_version(chain.cuda.nvcc) or chain.cuda.version}"] if chain.cuda else []
     tools += [version_line((str(chain.rocm.hipcc),)), f"ROCm {chain.rocm.release}"] if chain.rocm else []
-    files = {
+    return {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
         _TOOLS_FILE: "\n".join(tools) + "\n",
         EXPORTS: generate.EXPORTS_MAP,
+        **older_systems.files(chain),
     }
-    if chain.glibc_compat:
-        files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
-        files[f"{COMPAT}/bits/sstream.tcc"] = generate.SSTREAM_TCC
-        files[COMPAT_SOURCE] = generate.COMPAT_CPP
-    return files
 
 
 def _prepare(recipe: Recipe) -> None:
@@ -370,11 +385,11 @@ def _prepare(recipe: Recipe) -> None:
 
 
 def _compile_environment(chain: Toolchain) -> dict[str, str]:
-    """The caller's environment, with compilers speaking English and ninja reporting plainly.
+    """The caller's environment, with compilers speaking English.
 
     hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version.
     """
-    made = {**os.environ, "LC_ALL": "C", "NINJA_STATUS": "[%f/%t] "}
+    made = {**os.environ, "LC_ALL": "C"}
     if chain.rocm is not None:
         made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
     return made

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.builders.program_scope import in_scope
 from kci.builders.request import Log
 from kci.errors import MissingToolError
 
@@ -99,23 +100,26 @@ def _finish(
     start_new_session: bool = False,
 ) -> Finished:
     lines: list[str] = []
-    try:
-        process = subprocess.Popen(
-            list(command),
-            cwd=cwd,
-            pass_fds=pass_fds,
-            start_new_session=start_new_session,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
-    except OSError as error:
-        raise MissingToolError(f"cannot run {command[0]}: {error.strerror}") from error
-    with process:
+
+    def start() -> subprocess.Popen[str]:
+        try:
+            return subprocess.Popen(
+                list(command),
+                cwd=cwd,
+                pass_fds=pass_fds,
+                start_new_session=start_new_session,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise MissingToolError(f"cannot run {command[0]}: {error.strerror}") from error
+
+    with in_scope(start) as process, process:
         assert process.stdout is not None  # noqa: S101  - PIPE was asked for
         try:
             for line in process.stdout:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.builders.job_budget import JobBudget
 from kci.config.model import Build
 from kci.matrix.variants import Variant
 from kci.plan.inputs import KernelInputs
@@ -34,6 +35,10 @@ class Request(msgspec.Struct, frozen=True):
     isolation: bool = True
     """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
     jobs: int | None = None
+    budget: JobBudget | None = None
+    """What it shares with other builds in place of `jobs` of its own."""
+    fresh: bool = False
+    """Compile everything, whatever a compiler cache has."""
     inputs: KernelInputs | None = None
     """What the variant is made from, as the plan's fingerprint sees it; worked out anew if it is not given."""
     archs: tuple[str, ...] = ()

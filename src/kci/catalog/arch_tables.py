@@ -23,7 +23,9 @@ class ArchTables(msgspec.Struct, frozen=True):
     """Lists by the lowest toolkit version that they hold for, newest first."""
     rocm: tuple[str, ...]
     since: str | None = None
-    """The day on which a list of CUDA changed last, as far as kci knows."""
+    """The day on which a list of CUDA, or the way it is used, changed last, as far as kci knows."""
+    exact: bool = False
+    """Whether a component's list is intersected with the default one exactly; else loosely."""
 
     def cuda_default(self, toolkit: Version) -> tuple[str, ...]:
         """The default capabilities at a toolkit version."""
@@ -41,6 +43,7 @@ class _RocmArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _ArchFile(Dated, frozen=True):
+    exact_since: datetime.date
     cuda: tuple[_CudaArchs, ...]
     rocm: _RocmArchs
 
@@ -56,9 +59,11 @@ def arch_tables(as_of: str | None = None) -> ArchTables:
     day = datetime.date.fromisoformat(as_of) if as_of else datetime.date.max
     known = sorted((entry for entry in table.cuda if entry.since <= day), key=lambda entry: (entry.min, entry.since))
     newest = {entry.min: entry.archs for entry in known}
-    since = max(entry.since for entry in known)
+    changes = [*(entry.since for entry in known), *([table.exact_since] if table.exact_since <= day else [])]
+    since = max(changes)
     return ArchTables(
         tuple(sorted(newest.items(), reverse=True)),
         table.rocm.archs,
         None if since == datetime.date.min else since.isoformat(),
+        exact=table.exact_since <= day,
     )

@@ -41,8 +41,20 @@ class BuildDefaults(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
     """Minutes after which a leg of one variant is given up."""
     setup: int = 1
     """Minutes that pass before a leg builds: starting, fetching the sources, pulling the image."""
+    memory: int = 0
+    """The GiB that one compiler needs at its worst; 0 where that bounds nothing."""
     image: dict[str, str] = {}
     """The build image by system; a system without one cannot be built by kci's own builders."""
+    images: dict[str, dict[str, str]] = {}
+    """Images of single compute versions by system and version; they go before `image`."""
+    disk: int = 0
+    """The gigabytes of free disk that the image and a build in it need; 0 where every runner has enough."""
+
+    def image_for(self, system: str, compute: str | None) -> str:
+        """The image for a system and a compute version; empty for none."""
+        version = ".".join((compute or "").split(".")[:2])
+        found = self.images.get(system, {}).get(version) or self.image.get(system, "")
+        return found.replace("{compute}", version) if version else found
 
 
 class LegLimit(msgspec.Struct, frozen=True):

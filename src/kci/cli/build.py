@@ -41,6 +41,7 @@ from kci.tree.leg_record import artifact_name
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj
 def command(
@@ -58,6 +59,7 @@ def command(
     no_isolation: bool,
     jobs: int | None,
     cache: Path | None,
+    check_reproducible: bool,
     dry_run: bool,
 ) -> None:
     """Build variants of KERNEL, one after the other. Prints each directory that was made."""
@@ -86,6 +88,7 @@ def command(
             container=container,
             artifact=artifact_place(artifact, artifacts, variant.name),
             tier=tier,
+            check_reproducible=check_reproducible,
         )
         if dry_run:
             click.echo("\n".join(leg_commands(workspace, request)))

@@ -13,8 +13,10 @@ from kci.cli._workspace import opened
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.render.header import default_branch
+from kci.render.own_parts import template_start
 from kci.render.repository import recorded, render_workflows
-from kci.render.workflow import RELEASE_FILE, Mode
+from kci.render.workflow import RELEASE_FILE, Mode, shipped_templates
+from kci.suggest import one_of
 
 
 @click.command("render", cls=Command)
@@ -27,7 +29,15 @@ from kci.render.workflow import RELEASE_FILE, Mode
     help="Compute the legs when the workflow runs (the default), or write them into the file.",
 )
 @click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
+@click.option(
+    "--pin",
+    type=click.Choice(["tag", "sha"]),
+    help="Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
+)
 @click.option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
+@click.option(
+    "--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing."
+)
 @click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
 @click.pass_obj
 def command(
@@ -39,7 +49,9 @@ def command(
     diff: bool,
     mode: str | None,
     branch: str | None,
+    pin: str | None,
     force: bool,
+    template: str | None,
     output: str,
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
@@ -50,12 +62,20 @@ def command(
     What is left out is taken from the command in the header of the committed kci.yml, so that `kci render` alone writes
     the same files again.
     """
+    if template is not None:
+        shipped = shipped_templates()
+        if template not in shipped:
+            raise UsageError(f"there is no template {template[:60]!r}", hint=one_of(shipped))
+        click.echo(template_start(shipped[template]) + shipped[template], nl=False)
+        return 0
     root = Path(output)
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
     before = recorded(root)
     if before.mode is not None and before.mode not in list(Mode):
         raise UsageError(f"{RELEASE_FILE}: its header has no mode {before.mode[:40]!r}", hint="name one with --mode")
+    if before.pin not in (None, "tag", "sha"):
+        raise UsageError(f"{RELEASE_FILE}: its header has no pin {before.pin[:40]!r}", hint="name one with --pin")
     named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     rendered = render_workflows(
         opened(options, named, None),
@@ -63,6 +83,7 @@ def command(
         named,
         mode=Mode(mode or before.mode or Mode.RUNTIME),
         branch=branch or before.branch or default_branch(root),
+        by_commit={"sha": True, "tag": False, None: None}[pin or before.pin],
     )
     found = rendered.diagnostics
     always = [item for item in found if item.rule in ("KCI405", "KCI408", "KCI420")]

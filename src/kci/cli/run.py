@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,10 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._findings import print_suppressed
+from kci.cli._layout import Layout
 from kci.cli._output import print_diagnostics, table
+from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.run import local
@@ -47,9 +47,12 @@ def command(
     how = BuildOptions(
         cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=workspace.settings.settings.mirrors
     )
-    with _display(outcomes, options) as changed:
+    with RunDisplay(outcomes, options) as changed:
         result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)
     return _report(result, options)
+
+
+_LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="time or reason")
 
 
 def _report(result: local.RunResult, options: Options) -> int:
@@ -67,12 +70,16 @@ def _report(result: local.RunResult, options: Options) -> int:
                 outcome.state.value,
                 "yes" if in_tree else "",
                 _verified(tree, outcome.variant.name) if in_tree and tree else "",
-                took or outcome.note[:100],
+                took or outcome.note,
             )
         )
-    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows))
+    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     for tree in result.trees:
-        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}")
+        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
+        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}{hidden}")
+        print_suppressed(tree.suppressed if options.verbose else ())
+        for line in () if options.quiet else tree.log:
+            click.echo(line, err=True)
         print_diagnostics(tree.findings, quiet=options.quiet)
     failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
     for outcome in failed:
@@ -94,69 +101,3 @@ def _verified(tree: local.TreeResult, variant: str) -> str:
     mine = [item for item in tree.findings if f"/{variant}/" in f"/{item.path}/"]
     errors = sum(item.severity is Severity.ERROR for item in mine)
     return f"{errors} errors" if errors else "yes"
-
-
-class _display:  # noqa: N801  - used as a context manager
-    """Progress on stderr: a live table on a terminal, a line per change of state elsewhere."""
-
-    def __init__(self, outcomes: list[local.Outcome], options: Options) -> None:
-        self.outcomes = outcomes
-        self.options = options
-        self.live: Any = None
-        self.started: dict[str, float] = {}
-        self.said: dict[str, str] = {}
-
-    def __enter__(self) -> Callable[[local.Outcome], None]:
-        if self.options.quiet:
-            return lambda _outcome: None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            self.live = Live(console=Console(stderr=True), get_renderable=self._table, refresh_per_second=8)
-            self.live.start()
-        return self._changed
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-
-    def _changed(self, outcome: local.Outcome) -> None:
-        key = f"{outcome.kernel} {outcome.variant.name}"
-        self.started.setdefault(key, time.monotonic())
-        if self.live is not None:
-            return
-        line = f"{key}: {outcome.state.value}"
-        if outcome.state is local.OutcomeState.BUILT:
-            line += f" in {outcome.seconds:.0f} s"
-        if self.said.get(key) != line or (self.options.verbose and outcome.note):
-            click.echo(f"{line} {outcome.note}" if self.options.verbose else line, err=True)
-            self.said[key] = line
-
-    def _table(self) -> Any:
-        from rich.spinner import Spinner
-        from rich.table import Table
-        from rich.text import Text
-
-        grid = Table.grid(padding=(0, 2))
-        styles = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
-        left = 0
-        for outcome in self.outcomes:
-            if outcome.state is local.OutcomeState.LEFT:
-                left += 1
-                continue
-            key = f"{outcome.kernel} {outcome.variant.name}"
-            building = outcome.state is local.OutcomeState.BUILDING
-            mark = Spinner("dots") if building else Text({"waiting": "·", "failed": "✗"}.get(outcome.state.value, "✓"))
-            seconds = time.monotonic() - self.started[key] if building else outcome.seconds
-            grid.add_row(
-                mark,
-                outcome.kernel,
-                outcome.variant.name,
-                Text(outcome.state.value, style=styles.get(outcome.state.value, "")),
-                f"{seconds:.0f} s" if seconds else "",
-                Text(outcome.note[:60], style="dim"),
-            )
-        if left:
-            grid.add_row("", "", Text(f"{left} left for other machines", style="dim"))
-        return grid

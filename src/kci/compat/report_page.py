@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kci.compat.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
-from kci.render.workflow import template_folder
+from kci.files.templates import template_environment, template_folder
 from kci.version import __version__
 
 if TYPE_CHECKING:
@@ -292,12 +292,4 @@ def _asset(name: str) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415  - slow to import
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folder()),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return template_environment().overlay(autoescape=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -73,10 +73,24 @@ class MachinesByBackend(Table, frozen=True):
 
 
 class ImageBySystem(Table, frozen=True):
-    """The image in which a backend is built, by system; `{compute}` stands for the CUDA or ROCm version."""
+    """The image in which a backend is built, by system; `{compute}` stands for the CUDA or ROCm version.
 
-    aarch64_linux: str | None = field(default=None, name="aarch64-linux")
-    x86_64_linux: str | None = field(default=None, name="x86_64-linux")
+    A table has an image for each of those versions; for one that is not in it, kci's own image is taken.
+    """
+
+    aarch64_linux: str | dict[str, str] | None = field(default=None, name="aarch64-linux")
+    x86_64_linux: str | dict[str, str] | None = field(default=None, name="x86_64-linux")
+    disk_gb: Unsigned | None = None
+    """The free disk that the image and a build in it need; a hosted runner with less is cleaned up first."""
+
+    def images(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Every image, by its keys below the backend."""
+        for system in ("aarch64-linux", "x86_64-linux"):
+            named = by_name(self, system)
+            if isinstance(named, str):
+                yield (system,), named
+            elif named:
+                yield from (((system, compute), image) for compute, image in named.items())
 
 
 class Images(Table, frozen=True):
@@ -101,7 +115,7 @@ class Limit(Table, frozen=True):
     max_jobs: Unsigned | None = None
     """How many compilers run in parallel in one leg."""
     cores: Unsigned | None = None
-    """How many threads each of them may use."""
+    """How many threads each of them may use, where it has threads: nvcc."""
     timeout_minutes: Unsigned | None = None
     """When a leg is given up."""
 

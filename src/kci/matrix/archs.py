@@ -40,7 +40,8 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
             default = tables.cuda_default(compute)
             if component.cuda_capabilities is None:
                 return default
-            return intersect_capabilities(component.cuda_capabilities, default)
+            intersect = exact_intersection if tables.exact else intersect_capabilities
+            return intersect(component.cuda_capabilities, default)
         case RocmComponent():
             if component.rocm_archs is None:
                 return tables.rocm
@@ -69,8 +70,26 @@ def variant_archs(
     return tuple(sorted({arch for part in parts for arch in component_archs(part, compute, tables)}))
 
 
+def exact_intersection(wanted: Iterable[str], default: Iterable[str]) -> tuple[str, ...]:
+    """The entries of a component's list whose plain form is in a toolkit's default list, in natural order.
+
+    Args:
+        wanted: capabilities such as `8.0`, `9.0a`, `12.0+PTX`.
+        default: the toolkit's list; its `+PTX` marks do not count.
+    """
+    targets = {entry.removesuffix(PTX) for entry in default}
+    kept = {entry for entry in wanted if entry.removesuffix(PTX).rstrip("af") in targets}
+    plain = {entry for entry in kept if entry + PTX in kept}  # `8.0` beside `8.0+PTX` asks for nothing more
+    return tuple(sorted(kept - plain, key=natural))
+
+
+def as_numbers(archs: Iterable[str]) -> tuple[str, ...]:
+    """Archs in the order in which people count: 7.5 before 10.0. Files keep the order of the reference."""
+    return tuple(sorted(archs, key=natural))
+
+
 def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tuple[str, ...]:
-    """The reference's loose intersection of a component's capabilities with a toolkit's default list.
+    """The reference's loose intersection of a component's capabilities with a toolkit's default list, of earlier days.
 
     An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the others.
     Each base that is left picks the largest plain entry not above it, of the same major version unless that entry

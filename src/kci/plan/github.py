@@ -25,8 +25,8 @@ MAX_ARTIFACT_NAME = 255
 LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
 """What a job of the matrix gets to know, beside the tier; each is `matrix.<key>` in the workflow."""
 
-LIMIT_KEYS = ("max_jobs", "cores")
-"""Keys that a job has only where there is such a limit."""
+LIMIT_KEYS = ("max_jobs", "cores", "disk")
+"""Keys that a job has only where there is such a limit or need."""
 
 
 def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
@@ -42,6 +42,7 @@ def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
         "left_out": plan.left_out,
         "skipped": plan.skipped,
         "shards": plan.shards,
+        "suppressions": plan.suppressions,
         "faulty": plan.faulty,
     }
     return answer | ({"estimate": estimate} if estimate is not None else {})

@@ -32,6 +32,7 @@ class Assignment(msgspec.Struct, frozen=True):
     max_minutes: int
     max_jobs: int | None = None
     cores: int | None = None
+    disk: int | None = None
 
 
 class Placed(NamedTuple):
@@ -118,6 +119,7 @@ def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
         currency=place.currency,
         max_jobs=place.max_jobs,
         cores=place.cores,
+        disk=place.disk,
         artifact=upload_name(kernel.name, name),
         loads=tuple(dict.fromkeys(torch for item in part for torch in item.variant.loads)),
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kci.catalog.runners import Runners, default_runners
-from kci.config.values import Grouping
+from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
@@ -128,6 +128,10 @@ def each_once(kernel: KernelMatrix) -> list[tuple[str, Variant]]:
     return sorted(by_name.items())
 
 
+_TVM_FFI = (Backend.CPU, Backend.CUDA)
+"""What the native builder compiles tvm-ffi kernels for."""
+
+
 def place(
     variant: Variant,
     runners: Runners,
@@ -148,8 +152,8 @@ def place(
         estimate: the seconds that compiling it takes, by what there is to compile.
     """
     noarch = variant.kind is Kind.NOARCH
-    if variant.kind is Kind.TVM_FFI:
-        return Unplaced("KCI303", "kci's builders do not compile tvm-ffi kernels")
+    if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:
+        return Unplaced("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
     system = "x86_64-linux" if noarch else variant.system
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:
@@ -157,9 +161,7 @@ def place(
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
         return Unplaced("KCI303", f"kci's builders do not compile for {variant.backend} on {system}")
-    image = build.image.get(system, "") if container and not noarch else ""
-    if variant.compute:
-        image = image.replace("{compute}", ".".join(variant.compute.split(".")[:2]))
+    image = build.image_for(system, variant.compute) if container and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
     found = durations.minutes(kernel, variant.name, variant.backend, estimate)
     minutes, measured = found or (build.minutes, False)
@@ -176,7 +178,8 @@ def place(
         currency=currency,
         max_minutes=most_minutes(runner),
         max_jobs=limit.max_jobs,
-        cores=limit.cores,
+        cores=limit.cores if variant.backend == "cuda" and not noarch else None,
+        disk=build.disk or None if image else None,
     )
 
 
@@ -190,6 +193,9 @@ def _estimates(matrix: Matrix, runners: Runners, options: PlanOptions) -> dict[t
             runner = runners.machine(backend, variant.system) or runners.machine(backend, "x86_64-linux")
             if seconds is not None and runner is not None:
                 most = runners.limit(kernel.name, variant.backend).max_jobs or runner.cpus
+                build = runners.build.get(variant.backend)
+                if runner.memory_gb and build is not None and build.memory:
+                    most = min(most, runner.memory_gb // build.memory)
                 found[kernel.name, name] = seconds(max(1, min(most, runner.cpus)))
     return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.catalog.runners import BuildDefaults, LegLimit, Runner, Runners, default_runners
-from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
+from kci.config.settings import ImageBySystem, Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Backend
 from kci.matrix.names import SYSTEMS
 
@@ -28,9 +28,8 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
     for backend in Backend:
         images = by_name(settings.images, backend)
         if images is not None:
-            own = {system: image for system in SYSTEMS if (image := by_name(images, system))}
             base = build.get(backend) or _UNKNOWN_BUILD
-            build[str(backend)] = msgspec.structs.replace(base, image={**base.image, **own})
+            build[str(backend)] = _with_images(base, images)
     return Runners(
         runner=defaults.runner,
         build=build,
@@ -47,6 +46,19 @@ def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners
             for entry in settings.limits
         ),
     )
+
+
+def _with_images(base: BuildDefaults, images: ImageBySystem) -> BuildDefaults:
+    """What a backend's images make of the defaults; a size that is not named is unknown for another image."""
+    image, single = dict(base.image), dict(base.images)
+    for (system, *compute), named in images.images():
+        if compute:
+            single[system] = {**single.get(system, {}), compute[0]: named}
+            image.setdefault(system, "")
+        else:
+            image[system] = named
+    disk = base.disk if images.disk_gb is None else images.disk_gb
+    return msgspec.structs.replace(base, image=image, images=single, disk=disk)
 
 
 _UNKNOWN_BUILD = BuildDefaults(minutes=30, timeout=350)

@@ -178,11 +178,10 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
             ("timeout-minutes", limit.timeout_minutes),
         ):
             values.append((("limits", index, key), number is None or number >= 1, "at least 1"))
-    for backend in settings.images.__struct_encode_fields__:
-        images = by_name(settings.images, backend)
-        for system in images.__struct_encode_fields__ if images else ():
-            image = by_name(images, system)
-            values.append((("images", backend, system), image is None or bool(_IMAGE.fullmatch(image)), _AN_IMAGE))
+    for path, image in _images(settings):
+        values.append((path, bool(_IMAGE.fullmatch(image)), _AN_IMAGE))
+        if len(path) == 4:
+            values.append((path, bool(re.fullmatch(r"\d{1,3}\.\d{1,3}", str(path[3]))), "for a version such as `13.0`"))
     cron, zone = settings.schedule.cron, settings.schedule.timezone
     values.append((("schedule", "cron"), cron is None or is_cron(cron), "five fields, such as `17 4 * * 1`"))
     values.append((("schedule", "timezone"), _is_zone(zone), "a name such as `UTC` or `Europe/Paris`"))
@@ -255,14 +254,27 @@ def _is_zone(name: str) -> bool:
 
 def digest_of_several(subject: _Subject) -> Iterator[Diagnostic]:
     """KCI334: one digest for the images of several compute versions: it names one of them, or none."""
-    for backend in subject.settings.images.__struct_encode_fields__:
-        images = by_name(subject.settings.images, backend)
-        for system in images.__struct_encode_fields__ if images else ():
-            image = by_name(images, system)
-            if image is not None and "{compute}" in image and "@sha256:" in image:
-                message = "`{compute}` stands for several versions, and the digest is that of one image"
-                hint = "leave the digest out, or name the image of one version without `{compute}`"
-                yield subject.at(("images", backend, system), "KCI334", message, hint)
+    for path, image in _images(subject.settings):
+        if len(path) == 3 and "{compute}" in image and "@sha256:" in image:
+            message = "`{compute}` stands for several versions, and the digest is that of one image"
+            hint = f'a table has an image for each version: `[{".".join(map(str, path))}]` with `"13.0" = "..."`'
+            yield subject.at(path, "KCI334", message, hint)
+
+
+def cores_without_effect(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI336: threads for compilers that have none."""
+    for index, entry in enumerate(subject.settings.limits):
+        if entry.cores is not None and entry.backend not in (None, "cuda"):
+            message = f"`cores` has no effect for {entry.backend}: only nvcc compiles with several threads"
+            yield subject.at(("limits", index, "cores"), "KCI336", message, 'use `max-jobs`, or `backend = "cuda"`')
+
+
+def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Every image of the file and its key path."""
+    for backend in settings.images.__struct_encode_fields__:
+        table = by_name(settings.images, backend)
+        for keys, image in table.images() if table else ():
+            yield ("images", backend, *keys), image
 
 
 def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
@@ -297,4 +309,5 @@ SETTINGS_LINTS: tuple[Callable[[_Subject], Iterator[Diagnostic]], ...] = (
     value_impossible,
     runner_without_labels,
     digest_of_several,
+    cores_without_effect,
 )

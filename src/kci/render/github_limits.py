@@ -12,13 +12,24 @@ from kci.diagnostics import Diagnostic, finding
 from kci.files.dated_data import Dated, load_dated
 from kci.render.expressions import Place, context_problem, expressions, output_problem, places
 from kci.render.pins import shipped_pins
+from kci.render.workflow_yaml import load_workflow
 
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
     "kci/build/decide": ("report",),
     "kci/build/gate": ("failed",),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
-    "kci/build/plan": ("callers", "carries", "has-tree", "has-work", "kernel", "matrix", "plan", "tree-run"),
+    "kci/build/plan": (
+        "callers",
+        "carries",
+        "has-tree",
+        "has-work",
+        "kernel",
+        "matrix",
+        "parallel",
+        "plan",
+        "tree-run",
+    ),
     "kci/build/record": ("new",),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
@@ -60,16 +71,14 @@ def check_workflow(text: str, path: str) -> list[Diagnostic]:
     Returns:
         diagnostics KCI410 to KCI418; empty when GitHub will take the file.
     """
-    import yaml  # noqa: PLC0415 - slow to import, and only rendering needs it
-
     size = len(text.encode())
     if size > limits().max_file_bytes:
         message = f"{size:,} bytes, and GitHub takes {limits().max_file_bytes:,}"
         return [finding("KCI410", message, path=path, hint="use `--mode runtime`")]
     try:
-        workflow = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
-    except yaml.YAMLError as error:
-        return [finding("KCI418", f"not valid YAML: {' '.join(str(error).split())[:200]}", path=path)]
+        workflow = load_workflow(text)
+    except ValueError as error:
+        return [finding("KCI418", f"not valid YAML: {error}", path=path)]
     problem = _shape_problem(workflow)
     if problem:
         return [finding("KCI418", problem, path=path)]

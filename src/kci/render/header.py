@@ -28,6 +28,7 @@ class RecordedOptions(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...] = ()
     mode: str | None = None
     branch: str | None = None
+    pin: str | None = None
 
 
 def recorded_options(text: str) -> RecordedOptions:
@@ -44,13 +45,13 @@ def recorded_options(text: str) -> RecordedOptions:
     kernels = []
     while words:
         word = words.pop(0)
-        if word in ("--mode", "--branch") and words:
+        if word in ("--mode", "--branch", "--pin") and words:
             values[word[2:]] = words.pop(0)
         elif word.startswith("-") or Path(word).is_absolute() or ".." in Path(word).parts:
             return RecordedOptions()
         else:
             kernels.append(word)
-    return RecordedOptions(tuple(kernels), values.get("mode"), values.get("branch"))
+    return RecordedOptions(tuple(kernels), values.get("mode"), values.get("branch"), values.get("pin"))
 
 
 def with_content(text: str) -> str:

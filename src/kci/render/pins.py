@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from kci.config.settings import ActionPin
+from kci.config.settings import KCI_TOML, ActionPin
 from kci.diagnostics import Diagnostic, Span, finding
-from kci.errors import FindingsError
+from kci.errors import FindingsError, UsageError
 from kci.files.dated_data import Dated, load_dated
+from kci.suggest import one_of
+from kci.version import __version__
+
+OWN = "kci/build"
+"""kci's own actions."""
+
+RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
 _USES = re.compile(r"^\s*(?:-\s+)?uses:\s*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$")
 _SHA = re.compile(r"[0-9a-f]{40}")
@@ -35,6 +42,11 @@ class _PinFile(Dated, frozen=True):
     action: dict[str, Pin]
 
 
+class _Release(Dated, frozen=True):
+    commit: str
+    version: str
+
+
 class FoundPin(NamedTuple):
     """A pin as written in a file."""
 
@@ -54,13 +66,28 @@ def shipped_pins() -> dict[str, Pin]:
     return {name: pins[name] for name in sorted(pins)}
 
 
+def release_pin() -> Pin:
+    """The commit of kci's own actions that this kci was released from.
+
+    A commit cannot name itself, so the release workflow puts it into the packages; a checkout has none.
+
+    Raises:
+        UsageError: this kci is not a release.
+    """
+    if not RELEASE_DATA.is_file():
+        hint = 'install a release, or name the commit in kci.toml: `[actions."kci/build"]` with `sha` and `version`'
+        raise UsageError(f"kci {__version__} was not installed from a release, and so knows no commit", hint=hint)
+    release = load_dated(RELEASE_DATA, _Release)
+    return msgspec.structs.replace(shipped_pins()[OWN], sha=release.commit, version=f"v{release.version}")
+
+
 def action_of(reference: str) -> str:
     """`owner/repository` of a reference: actions in folders of one repository share its commit."""
     return "/".join(reference.split("/")[:2])
 
 
 def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
-    """The pins that kci.toml names, of the actions that workflows use."""
+    """The pins that kci.toml names, of the actions that kci knows."""
     shipped = shipped_pins()
     return {
         action: msgspec.structs.replace(shipped[action], sha=pin.sha, version=pin.version)
@@ -69,17 +96,35 @@ def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
     }
 
 
-def choose_pins(files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None) -> dict[str, Pin]:
+def unused_pins(wanted: Iterable[str], files: Mapping[str, str]) -> list[Diagnostic]:
+    """KCI421 for each action that kci.toml pins and no rendered file uses.
+
+    Args:
+        wanted: the actions.
+        files: the rendered files, text by path.
+    """
+    lines = (line for text in files.values() for line in text.splitlines())
+    used = sorted({action_of(match[1]) for line in lines if (match := _USES.match(line))})
+    return [
+        finding("KCI421", f"`[actions]` pins {action[:100]}, which no workflow uses", path=KCI_TOML, hint=one_of(used))
+        for action in sorted(set(wanted) - set(used))
+    ]
+
+
+def choose_pins(
+    files: Mapping[str, str], fixed: Mapping[str, Pin] | None = None, own: Pin | None = None
+) -> dict[str, Pin]:
     """The pins to render with: a newer one in the committed files wins over the one that kci ships.
 
     Args:
         files: the committed workflow files, text by path.
         fixed: pins that win over both; see `fixed_pins`.
+        own: what to take for kci's own actions in place of the major tag; see `release_pin`.
 
     Raises:
         FindingsError: one action has two pins (KCI403), or a pin lacks its version or contradicts it (KCI404).
     """
-    shipped = shipped_pins()
+    shipped = shipped_pins() | ({OWN: own} if own else {})
     chosen = {**shipped, **(fixed or {})}
     found: dict[str, list[FoundPin]] = {}
     for path in sorted(files):
@@ -158,8 +203,41 @@ def _without_pin(line: str) -> str:
     if not match:
         return line
     pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
-    tagged = action_of(match[1]) == "kci/build" and _VERSION.fullmatch(match[2])
+    tagged = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
     return line[: match.end(1)] if pinned or tagged else line
+
+
+def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
+    """Steps of the repository, with the pins that hold for the file that they are put into.
+
+    An action that kci uses too has kci's pin, so that a file has one for each action; of other actions a newer pin that
+    was committed is kept, as a bot moves it there.
+
+    Args:
+        text: the steps.
+        pins: kci's.
+        committed: the file as it is committed.
+    """
+    newest: dict[str, FoundPin] = {}
+    for pin in find_pins(committed, ""):
+        if _VERSION.fullmatch(pin.version):
+            known = newest.get(pin.action)
+            newest[pin.action] = pin if known is None or _order(pin.version) > _order(known.version) else known
+    return "\n".join(_repinned_line(line, pins, newest) for line in text.split("\n"))
+
+
+def _repinned_line(line: str, pins: Mapping[str, Pin], newest: Mapping[str, FoundPin]) -> str:
+    match = _USES.match(line)
+    if not match or not _looks_pinned(match[2]):
+        return line
+    action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
+    better: Pin | FoundPin | None = pins.get(action)
+    if better is None and _VERSION.fullmatch(version):
+        moved = newest.get(action)
+        better = moved if moved is not None and _order(moved.version) > _order(version) else None
+    if better is None or not better.sha:
+        return line
+    return f"{line[: match.end(1)]}@{better.sha} # {better.version}"
 
 
 def _looks_pinned(ref: str) -> bool:

@@ -16,13 +16,15 @@ from kci.errors import FindingsError, UsageError
 from kci.plan.callers import caller_count
 from kci.plan.github import github_matrix
 from kci.plan.legs import make_plan
+from kci.plan.plan import Plan
 from kci.render.bounds import check_bounds, grown
 from kci.render.committed import read_committed, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
-from kci.render.pins import choose_pins, fixed_pins, judge_pins
-from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render
+from kci.render.own_parts import read_own_parts
+from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
+from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render, shipped_templates
 from kci.version import __version__
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -64,6 +66,7 @@ def render_workflows(
     *,
     mode: Mode = Mode.RUNTIME,
     branch: str = "main",
+    by_commit: bool | None = None,
 ) -> RenderedFiles:
     """Render the workflow files of a repository and compare them with the committed ones. Nothing is written.
 
@@ -73,10 +76,13 @@ def render_workflows(
         kernels: the directories to name in the files, as they were given; by default the root.
         mode: when the legs are computed.
         branch: pushes to it build a release.
+        by_commit: name kci's own actions by the commit of this release, or by their major tag; by default by the tag
+            where no committed file names a commit.
 
     Raises:
-        UsageError: a kernel lies outside of the root.
-        FindingsError: GitHub would not take the files, a committed pin cannot be read, or static mode has no leg.
+        UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
+        FindingsError: GitHub would not take the files, a committed pin cannot be read, kci.toml pins an action that
+            they do not use, or static mode has no leg.
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
@@ -87,12 +93,16 @@ def render_workflows(
     bounds = check_bounds(workspace)
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
-        legs = {f"{tier}_legs": _legs(workspace, root, tier) for tier in ("release", "pr")}
+        for name, tier in (("release", "release"), ("pr", chosen.pull_request.tier)):
+            plan = make_plan(workspace.matrix(Choice(tier=tier)), workspace.runners)
+            legs[f"{name}_legs"] = _legs(plan, root)
+            legs[f"{name}_parallel"] = (plan.shards[0].max_parallel or 0) if plan.shards else 0
     inputs = Inputs(
         names=tuple(sorted({_published_name(kernel.build) for kernel in workspace.kernels})),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
         mode=mode,
         branch=branch,
+        pin="sha" if by_commit else "tag",
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
         schedule_tier=chosen.schedule.tier,
@@ -101,12 +111,16 @@ def render_workflows(
         tiers=tuple(sorted(chosen.tiers)),
         **legs,
     )
-    fixed = fixed_pins(chosen.actions)
+    own = release_pin() if by_commit else None
+    fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
     committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
-    files = render(inputs, choose_pins(committed, fixed), __version__)
+    parts = read_own_parts(root, shipped_templates())
+    files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
     problems = [*bounds.refused, *check_files(files)]
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
+    if unused := unused_pins(chosen.actions, files):
+        raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
     comparisons = compare(files, committed)
     found = [*drift_diagnostics(comparisons, committed, __version__), *moved_pins(committed, fixed), *bounds.warnings]
     rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
@@ -138,8 +152,7 @@ def _published_name(build: Build) -> str:
     return str(hub.repo_id if hub and hub.repo_id else build.general.name)
 
 
-def _legs(workspace: Workspace, root: Path, tier: str) -> tuple[dict[str, Any], ...]:
-    plan = make_plan(workspace.matrix(Choice(tier=tier)), workspace.runners)
+def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:
     include = json.loads(github_matrix(plan))["include"]
     return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
 

@@ -7,20 +7,19 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.config.values import Tier
 from kci.errors import FindingsError, UnsafeError
+from kci.files.templates import template_environment, template_folder, tidy
+from kci.plan.github import LIMIT_KEYS
 from kci.render.header import with_content
+from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, override_errors, with_overrides
 from kci.render.pins import Pin, action_of
-
-if TYPE_CHECKING:
-    import jinja2
 
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
@@ -56,6 +55,8 @@ class Inputs(msgspec.Struct, frozen=True):
     mode: Mode = Mode.RUNTIME
     branch: str = "main"
     """A push to this branch builds a release."""
+    pin: str = "tag"
+    """How kci's own actions are named: `tag` or `sha`."""
     callers: int = 0
     """How many caller jobs share the kernels, where each kernel is called on its own; 0 for one flat workflow."""
     pr_tier: str = str(Tier.PR)
@@ -72,6 +73,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """Static mode: the legs of the release tier, as in the plan's GitHub form."""
     pr_legs: tuple[dict[str, Any], ...] = ()
     """Static mode: the legs of the pr tier."""
+    release_parallel: int = 0
+    """Static mode: how many of the release tier's legs the pools of their runners can run at once; 0 for all."""
+    pr_parallel: int = 0
+    """Likewise of the pr tier's."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -80,6 +85,13 @@ class Group(msgspec.Struct, frozen=True):
     job: str
     condition: str
     legs: tuple[dict[str, Any], ...] = ()
+    parallel: int = 0
+    """Static mode: how many of its legs may run at once; 0 for all of them."""
+
+    @property
+    def limit_keys(self) -> list[str]:
+        """The keys that only some of its legs have."""
+        return [key for key in LIMIT_KEYS if any(key in leg for leg in self.legs)]
 
     @property
     def own_machines(self) -> bool:
@@ -87,17 +99,26 @@ class Group(msgspec.Struct, frozen=True):
         return not all(is_hosted(leg.get("runner")) for leg in self.legs)
 
 
-def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, str]:
+def render(
+    inputs: Inputs,
+    pins: Mapping[str, Pin],
+    version: str,
+    own: OwnParts = NO_PARTS,
+    committed: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, str]:
     """The workflow files, by their path in the repository.
 
     Args:
         inputs: what to render.
         pins: the commit of every action that the templates use.
         version: kci's version, for the header.
+        own: what the repository adds.
+        committed: the committed files, in which pins of what it adds may have been moved.
 
     Raises:
         UnsafeError: a name, path or leg holds an expression or control characters, which the file would hand to GitHub.
-        FindingsError: static mode without a single leg.
+        FindingsError: static mode without a single leg; or a part of the repository's that cannot be used (KCI422) or
+            has no place (KCI423).
     """
     for value in _strings(msgspec.to_builtins(inputs)):
         _refuse_unsafe(value)
@@ -105,12 +126,13 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
     values = {
         "version": version,
         "command": shlex.join(command(inputs)),
-        "digest": input_digest(inputs),
+        "digest": input_digest(inputs, own),
         "runner": hosted_runners().default,
         "cron": inputs.schedule or cron(inputs.names),
         "cron_origin": "from kci.toml" if inputs.schedule else _CRON_ORIGIN,
         "timezone": "" if inputs.timezone == "UTC" else inputs.timezone,
         "groups": groups,
+        "limit_keys": LIMIT_KEYS,
         "uses": lambda action: _uses(action, pins),
         "kernels": inputs.kernels,
         "mode": str(inputs.mode),
@@ -122,11 +144,21 @@ def render(inputs: Inputs, pins: Mapping[str, Pin], version: str) -> dict[str, s
         "pr_tier": inputs.pr_tier,
         "schedule_tier": inputs.schedule_tier,
         "tiers": [*_DISPATCHED, *inputs.tiers],
+        "point": own.mark,
+        "job_ids": list(own.job_ids),
     }
-    environment = _environment()
+    environment = template_environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers else {})
-    rendered = {path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())}
-    return {path: with_content(text) for path, text in rendered.items()}
+    if own.templates:
+        environment = with_overrides(environment, own)
+    with override_errors(own):
+        rendered = {
+            path: tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())
+        }
+    if lost := own.without_place(rendered):
+        raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
+    filled = {path: own.fill(text, pins, committed.get(path, "")) for path, text in rendered.items()}
+    return {path: with_content(text) for path, text in filled.items()}
 
 
 _CRON_ORIGIN = "minute and hour come from the kernels' names, away from the crowded full hour"
@@ -147,12 +179,15 @@ def command(inputs: Inputs) -> list[str]:
         words += ["--mode", str(inputs.mode)]
     if inputs.branch != "main":
         words += ["--branch", inputs.branch]
+    if inputs.pin != "tag":
+        words += ["--pin", inputs.pin]
     return words
 
 
-def input_digest(inputs: Inputs) -> str:
+def input_digest(inputs: Inputs, own: OwnParts = NO_PARTS) -> str:
     """A short digest of the inputs, so that two files can be told apart without comparing them."""
-    return hashlib.sha256(json.dumps(msgspec.to_builtins(inputs), sort_keys=True).encode()).hexdigest()[:16]
+    made_from = msgspec.to_builtins(inputs) | ({} if own == NO_PARTS else {"own": msgspec.to_builtins(own)})
+    return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def cron(names: tuple[str, ...]) -> str:
@@ -173,9 +208,9 @@ def build_groups(inputs: Inputs) -> list[Group]:
     on_hosted = tuple(leg for leg in inputs.pr_legs if is_hosted(leg.get("runner")))
     elsewhere = tuple(leg for leg in inputs.pr_legs if not is_hosted(leg.get("runner")))
     groups = [
-        Group("build", f"${{{{ !({_IS_PR}) && {_HAS_WORK} }}}}", inputs.release_legs),
-        Group("build-pr", f"${{{{ ({_IS_PR}) && {_HAS_WORK} }}}}", on_hosted),
-        Group("build-pr-own", f"${{{{ ({_IS_PR}) && {_OWN_BRANCH} && {_HAS_WORK} }}}}", elsewhere),
+        Group("build", f"${{{{ !({_IS_PR}) && {_HAS_WORK} }}}}", inputs.release_legs, inputs.release_parallel),
+        Group("build-pr", f"${{{{ ({_IS_PR}) && {_HAS_WORK} }}}}", on_hosted, inputs.pr_parallel),
+        Group("build-pr-own", f"${{{{ ({_IS_PR}) && {_OWN_BRANCH} && {_HAS_WORK} }}}}", elsewhere, inputs.pr_parallel),
     ]
     groups = [group for group in groups if group.legs]
     if not groups:
@@ -191,40 +226,11 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
     return f"{action}@{pin.version} # zizmor: ignore[unpinned-uses]"
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415
-
-    environment = jinja2.Environment(  # noqa: S701 - the output is YAML, and every value goes through `quote`
-        loader=jinja2.FileSystemLoader(template_folder()),
-        variable_start_string="[[",
-        variable_end_string="]]",
-        block_start_string="[%",
-        block_end_string="%]",
-        comment_start_string="[#",
-        comment_end_string="#]",
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quote"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment
-
-
-def template_folder() -> Path:
-    """Inside the package when installed, next to `src` in a checkout."""
-    installed = Path(__file__).parents[1] / "templates"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
-
-
-def _tidy(text: str) -> str:
-    """No trailing blanks, no run of empty lines, one newline at the end."""
-    lines: list[str] = []
-    for line in (line.rstrip() for line in text.split("\n")):
-        if line or (lines and lines[-1]):
-            lines.append(line)
-    return "\n".join(lines).strip("\n") + "\n"
+def shipped_templates() -> dict[str, str]:
+    """The templates of workflow files, text by name; what a repository's own ones are made from."""
+    return {
+        path.name: path.read_text(encoding="utf-8") for path in sorted((template_folder() / TEMPLATES).glob("*.j2"))
+    }
 
 
 def _strings(value: Any) -> list[str]:

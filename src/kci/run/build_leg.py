@@ -17,6 +17,7 @@ from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Variant
 from kci.plan.legs import Unplaced, place
 from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir
+from kci.run.reproducible import require_reproducible
 from kci.tree import identity
 from kci.tree.archive import SUFFIXES
 from kci.tree.binding import CiRun
@@ -44,6 +45,8 @@ class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Also make this artifact."""
     tier: str | None = None
     """The tier that the variant was looked up in."""
+    check_reproducible: bool = False
+    """Build it a second time elsewhere, and refuse it if the two differ."""
 
     @property
     def directory(self) -> Path:
@@ -78,15 +81,19 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         MissingToolError: this machine lacks something that the build needs.
         BuildFailedError: the compiler refused; nothing is left behind.
         FindingsError: the kernel's files are not as build.toml says; or an artifact was asked for, and the binary does
-            not meet the requirements.
+            not meet the requirements; or it is not reproducible (KCI512), which was to be checked.
     """
     if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
+    if request.check_reproducible and request.options.builder == "nix":
+        raise UsageError("kci does not build twice with nix", hint="nix build --rebuild compares two builds")
     check_replaceable(request.directory, request.kernel.build.name)
     own = image_of(workspace, request.kernel, request.variant)
     image = choose_image(request.container, own, log)
     if image is None:
         made = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
+        if request.check_reproducible:
+            require_reproducible(request.kernel, request.variant, made.directory, request.options, log)
         findings = tuple(verify(made.directory, select=_ABOUT_BINARIES))
         if request.artifact is not None:
             _require_packable(made.directory, findings)
@@ -185,6 +192,7 @@ def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
         arguments += [name, str(value)] if value is not None else []
     for arch in request.options.archs:
         arguments += ["--arch", arch]
+    arguments += ["--check-reproducible"] if request.check_reproducible else []
     return arguments if request.options.isolation else [*arguments, "--no-isolation"]
 
 

@@ -1,41 +1,43 @@
 """`kci run`: every variant that this machine can build, merged into a verified tree per kernel.
 
-A variant is built in a place of the cache that is named after its fingerprint. A run that was interrupted, or that is
-asked for again, takes what is there: what stands under a fingerprint was made from just these inputs.
+A run that was interrupted, or that is asked for again, takes what `kept_builds` has from the same inputs.
 """
 
 from __future__ import annotations
 
 import enum
-import hashlib
-import shutil
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import msgspec
 
+from kci.builders.job_budget import JobBudget, Progress, read_progress
+from kci.builders.job_limits import job_count
 from kci.builders.toolchain_identity import toolchain_identity
 from kci.config.discover import refuse_faulty
 from kci.config.reader import Kernel
+from kci.config.settings import FoundSettings
+from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, MissingToolError
-from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs import SourceTrees
-from kci.run.one_variant import BuildOptions, make_variant_dir
-from kci.tree.leg_record import read_sealed
+from kci.run.at_once import at_once
+from kci.run.kept_builds import KeptBuilds
+from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
-from kci.verify import verify
+from kci.verify import verify_with_suppressions
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import Workspace
-
-KEPT_BUILDS = 3
-"""How many builds of one variant stay in the cache; older ones go when a new one is made."""
 
 
 class OutcomeState(enum.StrEnum):
@@ -56,7 +58,11 @@ class Outcome(msgspec.Struct):
     variant: Variant
     state: OutcomeState = OutcomeState.WAITING
     note: str = ""
-    """Why it was left or failed; the last line of the build while it runs."""
+    """Why it was left or failed; what the build says last while it runs."""
+    line: str = ""
+    """The line that the build has just said."""
+    progress: Progress | None = None
+    """How far its compilers have come."""
     seconds: float = 0.0
     directory: Path | None = None
     error: KciError | None = None
@@ -69,6 +75,10 @@ class TreeResult(msgspec.Struct, frozen=True):
     tree: Path
     manifest: Manifest
     findings: tuple[Diagnostic, ...]
+    """Of the merge, and of verification."""
+    log: tuple[str, ...] = ()
+    """What the merge said: that it waited, or what a dead one had left."""
+    suppressed: tuple[SuppressedFinding, ...] = ()
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -131,69 +141,134 @@ def run_here(
     options: BuildOptions,
     changed: Callable[[Outcome], None],
 ) -> RunResult:
-    """Build, merge and verify.
+    """Build, merge and verify. Variants are built at once; a kernel is merged as soon as its last one has ended.
 
     Args:
         workspace: the kernels.
         outcomes: what to build, from `outcomes_of`; their state is kept up to date.
         trees: where each kernel's tree goes.
         options: how to build.
-        changed: called whenever an outcome changed, for a display.
+        changed: called whenever an outcome changed, for a display; always in the thread that called this.
 
     Raises:
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
     """
-    merged: list[TreeResult] = []
-    sources = SourceTrees()
-    for kernel in workspace.kernels:
-        mine = [outcome for outcome in outcomes if outcome.kernel == kernel.build.name]
-        files = Fingerprints(
-            kernel, sources.of(kernel.directory), workspace.settings.settings.inputs_of(kernel.build.name)
-        )
-        for outcome in mine:
-            if outcome.state is OutcomeState.WAITING:
-                _build(kernel, files, outcome, options, changed)
-        directories = [outcome.directory for outcome in mine if outcome.directory is not None]
-        if directories:
-            tree = trees[kernel.build.name]
-            names = tuple(outcome.variant.name for outcome in mine)
-            version = kernel.build.general.version
-            planned = Planned({kernel.build.name: PlannedKernel(kernel.build.name, names, version)})
-            manifest = merge(directories, tree, planned, allow_partial=True)[0]
-            # What is missing was left for other machines, which the outcomes say already.
-            findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
-            merged.append(TreeResult(kernel.build.name, tree, manifest, findings))
-    return RunResult(tuple(outcomes), tuple(merged))
+    waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
+    width = _jobs(waiting, options) + 1  # while one variant is linked or sealed, the others have all the cores
+    merged: dict[str, TreeResult] = {}
+    unfinished = Counter(outcome.kernel for outcome in waiting)
+    kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
+
+    def finish(kernel: str) -> None:
+        mine = [outcome for outcome in outcomes if outcome.kernel == kernel]
+        if any(outcome.directory is not None for outcome in mine):
+            merged[kernel] = _merge(workspace.settings, kernels[kernel], mine, trees[kernel])
+
+    def hear(news: _News) -> None:
+        outcome = news.outcome
+        for name, value in news.changes.items():
+            setattr(outcome, name, value)
+        changed(outcome)
+        if outcome.state not in (OutcomeState.WAITING, OutcomeState.BUILDING):
+            unfinished[outcome.kernel] -= 1
+            if not unfinished[outcome.kernel]:
+                finish(outcome.kernel)
+
+    for kernel in kernels:
+        if not unfinished[kernel]:
+            finish(kernel)
+    with JobBudget(width - 1, builds=min(width, len(waiting))) as budget:
+        builds = _KeptBuildsOf(workspace, options)
+        works = [partial(_build, kernels[outcome.kernel], builds, outcome, budget) for outcome in waiting]
+        at_once(works, width, hear, wake=partial(budget.wake, width))
+    return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
+
+
+def _jobs(waiting: Sequence[Outcome], options: BuildOptions) -> int:
+    """How many compilers run at once, whichever variants they are for: as many as the neediest backend allows."""
+    backends = {item.variant.backend for item in waiting if item.variant.kind is not Kind.NOARCH}
+    return min(job_count(options.jobs, backend) for backend in backends or {"cpu"})
+
+
+def _merge(settings: FoundSettings, kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResult:
+    """One kernel's tree, and what is to be said about it."""
+    name = kernel.build.name
+    directories = [outcome.directory for outcome in outcomes if outcome.directory is not None]
+    names = tuple(outcome.variant.name for outcome in outcomes)
+    planned = Planned({name: PlannedKernel(name, names, kernel.build.general.version)})
+    said: list[Diagnostic] = []
+    lines: list[str] = []
+    manifest = merge(directories, tree, planned, allow_partial=True, log=lines.append, report=said.append)[0]
+    # What is missing was left for other machines, which the outcomes say already.
+    verified = verify_with_suppressions(tree)
+    suppressed = list(verified.suppressed)
+    # What kci.toml suppresses in the kernel's own tree holds wherever the tree is made.
+    entries, place = suppressed_in_trees(settings), tree_place(settings, kernel.directory)
+    kept = apply_to_tree(verified.diagnostics, entries, str(tree), place, suppressed.append)
+    findings = (item for item in kept if item.rule != "KCI721")
+    return TreeResult(name, tree, manifest, (*said, *findings), tuple(lines), tuple(suppressed))
+
+
+class _News(msgspec.Struct, frozen=True):
+    """What a build has to tell: an outcome, and what is new about it."""
+
+    outcome: Outcome
+    changes: dict[str, Any]
+
+
+class _KeptBuildsOf:
+    """The kept builds of each kernel; its files are read when they are first asked for, by one thread at a time."""
+
+    def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
+        self._settings = workspace.settings.settings
+        self._options = options
+        self._sources = SourceTrees()
+        self._made: dict[str, KeptBuilds] = {}
+        self._guard = Lock()
+
+    def look(self, kernel: Kernel, variant: Variant) -> tuple[KeptBuilds, str, tuple[Path, str] | None]:
+        """A kernel's builds, the fingerprint that one variant has now, and a kept build of it with the reason."""
+        name = kernel.build.name
+        toolchain = _toolchain(variant, self._options)
+        with self._guard:
+            if name not in self._made:
+                tree = self._sources.of(kernel.directory)
+                prints = Fingerprints(kernel, tree, self._settings.inputs_of(name))
+                self._made[name] = KeptBuilds(kernel, prints, self._options)
+            kept = self._made[name]
+            made_from = kept.fingerprint(variant, toolchain)
+            return kept, made_from, kept.find(variant, made_from)
 
 
 def _build(
-    kernel: Kernel, files: Fingerprints, outcome: Outcome, options: BuildOptions, changed: Callable[[Outcome], None]
+    kernel: Kernel,
+    builds: _KeptBuildsOf,
+    outcome: Outcome,
+    budget: JobBudget,
+    tell: Callable[[_News], None],
 ) -> None:
-    """Build one variant, or take what was made from the same inputs; whatever happens becomes the outcome's state."""
+    """Build one variant, or take what was made from the same inputs; what happens is told as the outcome's state."""
+
+    def now(**changes: object) -> None:
+        tell(_News(outcome, changes))
 
     def log(line: str) -> None:
-        outcome.note = line
-        changed(outcome)
+        progress = read_progress(line)
+        now(note=progress.what if progress else line, line=line, **({"progress": progress} if progress else {}))
 
+    variant = outcome.variant
     try:
-        made_from = files.fingerprint(outcome.variant, _toolchain(outcome.variant, options))
-        builds = options.cache / "run" / _place_name(kernel)
-        output = builds / f"{made_from[:16]}-{made_from[-16:]}"  # a part of each half: what it is made with, and from
-        outcome.directory = output / outcome.variant.name
-        if _is_whole(outcome.directory):
-            outcome.state = OutcomeState.REUSED
-        else:
-            outcome.directory, outcome.state = None, OutcomeState.BUILDING
-            changed(outcome)
-            built = make_variant_dir(kernel, outcome.variant, output, options, log)
-            _forget_old(builds, outcome.variant.name, keep=output)
-            outcome.state, outcome.directory, outcome.note = OutcomeState.BUILT, built.directory, ""
-            outcome.seconds = built.leg.seconds or 0.0
+        kept, made_from, found = builds.look(kernel, variant)
+        if found:
+            now(state=OutcomeState.REUSED, directory=found[0], note=found[1])
+            return
+        now(state=OutcomeState.BUILDING)
+        built = kept.make(variant, made_from, log, budget)
+        now(state=OutcomeState.BUILT, directory=built.directory, note="", seconds=built.leg.seconds or 0.0)
     except MissingToolError as error:
-        outcome.state, outcome.note, outcome.error = OutcomeState.LEFT, error.message, error
+        now(state=OutcomeState.LEFT, note=error.message, error=error)
     except KciError as error:
-        outcome.state, outcome.note, outcome.error = OutcomeState.FAILED, error.message.splitlines()[0], error
-    changed(outcome)
+        now(state=OutcomeState.FAILED, note=error.message.splitlines()[0], error=error)
 
 
 def _toolchain(variant: Variant, options: BuildOptions) -> str:
@@ -204,27 +279,3 @@ def _toolchain(variant: Variant, options: BuildOptions) -> str:
     """
     compilers = toolchain_identity(variant, options.cache, builder=options.builder, isolation=options.isolation)
     return f"{compilers}\n{options.builder} {options.unique_id or ''}"
-
-
-def _is_whole(directory: Path) -> bool:
-    """Whether a variant is there whose files are as its digest says."""
-    try:
-        read_sealed(directory)
-    except (OSError, KciError):
-        return False
-    return True
-
-
-def _forget_old(builds: Path, variant: str, keep: Path) -> None:
-    """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
-    made = [entry for entry in builds.glob(f"*/{variant}") if entry.parent != keep]
-    made.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
-    for old in made[KEPT_BUILDS - 1 :]:
-        with locked(old):
-            shutil.rmtree(old, ignore_errors=True)
-
-
-def _place_name(kernel: Kernel) -> str:
-    """A folder name of its own for each kernel directory on this machine."""
-    where = hashlib.sha256(str(Path(kernel.directory).resolve()).encode()).hexdigest()[:12]
-    return f"{kernel.build.name}-{where}"

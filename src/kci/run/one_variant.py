@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.build import build_variant
+from kci.builders.job_budget import JobBudget
 from kci.builders.request import Built
 from kci.config.reader import Kernel
 from kci.errors import FindingsError, UnsafeError
@@ -47,7 +48,12 @@ class BuiltVariant(msgspec.Struct, frozen=True):
 
 
 def make_variant_dir(
-    kernel: Kernel, variant: Variant, output: Path, options: BuildOptions, log: Callable[[str], None]
+    kernel: Kernel,
+    variant: Variant,
+    output: Path,
+    options: BuildOptions,
+    log: Callable[[str], None],
+    budget: JobBudget | None = None,
 ) -> BuiltVariant:
     """Build one variant and seal it.
 
@@ -59,6 +65,7 @@ def make_variant_dir(
         output: the directory in which `<variant name>/` is made.
         options: how to build.
         log: takes lines of progress.
+        budget: the compilers that it shares with other builds that run at once.
 
     Raises:
         MissingToolError: this machine lacks something that the build needs.
@@ -78,6 +85,7 @@ def make_variant_dir(
             builder=options.builder,
             isolation=options.isolation,
             jobs=options.jobs,
+            budget=budget,
             cache=options.cache,
             archs=options.archs,
             mirrors=options.mirrors,

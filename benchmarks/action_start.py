@@ -1,0 +1,87 @@
+"""What starting an action costs a job: processor seconds until kci's own code runs, with a warm wheel cache.
+
+    python benchmarks/action_start.py           prints the figures
+    python benchmarks/action_start.py --check   fails above the bound
+
+An action is `actions/run.sh` in a fresh checkout, of which nothing is compiled, and a fresh RUNNER_TEMP; it ends when
+it finds that its inputs are missing. Beside it the same lock is installed by uv alone, and Python is started. Processor
+seconds, because a busy machine does not change them much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "actions" / "requirements.txt"
+BOUND = 2.5
+"""Processor seconds that `--check` allows for the first action of a job."""
+ROUNDS = 5
+
+
+def cpu_seconds(command: list[str], environment: dict[str, str]) -> float:
+    """The processor time of a command and everything that it starts."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, env=environment, capture_output=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def start(temp: Path, uv: str | None) -> tuple[float, float]:
+    """The first and the second action of a job, with uv on the PATH or without it."""
+    hidden = {str(Path(uv).parent)} if uv else set()
+    path = [
+        place for place in os.environ["PATH"].split(":") if place not in hidden and not (Path(place) / "uv").exists()
+    ]
+    path = [*hidden, *path] if uv else path
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment = {**kept, "PATH": ":".join(path), "RUNNER_TEMP": str(temp), "GITHUB_OUTPUT": str(temp / "output")}
+    environment |= {"KCI_PYTHON": sys.executable}  # the one of the job; looking for it costs some starts of Python
+    shutil.rmtree(temp, ignore_errors=True)
+    for part in ("actions", "src"):
+        shutil.copytree(ROOT / part, temp / "checkout" / part, ignore=shutil.ignore_patterns("__pycache__"))
+    command = ["bash", str(temp / "checkout" / "actions" / "run.sh"), "build"]
+    return cpu_seconds(command, environment), cpu_seconds(command, environment)
+
+
+def main() -> None:
+    """Measure, print and judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help=f"fail above {BOUND} processor seconds")
+    check = parser.parse_args().check
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    taken: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        for turn in range(ROUNDS + 1):
+            found: dict[str, float] = {"python -c pass": cpu_seconds([sys.executable, "-c", "pass"], dict(os.environ))}
+            found["first action, pip"], found["later action"] = start(place / "temp", None)
+            if uv:
+                found["first action, uv"], _ = start(place / "temp", uv)
+                cpu_seconds(
+                    [sys.executable, "-m", "venv", "--clear", "--without-pip", str(place / "env")], dict(os.environ)
+                )
+                python = ["--python", str(place / "env" / "bin" / "python")]
+                command = [uv, "pip", "install", *python, "--require-hashes", "--no-deps", "--requirement", str(LOCK)]
+                found["uv pip install of the lock"] = cpu_seconds(command, dict(os.environ))
+            for what, seconds in found.items() if turn else ():  # the first round fills the caches
+                taken.setdefault(what, []).append(seconds)
+    for what, seconds in taken.items():
+        print(f"{what:<28} {statistics.median(seconds):5.2f} CPU s  (best {min(seconds):.2f})")
+    if not uv:
+        print("uv is not installed, and so not measured")
+    worst = max(statistics.median(seconds) for what, seconds in taken.items() if what.startswith("first"))
+    if check and worst > BOUND:
+        sys.exit(f"the first action of a job takes {worst:.2f} CPU s; the bound is {BOUND}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""What a repository adds to its rendered workflows: steps at named points, jobs, and templates in place of kci's.
+
+All of it lies in `.github/kci/`, where rendering never writes:
+
+- `<point>.yml`: a list of steps, put where `POINTS` says;
+- `jobs.yml`: jobs for kci.yml, by id;
+- `templates/<name>`: a template in place of the one that kci ships, made from the very one that this kci ships.
+
+A part that has no place any more is an error, never left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import FindingsError
+from kci.render.committed import read_committed
+from kci.render.pins import Pin, repinned
+from kci.suggest import nearest
+
+if TYPE_CHECKING:
+    import jinja2
+
+TEMPLATES = "github"
+"""The folder of the templates among kci's."""
+
+FOLDER = ".github/kci"
+JOBS_FILE = f"{FOLDER}/jobs.yml"
+
+POINTS = {
+    "before-build": "in every build job, between the checkout and the build",
+    "after-build": "in every build job, after the build succeeded",
+    "before-merge": "in every merge job, after what the legs built was fetched",
+    "after-merge": "in every merge job, after the tree was merged and verified; `steps.merge.outputs.tree` is the tree",
+    "before-publish": "in every publish job, before anything leaves the runner",
+}
+"""The named points for steps, and where each of them is."""
+
+_FIRST_LINE = re.compile(r"\A\[# kci-template: ([0-9a-f]{16}) #\]\n")
+_MARK = re.compile(r"^ *@@([a-z-]+)@@\n", re.MULTILINE)
+_INDENT = {**dict.fromkeys(POINTS, 6), "jobs": 2}
+
+
+class OwnParts(msgspec.Struct, frozen=True):
+    """What was found, each part as the text of its file."""
+
+    steps: dict[str, str] = {}
+    """By point."""
+    jobs: str = ""
+    job_ids: tuple[str, ...] = ()
+    templates: dict[str, str] = {}
+    """By name; without the line that says what they were made from."""
+
+    def mark(self, part: str) -> str:
+        """What a template puts where a part goes: a line that `fill` replaces; nothing without that part."""
+        there = self.jobs if part == "jobs" else self.steps.get(part)
+        return f"@@{part}@@" if there else ""
+
+    def fill(self, text: str, pins: Mapping[str, Pin], committed: str) -> str:
+        """Put the parts into a rendered file.
+
+        Args:
+            text: the file, with marks.
+            pins: what kci pins the actions to that it uses; steps that use one of them are pinned alike.
+            committed: the committed file: newer pins of other actions are kept.
+        """
+        return _MARK.sub(lambda found: self._part(found[1], pins, committed), text)
+
+    def _part(self, part: str, pins: Mapping[str, Pin], committed: str) -> str:
+        source = self.jobs if part == "jobs" else self.steps[part]
+        indent = " " * _INDENT[part]
+        lines = [f"{indent}{line}" if line.strip() else "" for line in source.strip("\n").split("\n")]
+        origin = JOBS_FILE if part == "jobs" else f"{FOLDER}/{part}.yml"
+        return f"{indent}# From {origin}\n" + repinned("\n".join(lines), pins, committed) + "\n"
+
+    def without_place(self, files: Mapping[str, str]) -> list[Diagnostic]:
+        """KCI423 for each part that no template has a mark for.
+
+        Args:
+            files: the rendered files before they are filled.
+        """
+        placed = {found[1] for text in files.values() for found in _MARK.finditer(text)}
+        wanted = [*self.steps, *(["jobs"] if self.jobs else [])]
+        return [
+            finding(
+                "KCI423",
+                f"there is no place for it: no rendered file has {POINTS.get(part, 'room for jobs')!r}",
+                path=JOBS_FILE if part == "jobs" else f"{FOLDER}/{part}.yml",
+                hint="move its steps to another point, or remove the file",
+            )
+            for part in wanted
+            if part not in placed
+        ]
+
+
+NO_PARTS = OwnParts()
+
+
+def with_overrides(environment: jinja2.Environment, own: OwnParts) -> jinja2.Environment:
+    """The environment with the repository's templates in front of kci's."""
+    import jinja2  # noqa: PLC0415
+
+    named = {f"{TEMPLATES}/{name}": text for name, text in own.templates.items()}
+    shipped = [environment.loader] if environment.loader else []
+    return environment.overlay(loader=jinja2.ChoiceLoader([jinja2.DictLoader(named), *shipped]))
+
+
+@contextmanager
+def override_errors(own: OwnParts) -> Iterator[None]:
+    """Say KCI422 for an error in one of the repository's templates; an error in kci's own is a bug and stays one."""
+    import jinja2  # noqa: PLC0415
+
+    try:
+        yield
+    except jinja2.TemplateError as error:
+        if not own.templates:
+            raise
+        where = f"{FOLDER}/templates/{sorted(own.templates)[0]}"
+        problem = finding("KCI422", f"the templates do not render: {error}", path=where)
+        raise FindingsError(f"{FOLDER}/templates: {error}", diagnostics=[problem]) from None
+
+
+def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
+    """Read `.github/kci/`.
+
+    Args:
+        root: the root of the repository.
+        templates: the templates that kci ships, text by name.
+
+    Raises:
+        UnsafeError: a file, or a directory on the way, is a symbolic link.
+        FindingsError: a file is not what its name says (KCI422), or has no place (KCI423).
+    """
+    folder = root / FOLDER
+    names = sorted(path.relative_to(root).as_posix() for path in _files(folder))
+    texts = read_committed(root, names)
+    problems: list[Diagnostic] = []
+    steps: dict[str, str] = {}
+    own: dict[str, str] = {}
+    jobs = ""
+    for path, text in texts.items():
+        name = path.removeprefix(f"{FOLDER}/")
+        point = name.removesuffix(".yml")
+        if name.startswith("templates/"):
+            own[name.removeprefix("templates/")] = _FIRST_LINE.sub("", text)
+            problems += _template_problems(path, text, templates)
+        elif path == JOBS_FILE:
+            jobs = text
+            problems += _yaml_problems(path, text, jobs=True)
+        elif point in POINTS and name.endswith(".yml"):
+            steps[point] = text
+            problems += _yaml_problems(path, text, jobs=False)
+        elif name != "README.md":
+            known = [*(f"{known}.yml" for known in POINTS), "jobs.yml", *(f"templates/{known}" for known in templates)]
+            problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, known)))
+    if problems:
+        raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
+    ids = tuple(str(job) for job in _loaded(jobs)) if jobs else ()
+    return OwnParts(steps, jobs, ids, own)
+
+
+def template_start(text: str) -> str:
+    """The line that an override of a template begins with: it says what it was made from."""
+    return f"[# kci-template: {hashlib.sha256(text.encode()).hexdigest()[:16]} #]\n"
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        return
+    for path in sorted(folder.iterdir()):
+        yield from sorted(path.iterdir()) if path.name == "templates" and path.is_dir() else (path,)
+
+
+def _template_problems(path: str, text: str, templates: Mapping[str, str]) -> Iterator[Diagnostic]:
+    name = path.rpartition("/")[2]
+    if name not in templates:
+        yield finding("KCI423", f"kci has no template {name!r}", path=path, hint=nearest(name, templates))
+    elif not text.startswith(template_start(templates[name])):
+        message = "it was not made from the template that this kci ships, so what kci changed there would be lost"
+        hint = f"compare it with `kci render --template {name}`, and take over its first line"
+        yield finding("KCI423", message, path=path, hint=hint)
+
+
+def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
+    import yaml  # noqa: PLC0415 - slow to import, and only rendering needs it
+
+    try:
+        value = _loaded(text)
+    except yaml.YAMLError as error:
+        yield finding("KCI422", f"not valid YAML: {' '.join(str(error).split())[:200]}", path=path)
+        return
+    if re.search(r"^(---|\.\.\.|%|@@)", text, re.MULTILINE) or "\t" in text:
+        yield finding("KCI422", "it holds a document marker, a directive or a tab", path=path, hint="remove it")
+    items = value
+    if jobs:
+        items = list(value.values()) if isinstance(value, dict) else None
+    if not isinstance(items, list) or not items or not all(isinstance(item, dict) for item in items):
+        what = "a table of jobs by id" if jobs else "a list of steps, each beginning with `- `"
+        yield finding("KCI422", f"it must be {what}", path=path)
+    elif not jobs and (wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None)):
+        yield finding("KCI422", f"a step has either `run` or `uses`: {str(wrong)[:80]}", path=path)
+
+
+def _loaded(text: str) -> Any:
+    import yaml  # noqa: PLC0415
+
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe

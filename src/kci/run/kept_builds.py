@@ -1,0 +1,147 @@
+"""The builds that `kci run` keeps: each in a place of the cache that is named after its fingerprint, with its record.
+
+A build is taken again if its fingerprint is the one of now, or if nothing changed that it really read: its record says
+what that was, as the compilers listed it. Builds without a record, whose builder cannot tell, go by the fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kci.builders.job_budget import JobBudget
+from kci.config.reader import Kernel
+from kci.errors import KciError
+from kci.files.bounded_json import read_json, require_schema
+from kci.files.lock import locked
+from kci.files.replace import write_atomic
+from kci.matrix.variants import Variant
+from kci.plan.fingerprint import Fingerprints
+from kci.plan.recorded import RecordedInputs
+from kci.run.one_variant import BuildOptions, BuiltVariant, make_variant_dir
+from kci.tree.leg_record import read_sealed
+
+KEPT_BUILDS = 3
+"""How many builds of one variant stay in the cache; older ones go when a new one is made."""
+
+RECORD = "kept-build.json"
+SCHEMA = 1
+
+_Digits = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class KeptBuild(msgspec.Struct, frozen=True):
+    """What is known of a kept build."""
+
+    fingerprint: _Digits
+    digest: _Digits
+    """Of the variant's directory: a record says nothing about other files than those that were built with it."""
+    inputs: RecordedInputs
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+
+
+class KeptBuilds:
+    """The kept builds of one kernel directory on this machine."""
+
+    def __init__(self, kernel: Kernel, prints: Fingerprints, options: BuildOptions) -> None:
+        """Nothing is read yet.
+
+        Args:
+            kernel: whose builds.
+            prints: its files as they are now.
+            options: how builds are made, and the cache.
+        """
+        self.kernel = kernel
+        self.prints = prints
+        self.options = options
+        where = hashlib.sha256(str(Path(kernel.directory).resolve()).encode()).hexdigest()[:12]
+        self._place = options.cache / "run" / f"{kernel.build.name}-{where}"
+
+    def fingerprint(self, variant: Variant, toolchain: str) -> str:
+        """What a build now would be made from.
+
+        Raises:
+            FindingsError: a file cannot be read, or an include leads out of the kernel (KCI145).
+        """
+        return self.prints.fingerprint(variant, toolchain, everything=self.options.builder == "nix")
+
+    def find(self, variant: Variant, made_from: str) -> tuple[Path, str] | None:
+        """The directory of a kept build that is what a build would give now, and why it is; None if there is none.
+
+        Args:
+            variant: which one.
+            made_from: its fingerprint now.
+        """
+        same = self._output(made_from) / variant.name
+        if _digest(same):
+            return same, ""
+        for output in sorted(self._place.glob(f"{made_from[:16]}-*")):
+            directory = output / variant.name
+            kept = _read(output / RECORD)
+            if kept is None or not self.prints.still_holds(made_from, kept.fingerprint, kept.inputs.files):
+                continue
+            if _digest(directory) == kept.digest:
+                with suppress(OSError):
+                    os.utime(directory)  # it is in use: not the next one to go
+                return directory, f"none of the {len(kept.inputs.files)} files that its build read changed"
+        return None
+
+    def make(
+        self, variant: Variant, made_from: str, log: Callable[[str], None], budget: JobBudget | None = None
+    ) -> BuiltVariant:
+        """Build a variant and keep it; the oldest of its builds goes.
+
+        Args:
+            variant: which one.
+            made_from: its fingerprint.
+            log: takes lines of progress.
+            budget: what this build shares its compilers with, if others run beside it.
+
+        Raises:
+            KciError: as `make_variant_dir`.
+        """
+        output = self._output(made_from)
+        built = make_variant_dir(self.kernel, variant, output, self.options, log, budget)
+        if built.leg.inputs is not None:
+            kept = KeptBuild(made_from, built.leg.digest, built.leg.inputs)
+            write_atomic(output / RECORD, msgspec.json.encode(kept))
+        self._forget_old(variant.name, output)
+        return built
+
+    def _output(self, made_from: str) -> Path:
+        return self._place / f"{made_from[:16]}-{made_from[-16:]}"  # of each half: what it is made with, and from
+
+    def _forget_old(self, variant: str, keep: Path) -> None:
+        """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
+        made = [entry for entry in self._place.glob(f"*/{variant}") if entry.parent != keep]
+        made.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+        for old in made[KEPT_BUILDS - 1 :]:
+            with locked(old):
+                (old.parent / RECORD).unlink(missing_ok=True)
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _digest(directory: Path) -> str:
+    """The digest of a variant whose files are as its metadata says; empty if there is none."""
+    try:
+        return read_sealed(directory).digest
+    except (OSError, KciError):
+        return ""
+
+
+def _read(record: Path) -> KeptBuild | None:
+    try:
+        return read_json(record, KeptBuild)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,91 @@
+"""Whether a variant has the same bytes when it is built again: in another directory, out of nothing but its inputs."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from kci.builders.build import build_variant
+from kci.builders.cache import work_dir
+from kci.config.reader import Kernel
+from kci.diagnostics import finding, rules
+from kci.errors import FindingsError
+from kci.files.source_tree import SourceTree
+from kci.matrix.variants import Variant
+from kci.plan.inputs import KernelInputs, inputs_for
+from kci.run.one_variant import BuildOptions
+from kci.tree import identity
+from kci.tree.differences import compare, listed
+from kci.tree.metadata import FILE_NAME
+from kci.tree.partial import mark_partial
+from kci.verify.elf import symbol_names
+
+
+def require_reproducible(
+    kernel: Kernel, variant: Variant, made: Path, options: BuildOptions, log: Callable[[str], None]
+) -> None:
+    """Build a variant a second time, and hold it against the first.
+
+    The second build sees a copy of the variant's inputs alone, in a temporary directory, and takes nothing out of a
+    compiler cache. `metadata.json` is not compared: no compiler makes it, and it says which commit there was.
+
+    Args:
+        kernel: whose variant it is.
+        variant: which one.
+        made: the directory of the first build.
+        options: how it was built.
+        log: takes lines of progress.
+
+    Raises:
+        FindingsError: the two differ (KCI512); the message says where.
+        KciError: the second build failed.
+    """
+    directory = Path(kernel.directory)
+    unique = options.unique_id or identity.unique_id(directory)
+    with tempfile.TemporaryDirectory(prefix="kci-again-") as folder:
+        place = Path(folder).resolve()
+        inputs = _copied(inputs_for(kernel.build, directory), variant, place / "sources")
+        again, second = place / "sources" / inputs.kernel, place / variant.name
+        log(f"building {variant.name} again in {again}")
+        try:
+            build_variant(
+                again,
+                kernel.build,
+                variant,
+                identity.kernel_id(kernel.build.name, variant.backend, unique),
+                second,
+                builder=options.builder,
+                isolation=options.isolation,
+                jobs=options.jobs,
+                cache=options.cache,
+                archs=options.archs,
+                mirrors=options.mirrors,
+                log=log,
+                inputs=inputs,
+                fresh=True,
+            )
+            if options.archs:
+                mark_partial(second, options.archs)
+            found = [item for item in compare(made, second, symbol_names) if item.name != FILE_NAME]
+        finally:
+            shutil.rmtree(work_dir(options.cache, again, variant.name).parent, ignore_errors=True)
+    if found:
+        message = f"{variant.name} differs when it is built in another directory:\n{listed(found)}"
+        diagnostic = finding("KCI512", message, hint=rules()["KCI512"].fix, path=inputs.shown_build_toml)
+        raise FindingsError(message, hint=diagnostic.hint, diagnostics=[diagnostic])
+    log(f"{variant.name} has the same bytes when it is built in another directory")
+
+
+def _copied(inputs: KernelInputs, variant: Variant, place: Path) -> KernelInputs:
+    """The inputs of a variant, all of them and nothing else, at another place."""
+    root = Path(inputs.tree.root)
+    for path, real in inputs.of(variant):
+        for name in {path, real} if real else ():
+            target = place / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / real, target)
+    (place / inputs.kernel).mkdir(parents=True, exist_ok=True)
+    extra = [entry for entry in inputs.graph.allowed if (place / entry).exists()]
+    return KernelInputs(inputs.build, place / inputs.kernel, SourceTree(place), extra)

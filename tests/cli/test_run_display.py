@@ -1,0 +1,84 @@
+"""What `kci run` shows of several builds at once."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from buildkit import CPU, STABLE_CPU, variant
+from kci.builders.job_budget import Progress
+from kci.cli import Options
+from kci.cli._run_display import RunDisplay, progress_text
+from kci.run.local import Outcome, OutcomeState
+
+
+def change(outcome: Outcome, **changes: object) -> Outcome:
+    for name, value in changes.items():
+        setattr(outcome, name, value)
+    return outcome
+
+
+def test_lines_of_variants_do_not_run_into_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU))
+    with RunDisplay([one, other], Options(verbose=True)) as changed:
+        for outcome in (one, other):
+            changed(change(outcome, state=OutcomeState.BUILDING))
+        changed(change(one, line="one a"))
+        changed(change(other, line="other a"))
+        changed(change(one, line="one b"))
+        changed(change(other, state=OutcomeState.BUILT, seconds=3))
+        changed(change(one, line="one c"))
+    assert capsys.readouterr().err.splitlines() == [
+        f"relu {CPU}: building",
+        f"relu {STABLE_CPU}: building",
+        "  other a",
+        f"relu {STABLE_CPU}: built in 3 s",
+        "  one a",  # what was stopped is told at the end
+        "  one b",
+        "  one c",
+    ]
+
+
+def test_without_v_there_is_one_line_for_each_state(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Outcome("relu", variant(CPU))
+    with RunDisplay([one], Options()) as changed:
+        changed(change(one, state=OutcomeState.BUILDING))
+        changed(change(one, line="[1/2] c++ a.cpp"))
+        changed(change(one, state=OutcomeState.FAILED))
+    assert capsys.readouterr().err.splitlines() == [f"relu {CPU}: building", f"relu {CPU}: failed"]
+
+
+def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    one = Outcome("relu", variant(CPU))
+    with RunDisplay([one], Options(quiet=True)) as changed:
+        changed(change(one, state=OutcomeState.BUILDING))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
+    with RunDisplay([one, far], Options()) as changed:
+        changed(change(one, state=OutcomeState.BUILDING, progress=Progress(3, 10, 65, ""), note="c++ csrc/a.cpp"))
+    shown = terminal.getvalue()
+    for part in (CPU, "building", "3/10, 1 min 05 s left", "c++ csrc/a.cpp", "1 left for other machines"):
+        assert part in shown
+
+
+@pytest.mark.parametrize(
+    ("progress", "text"),
+    [
+        (None, ""),
+        (Progress(1, 4, None, ""), "1/4"),
+        (Progress(1, 4, 9, ""), "1/4, 9 s left"),
+        (Progress(4, 4, 0, ""), "4/4"),
+    ],
+)
+def test_progress_in_words(progress: Progress | None, text: str) -> None:
+    assert progress_text(progress) == text

@@ -1,0 +1,232 @@
+"""What a repository adds to its workflows: where it goes, what it survives, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli.runner import kci
+from render.cases import CASES
+
+RELEASE, COMPAT, KERNEL = (f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel"))
+STEP = '- name: Mine\n  shell: bash\n  run: |\n    echo "one\n\n\n    two"\n'
+JOBS = "lint:\n  runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  permissions: {}\n  steps:\n    - run: make lint\n"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    add_kernel(tmp_path, "first")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def add_kernel(root: Path, name: str) -> None:
+    (root / name).mkdir()
+    general = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    (root / name / "build.toml").write_text(f"{general}[torch-noarch]\n")
+
+
+def own(root: Path, name: str, text: str) -> None:
+    place = root / ".github" / "kci" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+
+
+def steps(root: Path, path: str, job: str) -> list[str]:
+    return [step["name"] for step in yaml.safe_load((root / path).read_text())["jobs"][job]["steps"]]
+
+
+def test_steps_go_where_their_file_says(repository: Path) -> None:
+    for point in ("before-build", "after-build", "before-merge", "after-merge"):
+        own(repository, f"{point}.yml", STEP.replace("Mine", point))
+    assert kci("render").code == 0
+    for path in (RELEASE, COMPAT):
+        assert steps(repository, path, "build") == ["Check out", "before-build", "Build", "after-build"]
+    assert steps(repository, RELEASE, "merge")[-3:] == ["before-merge", "Merge", "after-merge"]
+    add_kernel(repository, "second")
+    assert kci("render").code == 0
+    assert steps(repository, KERNEL, "build") == ["Check out", "before-build", "Build", "after-build"]
+    assert "before-build" not in (repository / RELEASE).read_text()
+
+
+def test_a_script_keeps_every_line(repository: Path) -> None:
+    own(repository, "before-build.yml", STEP)
+    assert kci("render").code == 0
+    (step,) = (
+        s for s in yaml.safe_load((repository / RELEASE).read_text())["jobs"]["build"]["steps"] if s["name"] == "Mine"
+    )
+    assert step["run"] == 'echo "one\n\n\ntwo"\n'
+
+
+def test_they_survive_rendering_again_and_a_change_is_drift(repository: Path) -> None:
+    own(repository, "before-build.yml", STEP)
+    kci("render")
+    assert kci("render").stdout == f"{COMPAT}: unchanged\n{RELEASE}: unchanged\n"
+    assert kci("render", "--check").code == 0
+    own(repository, "before-build.yml", STEP.replace("two", "three"))
+    drifted = kci("render", "--check")
+    assert drifted.code == 1
+    assert '+          three"' in drifted.stdout
+    assert "KCI401" in drifted.stderr, "no edit of the file, so `kci render` writes it"
+    assert kci("render").code == 0
+
+
+def test_jobs_are_beside_kcis_and_the_gate_waits_for_them(repository: Path) -> None:
+    own(repository, "jobs.yml", JOBS)
+    assert kci("render").code == 0
+    jobs = yaml.safe_load((repository / RELEASE).read_text())["jobs"]
+    assert jobs["lint"] == yaml.safe_load(JOBS)["lint"]
+    assert jobs["kci"]["needs"] == ["plan", "build", "merge", "lint"]
+    assert jobs["kci"]["steps"][-1]["env"]["RESULTS"].strip() == "${{ needs.lint.result }}"
+    assert "lint" not in yaml.safe_load((repository / COMPAT).read_text())["jobs"]
+
+
+@pytest.mark.rule("KCI423", triggers=True)
+def test_a_job_whose_need_is_gone_is_an_error(repository: Path) -> None:
+    """`merge` is a job of the flat file only."""
+    own(repository, "jobs.yml", JOBS.replace("runs-on", "needs: [merge]\n  runs-on"))
+    assert kci("render").code == 0
+    add_kernel(repository, "second")
+    before = (repository / RELEASE).read_text()
+    refused = kci("render")
+    assert refused.code == 1
+    assert "job `lint` needs `merge`, which does not exist" in refused.stderr
+    assert (repository / RELEASE).read_text() == before
+    own(repository, "before-biuld.yml", STEP)
+    misspelled = kci("render")
+    assert "KCI423" in misspelled.stderr
+    assert "did you mean `before-build.yml`?" in misspelled.stderr
+
+
+@pytest.mark.parametrize("taken", ["plan", "kci", "merge"])
+def test_a_job_with_the_id_of_one_of_kcis_is_an_error(repository: Path, taken: str) -> None:
+    own(repository, "jobs.yml", JOBS.replace("lint:", f"{taken}:"))
+    refused = kci("render")
+    assert refused.code == 1
+    assert f"the key `{taken}` is there twice" in refused.stderr
+
+
+@pytest.mark.rule("KCI423", triggers=False)
+def test_a_readme_is_no_part(repository: Path) -> None:
+    own(repository, "README.md", "# What these are\n")
+    assert kci("render").code == 0
+
+
+def override(root: Path, name: str, old: str, new: str) -> None:
+    printed = kci("render", "--template", name)
+    assert printed.code == 0
+    assert printed.stdout.count(old) == 1
+    own(root, f"templates/{name}", printed.stdout.replace(old, new))
+
+
+def test_a_template_of_the_repository_is_taken(repository: Path) -> None:
+    override(repository, "compat.yml.j2", "name: kci compat", "name: nightly")
+    assert kci("render").code == 0
+    assert "\nname: nightly\n" in (repository / COMPAT).read_text()
+    assert "kci-template" not in (repository / COMPAT).read_text()
+    assert kci("render", "--check").code == 0
+
+
+def test_a_template_without_the_place_of_a_step_is_an_error(repository: Path) -> None:
+    own(repository, "after-merge.yml", STEP)
+    override(repository, "_jobs.j2", '[[ point("after-merge") ]]', "")
+    lost = kci("render")
+    assert (lost.code, "KCI423" in lost.stderr) == (1, True)
+    assert not (repository / RELEASE).exists()
+
+
+def test_a_template_from_another_kci_is_an_error(repository: Path) -> None:
+    for text in ("name: x\n", "[# kci-template: 0123456789abcdef #]\nname: x\n"):
+        own(repository, "templates/compat.yml.j2", text)
+        refused = kci("render")
+        assert refused.code == 1
+        assert "kci render --template compat.yml.j2" in refused.stderr
+    own(repository, "templates/compat.yml.j2", "")
+    own(repository, "templates/other.j2", "x")
+    assert "kci has no template 'other.j2'" in kci("render").stderr
+
+
+@pytest.mark.rule("KCI422", triggers=True)
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("before-build.yml", "name: no list\n"),
+        ("before-build.yml", "[]\n"),
+        ("before-build.yml", "- name: neither\n"),
+        ("before-build.yml", "- {run: a, uses: b}\n"),
+        ("before-build.yml", "- {run: a\n"),
+        ("before-build.yml", "---\n- run: a\n"),
+        ("before-build.yml", "- run: a\n...\n"),
+        ("before-build.yml", "- run: |\n    a\n@@jobs@@\n"),
+        ("jobs.yml", "- run: a\n"),
+        ("jobs.yml", "lint: 1\n"),
+    ],
+)
+def test_what_cannot_be_put_into_a_file(repository: Path, name: str, text: str) -> None:
+    own(repository, name, text)
+    refused = kci("render")
+    assert refused.code == 1, refused.stdout
+    assert "KCI422" in refused.stderr
+    assert not (repository / RELEASE).exists()
+
+
+@pytest.mark.rule("KCI422", triggers=True)
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "[% for x in %]",
+        "[[ ''.__class__.__mro__ ]]",
+        "[[ nothing ]]",
+        "[[ uses.__globals__ ]]",
+        "[% include '/etc/passwd' %]",
+    ],
+)
+def test_a_template_that_fails_or_reaches_out(repository: Path, hostile: str) -> None:
+    override(repository, "compat.yml.j2", "name: kci compat", f"name: {hostile}")
+    refused = kci("render")
+    assert refused.code == 1, refused.stdout
+    assert "KCI422" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.rule("KCI422", triggers=False)
+def test_steps_without_names_and_comments_are_fine(repository: Path) -> None:
+    own(repository, "before-build.yml", "# why\n- run: true\n- uses: ./.github/actions/login\n")
+    assert kci("render").code == 0
+
+
+def test_what_a_step_may_not_do_is_found_as_in_kcis_own(repository: Path) -> None:
+    own(repository, "before-build.yml", "- run: echo ${{ github.head_ref }}\n")
+    refused = kci("render")
+    assert refused.code == 1
+    assert "KCI417" in refused.stderr
+
+
+def test_links_are_not_followed(repository: Path) -> None:
+    (repository / "elsewhere.yml").write_text(STEP)
+    (repository / ".github" / "kci").mkdir(parents=True)
+    (repository / ".github" / "kci" / "before-build.yml").symlink_to(repository / "elsewhere.yml")
+    assert kci("render").code == 5
+
+
+def test_pins_of_actions_that_kci_uses_are_kcis_and_newer_ones_of_others_stay(repository: Path) -> None:
+    old = f"- uses: acme/login@{'1' * 40} # v1.0.0\n- uses: actions/checkout@{'2' * 40} # v1.0.0\n"
+    own(repository, "before-build.yml", old)
+    kci("render")
+    text = (repository / RELEASE).read_text()
+    assert "2" * 40 not in text
+    assert text.count("actions/checkout@") == 3
+    for path in (RELEASE, COMPAT):
+        moved = (repository / path).read_text().replace(f"{'1' * 40} # v1.0.0", f"{'3' * 40} # v1.2.0")
+        (repository / path).write_text(moved)
+    assert kci("render", "--check").code == 0
+    own(repository, "after-build.yml", STEP)
+    assert kci("render").code == 0
+    assert f"acme/login@{'3' * 40} # v1.2.0\n" in (repository / RELEASE).read_text(), "as a bot moved it"
+
+
+def test_the_golden_files_have_every_point() -> None:
+    (case,) = (case for case in CASES if case.name == "own")
+    assert set(case.own.steps) == {"before-build", "after-build", "before-merge", "after-merge"}

@@ -1,0 +1,115 @@
+"""Several pieces of work at once: they do run at once, one thread hears of them, and they end together."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builders.test_process import is_running
+from kci.builders.process import guarded, run
+from kci.builders.program_scope import StoppedError
+from kci.run.at_once import at_once
+
+Tell = Callable[[str], None]
+
+
+def test_they_run_at_once_and_are_heard_in_one_thread() -> None:
+    meet = threading.Barrier(2, timeout=60)
+    heard: list[tuple[str, threading.Thread]] = []
+
+    def work(tell: Tell) -> None:
+        tell("begun")
+        meet.wait()  # for ever, if the other one began only after this one
+        tell("ended")
+
+    at_once([work, work], 2, lambda told: heard.append((told, threading.current_thread())))
+    assert sorted(told for told, _ in heard) == ["begun", "begun", "ended", "ended"]
+    assert {thread for _, thread in heard} == {threading.current_thread()}
+
+
+def test_no_more_than_asked_for() -> None:
+    running: list[int] = []
+    most = 0
+
+    def work(tell: Tell) -> None:
+        nonlocal most
+        running.append(1)
+        most = max(most, len(running))
+        run(["true"])
+        running.pop()
+        tell("ended")
+
+    at_once([work] * 6, 2, lambda _told: None)
+    assert 1 <= most <= 2
+
+
+def test_an_error_of_one_ends_the_others(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    pids: list[int] = []
+    started = threading.Event()
+
+    def endless(tell: Tell) -> None:
+        def log(line: str) -> None:
+            pids.append(int(line))
+            started.set()
+
+        guarded(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], log)
+        tell("it must not come to this")
+
+    def failing(tell: Tell) -> None:
+        started.wait()
+        raise ValueError("of one")
+
+    heard: list[str] = []
+    with pytest.raises(ValueError, match="of one"):
+        at_once([endless, failing], 2, heard.append)
+    assert not is_running(pids[0])
+    assert heard == []
+
+
+def test_an_interrupt_ends_the_programs_of_all_and_starts_no_more(tmp_path: Path) -> None:
+    """Programs that read no signal of the terminal, because they have a session of their own, and plain ones."""
+    os.mkfifo(tmp_path / "never")
+    pids: list[int] = []
+    later: list[str] = []
+
+    def endless(tell: Tell) -> None:
+        guarded(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], tell)
+
+    def never_begun(tell: Tell) -> None:
+        later.append("begun")
+
+    def hear(told: str) -> None:
+        pids.append(int(told))
+        if len(pids) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        at_once([endless, endless, never_begun], 2, hear)
+    assert [pid for pid in pids if is_running(pid)] == []
+    assert later == []
+
+
+def test_who_waits_for_something_else_is_woken(tmp_path: Path) -> None:
+    woken = threading.Event()
+    caught: list[BaseException] = []
+
+    def waiting(tell: Tell) -> None:
+        tell("waits")
+        woken.wait()
+        try:
+            run(["true"])
+        except BaseException as error:
+            caught.append(error)
+            raise
+
+    def hear(_told: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        at_once([waiting], 1, hear, wake=woken.set)
+    assert isinstance(caught[0], StoppedError)
