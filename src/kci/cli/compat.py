@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import click
 
 from kci.cli import CommandGroup, Options
 from kci.cli._layout import Layout
-from kci.cli._output import print_diagnostics, table, to_json
-from kci.cli._workspace import opened, selection_options, take_choice
+from kci.cli._output import day_of, print_diagnostics, table, to_json
+from kci.cli._workspace import CATALOG, opened, selection_options, take_choice
 from kci.compat.coverage import CoverageState, coverage
 from kci.compat.decide import decide
 from kci.compat.held import Holding, held_in
@@ -21,6 +22,7 @@ from kci.compat.leg_grid import CellState, grid_of
 from kci.compat.report_page import MAX_CELLS, whole_page
 from kci.compat.report_site import write_site
 from kci.compat.report_text import markdown_report
+from kci.compat.staleness import BehindKind, behind, newest_commit
 from kci.config.reader import Kernel
 from kci.config.settings import find_settings
 from kci.diagnostics import Diagnostic, Severity
@@ -171,6 +173,41 @@ def report(options: Options, /, history: Path, output: str, into: Path | None, t
     else:
         click.echo(whole_page(grid, title), nl=False)
     return 1 if problems else 0
+
+
+@command.command("freshness")
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@click.option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
+@click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
+@CATALOG
+@click.option("--format", "output", type=click.Choice(["table", "json"]), default="table")
+@click.pass_obj
+def show_freshness(
+    options: Options,
+    /,
+    kernels: tuple[str, ...],
+    upstream: bool,
+    today: str | None,
+    catalog: str | None,
+    output: str,
+) -> int:
+    """What is behind the world: the catalog, action pins, upstreams, variants of KERNEL/build without a signature.
+
+    Exit 1 if something is.
+    """
+    workspace = opened(options, kernels, catalog)
+    trees = [(kernel, Path(kernel.directory) / "build") for kernel in workspace.kernels]
+    holdings = [(kernel, held_in(tree)) for kernel, tree in trees if tree.is_dir()]
+    day = day_of(today, "--today") if today else date.today()
+    found = behind(workspace, holdings, day, newest_commit if upstream else None)
+    if output == "json":
+        click.echo(to_json({"schema": 1, "behind": found}))
+    elif found:
+        rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
+        click.echo(table(("what", "where", "why", "command"), rows))
+    else:
+        click.echo("nothing is behind")
+    return 1 if any(item.kind is not BehindKind.UNKNOWN for item in found) else 0
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:

@@ -6,20 +6,19 @@ and adds its own again.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kci.compat.history import RecordedRun, append
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import FindingsError
+from kci.files.git import last_line, remote_git
 
 FOLDER = "history"
 """Where the history is on the branch."""
 
 _TRIES = 8
-_SECONDS = 600
 _NO_SUCH_BRANCH = 2
 
 
@@ -36,7 +35,7 @@ class HistoryBranch:
         """
         self.remote = remote
         self.branch = branch
-        self._environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0", **(environment or {})}
+        self._environment = environment
 
     def fetch(self, into: Path) -> Path:
         """The history as a directory in a new clone; empty where the branch does not exist yet.
@@ -51,7 +50,7 @@ class HistoryBranch:
             self._git(into, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
             self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
         elif listed.returncode != _NO_SUCH_BRANCH:
-            raise FindingsError(f"{self.remote} cannot be read: {_last_line(listed.stderr)}")
+            raise FindingsError(f"{self.remote} cannot be read: {last_line(listed.stderr)}")
         (into / FOLDER).mkdir(exist_ok=True)
         return into / FOLDER
 
@@ -88,21 +87,7 @@ class HistoryBranch:
     def _try(self, place: Path, *arguments: str) -> str:
         """Run a command of git: what it says if it fails, and otherwise nothing."""
         done = self._run(place, *arguments)
-        return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit code {done.returncode}"
+        return "" if done.returncode == 0 else last_line(done.stderr) or f"exit code {done.returncode}"
 
     def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(place), *arguments]
-        try:
-            return subprocess.run(
-                command, env=self._environment, capture_output=True, text=True, errors="replace", check=False,
-                timeout=_SECONDS,
-            )  # fmt: skip
-        except FileNotFoundError:
-            raise MissingToolError("git is not installed on this machine", hint="install git") from None
-        except subprocess.TimeoutExpired:
-            raise FindingsError(f"git {arguments[0]} does not end", hint="is the network there?") from None
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "".join(char if char.isprintable() else " " for char in lines[-1])[:300] if lines else ""
+        return remote_git(place, *arguments, environment=self._environment)

@@ -115,7 +115,7 @@ def _end(text: str) -> str:
 
 
 def write_results(folder: Path, results: list[LegResult]) -> list[Path]:
-    """Write each result into a file of its own.
+    """Write each result into a separate file.
 
     Args:
         folder: it is made if it is missing.
