@@ -1,4 +1,4 @@
-"""Time and memory of the history, of the decisions about it and of the report, by the number of kernels and days.
+"""Processor time and memory of the history, of the decisions about it and of the report, by the number of kernels and days.
 
     python benchmarks/compat_scale.py [KERNELSxDAYS...]
 
@@ -22,7 +22,7 @@ from kci.compat.report_site import write_site
 from kci.config.settings import Decisions
 
 VARIANTS = 30
-SIZES = ["250x30", "500x30", "1000x30", "2000x30", "500x90", "500x365", "66x365"]
+SIZES = ["250x30", "500x30", "1000x30", "2000x30", "500x180", "66x365", "5000x30"]
 
 
 def legs_of(kernels: int) -> list[tuple[int, str]]:
@@ -56,19 +56,19 @@ def measure(kernels: int, days: int) -> None:
         writing = 0.0
         for day in range(days):
             run = run_of(day, legs, chance)
-            started = time.perf_counter()
+            started = time.process_time()
             append(history, [run])
-            writing += time.perf_counter() - started
+            writing += time.process_time() - started
         size = sum(file.stat().st_size for file in history.iterdir())
-        started = time.perf_counter()
+        started = time.process_time()
         actions = len(standing(each_run(history, lambda _: None), Decisions()))
-        deciding = time.perf_counter() - started
-        started = time.perf_counter()
+        deciding = time.process_time() - started
+        started = time.process_time()
         grid = grid_of(each_run(history, lambda _: None), Decisions())
-        folding = time.perf_counter() - started
-        started = time.perf_counter()
+        folding = time.process_time() - started
+        started = time.process_time()
         pages = write_site(grid, Path(place) / "site", "scale")
-        drawing = time.perf_counter() - started
+        drawing = time.process_time() - started
         largest = max((Path(place) / "site" / page).stat().st_size for page in pages)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     results = kernels * VARIANTS * days

@@ -17,6 +17,8 @@ from kci.compat.coverage import CoverageState, coverage
 from kci.compat.decide import decide
 from kci.compat.held import Holding, held_in
 from kci.compat.history import RecordedRun, append, each_run, gather, read_results
+from kci.compat.history_branch import HistoryBranch, address_of
+from kci.compat.history_dataset import HistoryDataset
 from kci.compat.hub_listing import HubRepository, held_on_hub
 from kci.compat.leg_grid import CellState, grid_of
 from kci.compat.report_page import MAX_CELLS, whole_page
@@ -85,22 +87,43 @@ def show_coverage(
 
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--history", required=True, type=click.Path(path_type=Path), help="The directory of the history.")
+@click.option("--history", type=click.Path(path_type=Path), help="The directory of the history.")
+@click.option("--branch", metavar="NAME", help="The branch that has the history, in place of a directory.")
+@click.option("--remote", default="origin", show_default=True, help="The remote or address that has the branch.")
+@click.option("--dataset", metavar="REPO", help="The dataset on the Hub that has it; needs huggingface_hub.")
 @click.pass_obj
-def record(options: Options, /, results: tuple[Path, ...], history: Path) -> int:
+def record(
+    options: Options,
+    /,
+    results: tuple[Path, ...],
+    history: Path | None,
+    branch: str | None,
+    remote: str,
+    dataset: str | None,
+) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
     A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
     """
+    if sum(place is not None for place in (history, branch, dataset)) != 1:
+        raise UsageError("there has to be one place for the history", hint="one of --history, --branch and --dataset")
     found, problems = read_results(results)
     runs, conflicts = gather(found)
-    try:
-        written = append(history, runs)
-    except OSError as error:
-        raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
+    if branch is not None:
+        new = HistoryBranch(address_of(Path(), remote), branch).record(runs)
+    elif dataset is not None:
+        new = HistoryDataset(dataset).record(runs)
+    else:
+        assert history is not None  # noqa: S101  - counted above
+        try:
+            new = len(append(history, runs))
+        except OSError as error:
+            raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
     print_diagnostics([*problems, *conflicts], quiet=options.quiet)
-    new = f"{len(written)} new file" + "s" * (len(written) != 1)
-    click.echo(f"{len(found)} results of {len({run.run for run in runs})} runs; {new} in {history}")
+    files = f"{new} new file" + "s" * (new != 1)
+    click.echo(
+        f"{len(found)} results of {len({run.run for run in runs})} runs; {files} in {branch or dataset or history}"
+    )
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kci.compat.history import RecordedRun, append
 from kci.errors import FindingsError
-from kci.files.git import last_line, remote_git
+from kci.files.git import last_line, remote_git, run_git
 
 FOLDER = "history"
 """Where the history is on the branch."""
@@ -44,7 +44,7 @@ class HistoryBranch:
             FindingsError: the repository cannot be read.
         """
         self._git(into.parent, "init", "--quiet", str(into))
-        self._git(into, "remote", "add", "origin", self.remote)
+        self._git(into, "remote", "add", "--", "origin", self.remote)
         listed = self._run(into, "ls-remote", "--exit-code", "--heads", "origin", f"refs/heads/{self.branch}")
         if listed.returncode == 0:
             self._git(into, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
@@ -91,3 +91,14 @@ class HistoryBranch:
 
     def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         return remote_git(place, *arguments, environment=self._environment)
+
+
+def address_of(directory: Path, remote: str) -> str:
+    """The address of a remote that a repository knows by name; any other name is taken for an address.
+
+    Args:
+        directory: any directory of the repository.
+        remote: what the user named.
+    """
+    known = run_git(directory, "remote", "get-url", "--end-of-options", remote)
+    return known.decode().strip() if known else remote

@@ -122,7 +122,7 @@ class HubRepository:
         self.repo_id = repo_id
         self.revision = revision
         self.source = f"{repo_id}@{revision}"
-        self.client = client or _client()
+        self.client = client or hub_client()
 
     def files(self) -> Iterable[HubFile]:
         """See `HubReader`."""
@@ -153,10 +153,15 @@ class HubRepository:
             raise FindingsError(f"{self.source} cannot be read: {reason}", hint=hint) from error
 
 
-def _client() -> Any:
+def hub_client() -> Any:
+    """What talks to the Hub.
+
+    Raises:
+        MissingToolError: it is not installed.
+    """
     try:
         from huggingface_hub import HfApi  # noqa: PLC0415  - heavy, and not everybody has it
     except ImportError:
         hint = "install it: pip install huggingface_hub"
-        raise MissingToolError("the Hub is read with huggingface_hub, which is not there", hint=hint) from None
+        raise MissingToolError("huggingface_hub, which talks to the Hub, is not there", hint=hint) from None
     return HfApi()
