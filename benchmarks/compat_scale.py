@@ -1,4 +1,4 @@
-"""Processor time and memory of the history, of the decisions about it and of the report, by the number of kernels and days.
+"""Processor time and memory of the history, of the decisions about it and of the report, by kernels and days.
 
     python benchmarks/compat_scale.py [KERNELSxDAYS...]
 
