@@ -18,6 +18,7 @@ import msgspec
 from msgspec import field
 
 from kci.config.document import Document, parse_document, read_document, refuse
+from kci.config.engine_settings import EngineSettings
 from kci.config.model import Table, Unsigned, decode_value
 from kci.config.overlay_tables import KernelOverlay
 from kci.config.values import SYSTEMS, Backend, Grouping, System, Tier
@@ -257,6 +258,8 @@ class Settings(Table, frozen=True):
     lint: LintSettings = LintSettings()
     mirrors: dict[str, str] = {}  # noqa: RUF012
     """Where builds get what is on GitHub, by name: `cutlass`."""
+    engines: dict[str, EngineSettings] = {}  # noqa: RUF012
+    """Where legs run with `kci run --engine`, by a name of one's choice."""
 
     def inputs_of(self, kernel: str) -> tuple[str, ...]:
         """What the sources of a kernel may include outside of its directory, relative to kci.toml."""
