@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
+from act.test_workflow import add_kernel, break_package
 from cli.runner import kci
 from conftest import ROOT
 
 pytestmark = [
-    pytest.mark.torch,
+    pytest.mark.network,
     pytest.mark.skipif(act_path() is None, reason="act is not installed"),
     pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
 ]
@@ -54,16 +55,14 @@ REMOVED = "  const at::Tensor gone = input.removed_in_this_torch();\n"
 class Scheduled:
     """A repository whose scheduled workflow is run again and again."""
 
-    def __init__(self, folder: Path, cache: Path, shared: Path) -> None:
+    def __init__(self, folder: Path, shared: Path, cache: Path, catalog: str = CATALOG) -> None:
+        """Render and commit what is in `repository`."""
         self.folder = folder
         self.repository = folder / "repository"
         self.origin = folder / "origin.git"
-        ignored = shutil.ignore_patterns("build", "__pycache__")
-        for name in ("relu", "swiglu"):
-            shutil.copytree(ROOT / "examples" / name, self.repository / "examples" / name, ignore=ignored)
-        (self.repository / "catalog.toml").write_text(CATALOG)
+        (self.repository / "catalog.toml").write_text(catalog)
         (self.repository / "kci.toml").write_text(SETTINGS)
-        rendered = kci("render", "--output", self.repository, self.repository / "examples")
+        rendered = kci("render", "--output", self.repository, self.repository)
         assert rendered.code == 0, rendered.stderr
         commit_all(self.repository)
         subprocess.run(["git", "init", "--quiet", "--bare", self.origin], check=True)
@@ -74,7 +73,7 @@ class Scheduled:
             "KCI_CACHE": str(cache),
             "KCI_ACT_ISSUES": str(folder / "issues.json"),
             "GIT_CONFIG_GLOBAL": str(config),
-            **installed(self.checkout, shared),
+            **installed(shared),
         }
         self.count = 0
 
@@ -117,10 +116,14 @@ class Scheduled:
         return told
 
 
+@pytest.mark.torch
 def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     torch_cache: Path, torch_python: Path, shared_by_workers: Path, tmp_path: Path
 ) -> None:
-    place = Scheduled(tmp_path, torch_cache, shared_by_workers)
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    for name in ("relu", "swiglu"):
+        shutil.copytree(ROOT / "examples" / name, tmp_path / "repository" / "examples" / name, ignore=ignored)
+    place = Scheduled(tmp_path, shared_by_workers, torch_cache)
     source = place.repository / "examples" / "relu" / "csrc" / "relu_cpu.cpp"
     good = source.read_text()
     source.write_text(good.replace("  at::Tensor output", f"{REMOVED}  at::Tensor output", 1))
@@ -163,3 +166,30 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     last = place.history()[-1]
     assert (last["run"], len(last["passed"]), last.get("failed", [])) == (4, 2, [])
     assert "with torch 2.13: passed, 31 passed" in fourth.log
+
+
+def test_one_kernel_without_a_called_workflow_blocks_nothing(shared_by_workers: Path, tmp_path: Path) -> None:
+    """Python only and for CUDA, so that nothing is compiled or loaded."""
+    kernel = add_kernel(tmp_path / "repository", "some-kernel", ("cuda",))
+    catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
+    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog)
+    good = place.run()
+    jobs = dict.fromkeys(["awake", "build some-kernel torch-cuda", "issues", "plan", "record"], "success")
+    assert good.jobs == jobs, good.log
+    (run,) = place.history()
+    assert run["passed"] == ["some-kernel torch-cuda x86_64-linux 2.13 13.4"]
+    break_package(kernel)
+    commit_all(place.repository)
+    for _ in range(2):
+        broken = place.run()
+        assert broken.jobs == jobs, broken.log
+    assert [failure["leg"] for failure in place.history()[-1]["failed"]] == run["passed"]
+    assert [state for state, _ in place.issues()] == ["open"]
+    assert place.changes() == ["POST"]
+
+
+def test_nothing_outside_of_the_range_is_nothing_to_do(shared_by_workers: Path, tmp_path: Path) -> None:
+    add_kernel(tmp_path / "repository", "some-kernel", ("rocm",))
+    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache")
+    run = place.run()
+    assert run.jobs == {"awake": "success", "plan": "success"}, run.log
