@@ -32,6 +32,7 @@ def main() -> None:
     dry_run, author = flag_input("dry-run", "false"), required_input("author")
     repository = os.environ["GITHUB_REPOSITORY"]
     policy = find_settings(Path()).settings.schedule.issues
+    dry_run = dry_run or not policy.carry_out
     problems: list[Diagnostic] = []
     with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
         history = history_branch().fetch(Path(folder) / "clone")
