@@ -23,7 +23,7 @@ from kci.compat.issue_tracker import GitHubIssues, carry_out
 from kci.compat.leg_grid import grid_of
 from kci.compat.report_site import write_site
 from kci.compat.report_text import markdown_report
-from kci.config.settings import find_settings
+from kci.config.find_settings import find_settings
 from kci.diagnostics import Diagnostic
 
 

@@ -26,7 +26,8 @@ from common import (
     words_input,
 )
 from kci.cli._output import print_diagnostics
-from kci.plan.forks import only_hosted
+from kci.config.values import Forks
+from kci.plan.forks import only_hosted, only_own
 from kci.plan.plan import LeftOut, Skipped
 from kci.plan.plan_json import promised
 from kci.plan.sharding import MAX_MATRIX
@@ -40,6 +41,8 @@ def main() -> None:
     """Plan once, and set the outputs."""
     callers, chosen = number_input("callers"), words_input("kernel")
     flag_input("upload", default="false")
+    if (machines := text_input("machines", "all")) not in ("all", "own"):
+        fail(f"the input `machines` must be all or own, not {machines[:40]!r}", 2)
     choice = kci.Choice(
         tier=text_input("tier", "release"),
         backends=tuple(words_input("backends")),
@@ -64,7 +67,11 @@ def main() -> None:
         planned = kci.plan_run(workspace, request)
         print_diagnostics([*workspace.diagnostics, *problems, *planned.diagnostics, *faults(planned.plan)])
         planned.require_runnable()
-    planned = planned.of(only_hosted(planned.plan)) if is_fork() else planned
+    if is_fork():
+        dispatched = workspace.settings.settings.pull_request.forks is Forks.DISPATCH
+        planned = planned.of(only_hosted(planned.plan, dispatched=dispatched))
+    elif machines == "own":
+        planned = planned.of(only_own(planned.plan))
     plan = planned.plan
     promise, runs = promised(plan), {kernel: place.run for kernel, place in index.trees.items()}
     outputs = {

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 STAND_INS = Path(__file__).parent / "stand-ins"
 _CALLED = re.compile(r"(.+?)(?:-\d+)?/kci kernel/.*", re.DOTALL)
 """What act calls a job of the called workflow: the caller's name, a number where there are several, and its own."""
-PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm")
+PLATFORMS = ("ubuntu-24.04", "ubuntu-24.04-arm", "self-hosted")
 FIRST_RUN = 41
 TOKEN = "ghs_standin0000000000000000000000000000"
 

@@ -110,8 +110,8 @@ def head(root: Path) -> str:
     [
         (2, ""),
         (3, '[plan]\ngroup = "image"\n'),
-        # 388 jobs, which take minutes: KCI_MANY=1 runs it too.
-        *([(52, "")] if os.environ.get("KCI_MANY") else []),
+        # 388 and 229 jobs, which take minutes: KCI_MANY=1 runs them too.
+        *([(52, ""), (75, '[plan]\ngroup = "backend"\n')] if os.environ.get("KCI_MANY") else []),
     ],
 )
 def test_a_push_builds_all(tmp_path: Path, shared_by_workers: Path, count: int, settings: str) -> None:

@@ -6,7 +6,6 @@ The kernels are Python only, so that every leg is built in seconds; runs of comp
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from act.harness import Run, act_path, commit_all, copy_checkout, installed, offline_pip, run_workflow
 from cli.runner import kci
@@ -280,15 +280,18 @@ def break_package(kernel: Path) -> None:
     (package / "other.py").write_text("")
 
 
-def gate(run: Run, scratch: Path, runner: Runner) -> subprocess.CompletedProcess[str]:
-    """The gate of a run. act leaves it out after a called workflow that failed, whatever `always()` says."""
-    env = {name: os.environ[name] for name in ("PATH", "HOME")} | {"KCI_ACT_INSTALLED": runner.env["KCI_ACT_INSTALLED"]}
-    files = {"GITHUB_OUTPUT": scratch / "gate-output", "GITHUB_STEP_SUMMARY": scratch / "gate-summary"}
-    env |= {name: str(path) for name, path in files.items()} | {"RUNNER_TEMP": str(scratch)}
-    env |= {"KCI_INPUT_PLAN_RESULT": run.jobs["plan"], "KCI_INPUT_RECORDS": str(run.artifacts)}
-    python = Path(runner.env["KCI_ACT_INSTALLED"]) / "bin" / "python"
-    command = [str(python), "-E", "-u", str(runner.checkout / "actions" / "gate.py")]
-    return subprocess.run(command, env=env, cwd=scratch, capture_output=True, text=True, check=False)
+def gate(repository: Path, run: Run, scratch: Path, runner: Runner) -> Run:
+    """The gate job of a run, which act leaves out after a called workflow that failed, whatever `always()` says.
+
+    It is the job as it is rendered, with the result of the plan job in place of its needs, on the artifacts of the run.
+    """
+    job = yaml.safe_load((repository / RELEASE).read_text())["jobs"]["kci"]
+    del job["needs"]
+    text = json.dumps({"on": "push", "permissions": {}, "jobs": {"kci": job}})
+    assert text.count("${{ needs.plan.result }}") == 1
+    alone = ".github/workflows/gate-alone.yml"
+    (repository / alone).write_text(text.replace("${{ needs.plan.result }}", run.jobs["plan"]))
+    return runner.run(repository, alone, "push", scratch)
 
 
 def test_a_broken_kernel_stops_only_itself(repository: Path, runner: Runner, scratch: Path) -> None:
@@ -303,16 +306,16 @@ def test_a_broken_kernel_stops_only_itself(repository: Path, runner: Runner, scr
     assert not run.ok
     assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
     assert not (run.artifacts / "tree.broken-kernel.1").exists()
-    done = gate(run, scratch, runner)
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = gate(repository, run, scratch, runner)
+    assert (done.jobs, done.ok) == ({"kci": "failure"}, False), done.log
     replay = (
         "kci build --variant=torch-cpu --builder=auto --container=none --tier=release --output=build -- broken-kernel"
     )
-    assert "broken-kernel torch-cpu, job broken-kernel / torch-cpu: " in done.stdout
-    assert "has no __init__.py" in done.stdout
-    assert f"\n  {replay}\n" in done.stdout
-    assert "some-kernel" not in done.stdout
-    assert done.stdout.count("::error") == 2, "one for the variant, and one that says how many there are"
+    assert "broken-kernel torch-cpu, job broken-kernel / torch-cpu: " in done.log
+    assert "has no __init__.py" in done.log
+    assert f"\n  {replay}\n" in done.log
+    assert "some-kernel" not in done.log
+    assert done.log.count("::error") == 2, "one for the variant, and one that says how many there are"
 
 
 def test_a_kernel_that_cannot_be_planned_stops_only_itself(repository: Path, runner: Runner, scratch: Path) -> None:
@@ -408,3 +411,86 @@ def test_artifact_names_can_be_used_once(repository: Path, runner: Runner, scrat
     run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, **dispatch(backends="cpu"))
     assert run.jobs == {LEGS[0]: "failure", "kci": "failure", "merge": "failure", "plan": "success"}, run.log
     assert "(409) Conflict" in run.log
+
+
+OWN = ".github/workflows/kci-own-machines.yml"
+DISPATCHED = """
+[pull-request]
+forks = "dispatch"
+[runners.cuda.x86_64-linux]
+labels = ["self-hosted", "gpu"]
+[runners.noarch.x86_64-linux]
+labels = ["self-hosted", "gpu"]
+"""
+
+
+def statuses(scratch: Path) -> list[tuple[str, str]]:
+    """The commit statuses that a run has set: the commit and the state."""
+    kept = scratch / "statuses"
+    lines = kept.read_text().splitlines() if kept.exists() else []
+    found = [re.search(r"/statuses/(\S+) -f state=(\w+) -f context=kci/own-machines ", line) for line in lines]
+    return [(match[1], match[2]) for match in found if match]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
+    repository: Path, runner: Runner, tmp_path: Path, several: bool
+) -> None:
+    if several:
+        add_kernel(repository, "other-kernel", ("cpu",))
+    (repository / "kci.toml").write_text(DISPATCHED)
+    render(repository)
+    base = head_commit(repository)
+    package = repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py"
+    package.write_text("def double(x):\n    return 2 * x\n")
+    commit_all(repository)
+    commit = head_commit(repository)
+    fork = {"head": {"repo": {"full_name": "somebody/kernels"}, "sha": commit}, "base": {"sha": base}}
+    pull = runner.run(repository, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=fork)
+    assert pull.jobs == {"kci": "success", "plan": "success"}, "nothing of it runs before somebody has looked"
+    assert statuses(tmp_path / "pull") == [], "so the required status is missing, and the merge waits"
+
+    # The file and the commit to compare with are those of the default branch.
+    subprocess.run(["git", "-C", str(repository), "checkout", "--quiet", base], check=True)
+    inputs = {"inputs": {"commit": commit}}
+    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
+    merge = "merge some-kernel" if several else "merge"
+    assert own.jobs == dict.fromkeys([*LEGS, merge, "plan", "status"], "success"), own.log
+    assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "success")]
+
+
+def test_a_commit_that_does_not_build_has_a_status_that_says_so(
+    repository: Path, runner: Runner, tmp_path: Path
+) -> None:
+    (repository / "kci.toml").write_text(DISPATCHED)
+    render(repository)
+    base = head_commit(repository)
+    break_package(repository / "some-kernel")
+    commit_all(repository)
+    commit = head_commit(repository)
+    subprocess.run(["git", "-C", str(repository), "checkout", "--quiet", base], check=True)
+    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": commit})
+    assert own.jobs["status"] == "failure", own.log
+    assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "failure")]
+
+
+def test_a_branch_is_not_what_somebody_reviewed(repository: Path, runner: Runner, tmp_path: Path) -> None:
+    (repository / "kci.toml").write_text(DISPATCHED)
+    render(repository)
+    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": "main"})
+    assert own.jobs["plan"] == "failure"
+    assert "a commit has 40 hexadecimal digits" in own.log
+    assert (tmp_path / "own" / "artifacts").exists()
+    assert not list((tmp_path / "own" / "artifacts").iterdir())
+
+
+def test_a_pull_request_of_the_repository_says_that_it_has_built_all(
+    repository: Path, runner: Runner, tmp_path: Path
+) -> None:
+    (repository / "kci.toml").write_text(DISPATCHED.partition("[runners")[0])
+    render(repository)
+    base = commit = head_commit(repository)
+    change = {"head": {"repo": {"full_name": "example/kernels"}, "sha": commit}, "base": {"sha": base}}
+    run = runner.run(repository, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=change)
+    assert run.jobs == {"kci": "success", "plan": "success"}, run.log
+    assert statuses(tmp_path / "pull") == [(commit, "success")]

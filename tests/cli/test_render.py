@@ -15,6 +15,7 @@ from kci.render.header import RecordedOptions, recorded_options
 from kci.version import __version__
 
 RELEASE, COMPAT = ".github/workflows/kci.yml", ".github/workflows/kci-compat.yml"
+KERNEL = ".github/workflows/kci-kernel.yml"
 
 
 @pytest.fixture
@@ -311,3 +312,46 @@ def test_a_kci_that_is_no_release_knows_no_commit(repository: Path) -> None:
 def test_only_a_full_commit_is_put_into_a_release(commit: str) -> None:
     with pytest.raises(SystemExit, match="not a full commit"):
         load_script("release_data").text(commit, "1.0.0", "2026-11-30")
+
+
+@pytest.fixture
+def shrunk(repository: Path) -> Path:
+    """A repository that had two kernels when it was rendered, and has one."""
+    second = repository / "kernels" / "second"
+    second.mkdir()
+    text = (repository / "kernels" / "some" / "build.toml").read_text()
+    (second / "build.toml").write_text(text.replace("some-kernel", "second"))
+    assert kci("render").code == 0
+    assert (repository / KERNEL).exists()
+    (second / "build.toml").unlink()
+    return repository
+
+
+def test_the_file_for_several_kernels_goes_with_them(shrunk: Path) -> None:
+    drifted = kci("render", "--check")
+    assert drifted.code == 1
+    assert f"{KERNEL}: error[KCI401]" in drifted.stderr
+    assert "+++ /dev/null" in drifted.stdout
+    assert (shrunk / KERNEL).exists()
+    done = kci("render")
+    assert f"{KERNEL}: removed\n" in done.stdout
+    assert not (shrunk / KERNEL).exists()
+    assert kci("render", "--check").code == 0
+
+
+def test_an_edited_file_for_several_kernels_is_not_removed(shrunk: Path) -> None:
+    (shrunk / KERNEL).write_text((shrunk / KERNEL).read_text().replace("timeout-minutes: 30", "timeout-minutes: 31"))
+    refused = kci("render")
+    assert refused.code == 1
+    assert "KCI406" in refused.stderr
+    assert (shrunk / KERNEL).exists()
+    assert kci("render", "--force").code == 0
+    assert not (shrunk / KERNEL).exists()
+
+
+def test_somebodys_file_of_that_name_stays_where_there_is_one_kernel(repository: Path) -> None:
+    kci("render")
+    (repository / KERNEL).write_text("on: push\njobs: {}\n")
+    assert kci("render", "--check").code == 0
+    assert kci("render").code == 0
+    assert (repository / KERNEL).exists()

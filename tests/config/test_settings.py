@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from conftest import ROOT
 from kci.config.document import parse_document
-from kci.config.schema import schema_text
-from kci.config.settings import (
+from kci.config.find_settings import (
     FoundSettings,
-    ImageBySystem,
-    Machines,
-    MachinesByBackend,
-    Settings,
-    System,
     find_settings,
     interpret_settings,
     locate,
@@ -28,6 +22,8 @@ from kci.config.settings import (
     settings_for,
     settings_schema,
 )
+from kci.config.schema import schema_text
+from kci.config.settings import ImageBySystem, Machines, MachinesByBackend, Settings, System
 from kci.config.values import Backend
 from kci.errors import FindingsError, UsageError
 from kci.matrix.names import SYSTEMS
@@ -110,6 +106,14 @@ def test_runners_of_the_right_shape_that_are_wrong_in_another_way() -> None:
     assert problems("[runners.cuda.x86_64-linux]\nlabels = 1\n") == [("KCI103", 2, 10)]
     assert problems("runners = 1\n") == [("KCI103", 1, 11)]
     assert problems("[runners]\ncuda = 1\n") == [("KCI103", 2, 8)]
+
+
+@pytest.mark.parametrize(
+    "text", ['[plan]\ngroup = "x"\n', '[pull-request]\nforks = "yes"\n', '[tiers.a]\nbase = "x"\n']
+)
+def test_a_word_that_is_none_of_those_possible(text: str) -> None:
+    ((rule, line, _),) = problems(text)
+    assert (rule, line) == ("KCI104", 2)
 
 
 def test_the_documented_example_is_valid_and_has_every_key() -> None:

@@ -17,8 +17,9 @@ import pytest
 
 from buildkit import CPU, variant
 from kci.builders.read_files import Watch
+from kci.config.find_settings import parse_settings
 from kci.config.reader import read_kernel
-from kci.config.settings import Settings, parse_settings
+from kci.config.settings import Settings
 from kci.errors import BuildFailedError
 from kci.files.source_tree import SourceTree
 from kci.plan.inputs import KernelInputs

@@ -8,7 +8,7 @@ import pytest
 from conftest import torch_kernel
 from kci.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
-from kci.plan.forks import only_hosted
+from kci.plan.forks import only_hosted, only_own
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan, RunnerGroup
 from kci.plan.plan_json import promised
@@ -36,6 +36,20 @@ def test_legs_elsewhere_are_not_for_forks(plan: Plan, runner: tuple[str, ...] | 
     assert [(item.variant, item.rule) for item in kept.left_out[len(plan.left_out) :]] == [(second.name, "KCI315")]
 
 
+@pytest.mark.rule("KCI316", triggers=True)
+def test_legs_that_wait_for_a_maintainer_are_the_ones_of_the_other_run(plan: Plan) -> None:
+    first, second = plan.legs
+    elsewhere = msgspec.structs.replace(second, runner=("self-hosted", "gpu"))
+    mixed = msgspec.structs.replace(plan, legs=(first, elsewhere))
+    waiting, theirs = only_hosted(mixed, dispatched=True), only_own(mixed)
+    assert (waiting.legs, theirs.legs) == ((first,), (elsewhere,))
+    new = len(plan.left_out)
+    assert [(item.variant, item.rule) for item in waiting.left_out[new:]] == [(second.name, "KCI316")]
+    assert [(item.variant, item.rule) for item in theirs.left_out[new:]] == [(first.name, "KCI316")]
+    assert [entry["planned"] for entry in promised(theirs)["kernels"]] == [[second.name]]
+
+
+@pytest.mark.rule("KCI316", triggers=False)
 @pytest.mark.rule("KCI315", triggers=False)
 def test_hosted_legs_are(plan: Plan) -> None:
     assert only_hosted(plan) == plan

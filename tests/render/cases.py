@@ -107,6 +107,8 @@ lint:
 """What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
 
 CASES = [
+    Case("forks", Inputs(names=("relu",), forks="dispatch"), _pinned()),
+    Case("forks-many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned()),
     Case("own", Inputs(names=("relu",)), _pinned(), OWN),
     Case("own-many", Inputs(names=("relu", "rms-norm"), callers=1), _pinned(), OWN),
     Case("runtime", Inputs(names=("relu",)), shipped_pins()),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci, kci_process
-from kci.config.settings import parse_settings
+from kci.config.find_settings import parse_settings
 from kci.errors import UsageError
 from kci.starter.new_kernel import BACKENDS, FRAMEWORKS, NewKernel, choose, files_of
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,7 @@ from kci.builders.job_budget import JobBudget
 from kci.builders.process import shown
 from kci.builders.request import Built, Log, Request, silent
 from kci.config.model import Build
-from kci.errors import UsageError
+from kci.errors import KciError, UsageError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.plan.inputs import KernelInputs
@@ -85,13 +86,14 @@ def build_variant(
     )
     name = choose_builder(builder, variant)
     started = time.monotonic()
-    match name:
-        case "noarch":
-            built = noarch.build(request, log)
-        case "native":
-            built = native.build(request, log)
-        case _:
-            built = nix.build(request, log)
+    with placed(kernel_dir):
+        match name:
+            case "noarch":
+                built = noarch.build(request, log)
+            case "native":
+                built = native.build(request, log)
+            case _:
+                built = nix.build(request, log)
     return msgspec.structs.replace(built, seconds=round(time.monotonic() - started, 3))
 
 
@@ -138,6 +140,21 @@ def plan_commands(
                 shown(nix.command(request)),
                 f"# kci copies the result to {output}",
             ]
+
+
+@contextmanager
+def placed(kernel_dir: Path) -> Iterator[None]:
+    """Name the files of errors as the user would: what refuses a file of the kernel knows it by its place in there."""
+    try:
+        yield
+    except KciError as error:
+        error.diagnostics = tuple(
+            msgspec.structs.replace(item, path=(kernel_dir / item.path).as_posix())
+            if item.rule.startswith("KCI50") and item.path and not item.path.startswith(f"{kernel_dir.as_posix()}/")
+            else item
+            for item in error.diagnostics
+        )
+        raise
 
 
 def choose_builder(builder: str, variant: Variant) -> str:

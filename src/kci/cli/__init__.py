@@ -71,7 +71,7 @@ class Command(click.Command):
         kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
         super().__init__(*args, **kwargs)
         for parameter in self.params:
-            if isinstance(parameter, click.Argument) and parameter.name in _PLACES:
+            if parameter.name in _PLACES and parameter.type is click.STRING:
                 parameter.type = click.Path()  # completed as such; a text all the same
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),

@@ -47,7 +47,7 @@ def show_findings(
             from pathlib import Path
 
             from kci.cli._sarif import render_sarif
-            from kci.config.settings import locate
+            from kci.config.find_settings import locate
 
             click.echo(render_sarif(found, __version__, locate(Path())[0], suppressed))
         case "github":

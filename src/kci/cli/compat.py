@@ -25,8 +25,8 @@ from kci.compat.report_page import MAX_CELLS, whole_page
 from kci.compat.report_site import write_site
 from kci.compat.report_text import markdown_report
 from kci.compat.staleness import BehindKind, behind, newest_commit
+from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
-from kci.config.settings import find_settings
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.tree.published_tree import read_published

@@ -94,5 +94,6 @@ def command(
     rendered.write(force=force)
     print_diagnostics(always, quiet=options.quiet)
     for item in rendered.comparisons:
-        click.echo(f"{item.path}: {'written' if item.path in rendered.rewritten else 'unchanged'}")
+        state = "written" if item.path in rendered.rewritten else "unchanged"
+        click.echo(f"{item.path}: {'removed' if item.path in rendered.left else state}")
     return 0

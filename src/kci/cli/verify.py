@@ -59,7 +59,10 @@ def command(
     repository: str,
     commit: str,
 ) -> int:
-    """Verify each PATH: a tree, a variant directory, or a kernel. Exit 1 if a requirement is not met."""
+    """Verify each PATH: a tree, a variant directory, a kernel, or .github/workflows.
+
+    Exit 1 if a requirement is not met.
+    """
     if (keys or repository or commit) and not signatures:
         raise UsageError("--key, --repository and --commit are about signatures", hint="add --signatures")
     extra: list[Diagnostic] = []

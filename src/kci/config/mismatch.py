@@ -68,7 +68,8 @@ _TOML_NAME = {
 }
 
 
-_KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ dependency", "System": "system"}
+_KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ dependency", "System": "system",
+          "Grouping": "way to group variants", "Forks": "way to treat forks"}  # fmt: skip
 """What people call the members of each enumeration of the schemas."""
 
 

@@ -24,7 +24,8 @@ from kci.diagnostics import Diagnostic, Span, finding, rules
 from kci.suggest import suggestion
 
 if TYPE_CHECKING:
-    from kci.config.settings import FoundSettings, Ignore
+    from kci.config.find_settings import FoundSettings
+    from kci.config.settings import Ignore
 
 _COMMENT = re.compile(r"#\s*kci:\s*ignore\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)", re.ASCII)
 

@@ -52,6 +52,15 @@ class Tier(enum.StrEnum):
     """Release and compat, and the rows that are not bundled."""
 
 
+class Forks(enum.StrEnum):
+    """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
+
+    HOSTED = "hosted"
+    """They are not built, and the run says so: it is red."""
+    DISPATCH = "dispatch"
+    """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
+
+
 class Grouping(enum.StrEnum):
     """What one leg builds."""
 

@@ -8,20 +8,35 @@ from kci.catalog.runners import is_hosted
 from kci.plan.plan import LeftOut, Leg, Plan
 
 FORK_RULE = "KCI315"
+"""A leg that a fork's pull request does not get, and nobody else builds."""
+
+WAITING_RULE = "KCI316"
+"""A leg that waits for a maintainer, or was built before one came."""
 
 _REASON = "a pull request from a fork runs on GitHub's own machines only"
+_WAITS = "it waits for a maintainer, who starts kci-own-machines.yml with the commit that was reviewed"
+_ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hosts"
 
 
-def only_hosted(plan: Plan) -> Plan:
+def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
     """The plan without the legs that need a self-hosted machine: code that nobody has reviewed must not reach one.
 
-    The other variants are left out (KCI315).
+    Args:
+        plan: everything.
+        dispatched: a maintainer starts the others (KCI316); otherwise nobody does (KCI315).
     """
-    refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
-    left = [_left_out(leg, name) for leg in refused for name in leg.variants]
-    kept = tuple(leg for leg in plan.legs if is_hosted(leg.runner))
+    rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
+    return _without(plan, [leg for leg in plan.legs if not is_hosted(leg.runner)], rule, reason)
+
+
+def only_own(plan: Plan) -> Plan:
+    """The legs that `only_hosted` leaves out, for the run that a maintainer has started."""
+    return _without(plan, [leg for leg in plan.legs if is_hosted(leg.runner)], WAITING_RULE, _ELSEWHERE)
+
+
+def _without(plan: Plan, refused: list[Leg], rule: str, reason: str) -> Plan:
+    left = [
+        LeftOut(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
+    ]
+    kept = tuple(leg for leg in plan.legs if leg not in refused)
     return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left))
-
-
-def _left_out(leg: Leg, variant: str) -> LeftOut:
-    return LeftOut(leg.kernel, variant, leg.backend, leg.system, FORK_RULE, _REASON)

@@ -65,6 +65,20 @@ def write_files(root: Path, files: Mapping[str, str]) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def remove_files(root: Path, paths: Iterable[str]) -> None:
+    """Remove files that kci wrote.
+
+    Raises:
+        UnsafeError: see `read_committed`.
+        FindingsError: a file cannot be removed.
+    """
+    for path in paths:
+        try:
+            _inside(root, path).unlink()
+        except OSError as error:
+            raise FindingsError(f"{path}: cannot be removed: {error.strerror or error}") from None
+
+
 def _inside(root: Path, path: str) -> Path:
     """The file, if nothing on the way to it leads elsewhere."""
     current = root

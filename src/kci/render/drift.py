@@ -25,6 +25,8 @@ class Drift(enum.StrEnum):
     CHANGED = "changed"
     EDITED = "edited"
     """kci wrote it, and somebody has changed it since."""
+    LEFT = "left"
+    """kci wrote it and does not any more, as the one for several kernels where there is one now."""
     FOREIGN = "foreign"
     """It does not carry kci's header: somebody wrote it by hand."""
 
@@ -56,7 +58,11 @@ def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[C
             if written_by(old):
                 state = Drift.EDITED if edited(old) else Drift.CHANGED
             found.append(Comparison(path, state, _diff(path, old, new)))
-    return found
+    for path in sorted(set(committed) - set(rendered)):
+        old = plain_newlines(committed[path])
+        if written_by(old):
+            found.append(Comparison(path, Drift.EDITED if edited(old) else Drift.LEFT, _diff(path, old, "", gone=True)))
+    return sorted(found, key=lambda item: item.path)
 
 
 def drift_diagnostics(comparisons: list[Comparison], committed: Mapping[str, str], version: str) -> list[Diagnostic]:
@@ -75,6 +81,9 @@ def drift_diagnostics(comparisons: list[Comparison], committed: Mapping[str, str
             case Drift.CHANGED:
                 message = "the file is not what kci would write now"
                 found.append(finding("KCI401", message, path=item.path, hint="run `kci render` and commit the result"))
+            case Drift.LEFT:
+                message = "kci wrote this file and has no use for it any more"
+                found.append(finding("KCI401", message, path=item.path, hint="run `kci render`, which removes it"))
             case Drift.EDITED:
                 message = "somebody has edited this file since kci wrote it, and kci does not overwrite that"
                 hint = "make the change in build.toml or kci.toml; `kci render --force` replaces the file"
@@ -104,9 +113,10 @@ def _newer(writer: str, version: str) -> bool:
         return False
 
 
-def _diff(path: str, old: str, new: str, *, fresh: bool = False) -> str:
-    before, after = old.split("\n") if old else [], new.split("\n")
+def _diff(path: str, old: str, new: str, *, fresh: bool = False, gone: bool = False) -> str:
+    before, after = old.split("\n") if old else [], new.split("\n") if new else []
     if len(before) + len(after) > _MAX_DIFF_LINES:  # difflib takes the square of the length at worst
         return f"--- {path}\n+++ {path}\n(too long to compare: {len(before)} and {len(after)} lines)\n"
-    lines = difflib.unified_diff(before, after, "/dev/null" if fresh else f"a/{path}", f"b/{path}", lineterm="")
+    names = "/dev/null" if fresh else f"a/{path}", "/dev/null" if gone else f"b/{path}"
+    lines = difflib.unified_diff(before, after, *names, lineterm="")
     return "\n".join(lines) + "\n"

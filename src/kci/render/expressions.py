@@ -38,11 +38,23 @@ def places(workflow: Mapping[str, Any]) -> Iterator[Place]:
     for job_id, job in workflow.get("jobs", {}).items():
         for key, value in job.items():
             if key != "steps":
-                kind = f"job.{key}"
-                yield from _strings(value, kind, f"jobs.{job_id}.{key}", job_id)
+                yield from _of_job(key, value, f"jobs.{job_id}.{key}", job_id)
         for index, step in enumerate(job.get("steps", [])):
             for key, value in step.items():
                 yield from _strings(value, f"steps.{key}", f"jobs.{job_id}.steps[{index}].{key}", job_id, index)
+
+
+def _of_job(key: str, value: Any, path: str, job_id: str) -> Iterator[Place]:
+    """A key of a job; in a container, a service and an environment some keys below it read more than others."""
+    if key == "services" and isinstance(value, dict):
+        for name, service in value.items():
+            yield from _of_job("container", service, f"{path}.{name}", job_id)
+    elif key in ("container", "environment") and isinstance(value, dict):
+        for inner, item in value.items():
+            kind = f"job.{key}.{inner}" if inner in ("credentials", "env", "url") else f"job.{key}"
+            yield from _strings(item, kind, f"{path}.{inner}", job_id)
+    else:
+        yield from _strings(value, f"job.{key}", path, job_id)
 
 
 def _strings(value: Any, kind: str, path: str, job: str = "", step: int = -1) -> Iterator[Place]:
@@ -67,7 +79,7 @@ def expressions(place: Place) -> list[str]:
 
 def contexts(expression: str) -> set[str]:
     """The names of the contexts that an expression reads."""
-    return set(_NAME.findall(_LITERAL.sub("''", expression))) - _WORDS
+    return {name.lower() for name in _NAME.findall(_LITERAL.sub("''", expression)) if name not in _WORDS}
 
 
 def functions(expression: str) -> set[str]:
@@ -87,17 +99,18 @@ def context_problem(
         limited: functions that only some kinds of place have.
     """
     kind = place.kind if place.kind in available else place.kind.split(".")[0]
+    limited = {name.lower(): kinds for name, kinds in limited.items()}
     beyond = sorted(contexts(expression) - set(available.get(kind, ())))
     if beyond:
         return f"`{beyond[0]}` cannot be read in {place.path}"
     for name in sorted(functions(expression)):
-        if name in limited and kind not in limited[name]:
+        if kind not in limited.get(name.lower(), (kind,)):
             return f"`{name}()` cannot be called in {place.path}"
     return ""
 
 
 def output_problem(
-    place: Place, expression: str, workflow: Mapping[str, Any], known: Mapping[str, Iterable[str]]
+    place: Place, expression: str, workflow: Mapping[str, Any], known: Mapping[str, Iterable[str]] | None
 ) -> str:
     """The first output of a step or job in the expression that nothing sets; empty when all is well.
 
@@ -105,7 +118,7 @@ def output_problem(
         place: the place of the expression.
         expression: the text between the braces.
         workflow: the parsed workflow.
-        known: the outputs of each action, by its reference without the `@`.
+        known: the outputs of each action, by its reference without the `@`; None not to judge what steps set.
     """
     code = _LITERAL.sub("''", expression)
     job = workflow["jobs"].get(place.job, {})
@@ -117,13 +130,15 @@ def output_problem(
         other = workflow["jobs"].get(job_id)
         if other is None or job_id not in _listed(job.get("needs")):
             return f"{place.path} reads job `{job_id}`, which `{place.job}` does not need"
+        if "uses" in other and known is None:
+            continue  # its outputs are those of the called workflow
         if what != "result" and (what != "outputs" or output not in other.get("outputs", {})):
             return f"{place.path} reads `needs.{job_id}.{what}{'.' + output if output else ''}`, which no step sets"
     return ""
 
 
 def _step_problem(
-    job: Mapping[str, Any], place: Place, read: tuple[str, str, str], known: Mapping[str, Iterable[str]]
+    job: Mapping[str, Any], place: Place, read: tuple[str, str, str], known: Mapping[str, Iterable[str]] | None
 ) -> str:
     step_id, what, output = read
     steps = job.get("steps", [])
@@ -131,7 +146,7 @@ def _step_problem(
     step = next((step for step in before if step.get("id") == step_id), None)
     if step is None:
         return f"{place.path} reads step `{step_id}`, which no earlier step has as its id"
-    if what in ("outcome", "conclusion"):
+    if what in ("outcome", "conclusion") or known is None:
         return ""
     set_by_step = known.get(str(step.get("uses", "")).split("@")[0], ())
     if what != "outputs" or (output not in set_by_step and f"{output}=" not in step.get("run", "")):

@@ -10,7 +10,8 @@ from typing import Any
 
 from kci.diagnostics import Diagnostic, finding
 from kci.files.dated_data import Dated, load_dated
-from kci.render.expressions import Place, context_problem, expressions, output_problem, places
+from kci.plan.grouping import twins
+from kci.render.expressions import context_problem, expressions, output_problem, places
 from kci.render.pins import shipped_pins
 from kci.render.workflow_yaml import load_workflow
 
@@ -44,6 +45,8 @@ class GithubLimits(Dated, frozen=True):
     max_expression: int
     max_matrix: int
     max_job_id: int
+    max_call_levels: int
+    max_called: int
     growth: float
     call_keys: tuple[str, ...]
     contexts: dict[str, tuple[str, ...]]
@@ -71,19 +74,24 @@ def check_workflow(text: str, path: str) -> list[Diagnostic]:
     Returns:
         diagnostics KCI410 to KCI418; empty when GitHub will take the file.
     """
+    if problem := file_problem(text, path):
+        return [problem]
+    workflow = load_workflow(text)
+    checks = (_house, refused_jobs, refused_matrices, refused_expressions, _house_expressions)
+    return [finding(rule, message, path=path) for check in checks for rule, message in check(workflow)]
+
+
+def file_problem(text: str, path: str) -> Diagnostic | None:
+    """Why a file is no workflow at all: KCI410 or KCI418."""
     size = len(text.encode())
     if size > limits().max_file_bytes:
         message = f"{size:,} bytes, and GitHub takes {limits().max_file_bytes:,}"
-        return [finding("KCI410", message, path=path, hint="use `--mode runtime`")]
+        return finding("KCI410", message, path=path, hint="use `--mode runtime`")
     try:
-        workflow = load_workflow(text)
+        problem = _shape_problem(load_workflow(text))
     except ValueError as error:
-        return [finding("KCI418", f"not valid YAML: {error}", path=path)]
-    problem = _shape_problem(workflow)
-    if problem:
-        return [finding("KCI418", problem, path=path)]
-    found = [*_jobs(workflow), *_matrices(workflow), *_expressions(workflow)]
-    return [finding(rule, message, path=path) for rule, message in found]
+        problem = f"not valid YAML: {error}"
+    return finding("KCI418", problem, path=path) if problem else None
 
 
 def _shape_problem(workflow: Any) -> str:
@@ -97,23 +105,31 @@ def _shape_problem(workflow: Any) -> str:
     return ""
 
 
-def _jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _house(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What GitHub takes, and kci's own files never do."""
     if workflow.get("permissions") != {}:
         yield "KCI412", "the workflow does not remove all permissions at the top"
     names: dict[str, str] = {}
     for job_id, job in workflow["jobs"].items():
-        if not _JOB_ID.fullmatch(str(job_id)) or len(str(job_id)) > limits().max_job_id:
-            yield "KCI412", f"`{job_id}` cannot be the id of a job"
         name = str(job.get("name", job_id))
         if "${{" not in name and names.setdefault(name.lower(), job_id) != job_id:
             yield "KCI412", f"the jobs `{names[name.lower()]}` and `{job_id}` have the same name: {name}"
         required = ("permissions",) if "uses" in job else ("timeout-minutes", "permissions")
         yield from (("KCI412", f"job `{job_id}` has no `{key}`") for key in required if key not in job)
+
+
+def refused_jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Jobs that GitHub refuses: KCI412 and KCI413."""
+    for job_id, job in workflow["jobs"].items():
+        if not _JOB_ID.fullmatch(str(job_id)) or len(str(job_id)) > limits().max_job_id:
+            yield "KCI412", f"`{job_id}` cannot be the id of a job"
         yield from (
             ("KCI412", f"job `{job_id}` calls a workflow, and so cannot have `{key}`")
             for key in job
             if "uses" in job and key not in limits().call_keys
         )
+        ids = [str(step["id"]).lower() for step in job.get("steps", []) if "id" in step]
+        yield from (("KCI412", f"job `{job_id}` has two steps with the id `{name}`") for name in twins(ids))
         for need in _needs(job):
             if need not in workflow["jobs"]:
                 yield "KCI413", f"job `{job_id}` needs `{need}`, which does not exist"
@@ -130,9 +146,10 @@ def _circle(jobs: Mapping[str, Any]) -> list[str]:
     return sorted(waiting)
 
 
-def _matrices(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def refused_matrices(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A matrix in the file that is empty or too large: KCI416."""
     for job_id, job in workflow["jobs"].items():
-        strategy = job.get("strategy", {})
+        strategy = job.get("strategy") or {}
         matrix = strategy.get("matrix") if isinstance(strategy, dict) else None
         if isinstance(matrix, dict) and not any(isinstance(value, str) for value in matrix.values()):
             count = _matrix_size(matrix)
@@ -152,25 +169,33 @@ def _matrix_size(matrix: Mapping[str, Any]) -> int:
     return max(product, len(include) if isinstance(include, list) else 0)
 
 
-def _expressions(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    known = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs} | OWN_OUTPUTS
+def refused_expressions(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Expressions that are too long or read what does not exist there: KCI411, KCI414 and KCI415.
+
+    Which outputs a script or somebody's action sets is unknown, so a step's are not judged.
+    """
     for place in places(workflow):
         found = expressions(place)
         if found and len(place.text) > limits().max_expression:
             yield "KCI411", f"{place.path} has {len(place.text):,} characters, and an expression in it"
+        for expression in found:
+            if problem := context_problem(place, expression, limits().contexts, limits().functions):
+                yield "KCI415", problem
+            if problem := output_problem(place, expression, workflow, None):
+                yield "KCI414", problem
+
+
+def _house_expressions(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is known of kci's own files beyond that: every output of their steps, and no expression in a script."""
+    known = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs} | OWN_OUTPUTS
+    for place in places(workflow):
+        found = expressions(place)
         if found and place.kind == "steps.run":
             yield "KCI417", f"{place.path} holds `${{{{{_short(found[0])}}}}}`; pass it through `env`"
         for expression in found:
-            yield from _expression(place, expression, workflow, known)
-
-
-def _expression(
-    place: Place, expression: str, workflow: Mapping[str, Any], known: Mapping[str, tuple[str, ...]]
-) -> Iterator[tuple[str, str]]:
-    if problem := context_problem(place, expression, limits().contexts, limits().functions):
-        yield "KCI415", problem
-    if problem := output_problem(place, expression, workflow, known):
-        yield "KCI414", problem
+            general = output_problem(place, expression, workflow, None)
+            if not general and (problem := output_problem(place, expression, workflow, known)):
+                yield "KCI414", problem
 
 
 def _needs(job: Mapping[str, Any]) -> list[str]:

@@ -18,13 +18,22 @@ from kci.plan.github import github_matrix
 from kci.plan.legs import make_plan
 from kci.plan.plan import Plan
 from kci.render.bounds import check_bounds, grown
-from kci.render.committed import read_committed, write_files
+from kci.render.committed import read_committed, remove_files, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
 from kci.render.own_parts import read_own_parts
 from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
-from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, render, shipped_templates
+from kci.render.workflow import (
+    COMPAT_FILE,
+    KERNEL_FILE,
+    OWN_MACHINES_FILE,
+    RELEASE_FILE,
+    Inputs,
+    Mode,
+    render,
+    shipped_templates,
+)
 from kci.version import __version__
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -42,8 +51,13 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     rewritten: tuple[str, ...] = ()
     """The files of which writing changes anything, be it a pin."""
 
+    @property
+    def left(self) -> list[str]:
+        """Files that kci wrote and has no use for any more."""
+        return [item.path for item in self.comparisons if item.path not in self.files]
+
     def write(self, *, force: bool = False) -> None:
-        """Write the files.
+        """Write the files, and remove those that are left from before.
 
         Args:
             force: also over what somebody has edited or pinned to an older release.
@@ -57,6 +71,7 @@ class RenderedFiles(msgspec.Struct, frozen=True):
         if refused:
             raise FindingsError("nothing was written", diagnostics=refused)
         write_files(self.root, self.files)
+        remove_files(self.root, self.left)
 
 
 def render_workflows(
@@ -105,6 +120,7 @@ def render_workflows(
         pin="sha" if by_commit else "tag",
         callers=caller_count(grown(len(workspace.kernels))) if len(workspace.kernels) > 1 else 0,
         pr_tier=chosen.pull_request.tier,
+        forks=str(chosen.pull_request.forks),
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
@@ -113,7 +129,7 @@ def render_workflows(
     )
     own = release_pin() if by_commit else None
     fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE))
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE))
     parts = read_own_parts(root, shipped_templates())
     files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
     problems = [*bounds.refused, *check_files(files)]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kci.catalog.runners import hosted_runners, is_hosted
-from kci.config.values import Tier
+from kci.config.values import Forks, Tier
 from kci.errors import FindingsError, UnsafeError
 from kci.files.templates import template_environment, template_folder, tidy
 from kci.plan.github import LIMIT_KEYS
@@ -24,6 +24,7 @@ from kci.render.pins import Pin, action_of
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
 KERNEL_FILE = ".github/workflows/kci-kernel.yml"
+OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
@@ -61,6 +62,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """How many caller jobs share the kernels, where each kernel is called on its own; 0 for one flat workflow."""
     pr_tier: str = str(Tier.PR)
     """What a pull request and the merge queue build."""
+    forks: str = str(Forks.HOSTED)
+    """What becomes of legs that need a self-hosted machine, in a pull request from a fork."""
     schedule_tier: str = str(Tier.COMPAT)
     """What the scheduled run builds."""
     schedule: str = ""
@@ -142,6 +145,7 @@ def render(
         "caller_names": caller_names(inputs.callers),
         "kernel_file": KERNEL_FILE,
         "pr_tier": inputs.pr_tier,
+        "dispatched": inputs.forks == Forks.DISPATCH,
         "schedule_tier": inputs.schedule_tier,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "point": own.mark,
@@ -149,6 +153,8 @@ def render(
     }
     environment = template_environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers else {})
+    if inputs.forks == Forks.DISPATCH:
+        templates[OWN_MACHINES_FILE] = "github/own_machines.yml.j2"
     if own.templates:
         environment = with_overrides(environment, own)
     with override_errors(own):

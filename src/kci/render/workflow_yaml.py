@@ -21,6 +21,28 @@ def load_workflow(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())[:300]) from None
 
 
+def line_numbers(text: str) -> dict[str, int]:
+    """The line of everything in a valid file, by its place: `jobs.build.steps[1].run`."""
+    import yaml  # noqa: PLC0415
+
+    found: dict[str, int] = {}
+
+    def walk(node: Any, place: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                inner = f"{place}.{key.value}" if place else str(key.value)
+                if inner not in found:
+                    found[inner] = key.start_mark.line + 1
+                    walk(value, inner)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                found[f"{place}[{index}]"] = value.start_mark.line + 1
+                walk(value, f"{place}[{index}]")
+
+    walk(yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "")
+    return found
+
+
 @cache
 def _loader() -> type:
     import yaml  # noqa: PLC0415

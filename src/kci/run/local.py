@@ -19,8 +19,8 @@ from kci.builders.job_budget import JobBudget, Progress, read_progress
 from kci.builders.job_limits import job_count
 from kci.builders.toolchain_identity import toolchain_identity
 from kci.config.discover import refuse_faulty
+from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
-from kci.config.settings import FoundSettings
 from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, MissingToolError

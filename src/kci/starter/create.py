@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from kci.config.settings import locate
+from kci.config.find_settings import locate
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
 from kci.files.replace import Replacement, flush, replacing

@@ -14,6 +14,7 @@ from kci.errors import FindingsError
 from kci.matrix.names import VariantName, parse_variant_name
 from kci.tree.manifest import read_manifest
 from kci.verify.subject import looks_like_variant
+from kci.verify.workflow_rules import is_workflows
 
 _COLORS = {True: "brightgreen", False: "red", None: "lightgrey"}
 _HEX = {True: "#4c1", False: "#e05d44", None: "#9f9f9f"}
@@ -139,7 +140,7 @@ def _parsed(name: str) -> VariantName | None:
 
 def _variants(root: Path) -> list[tuple[Path | None, str]]:
     """Every variant below a path with its directory, and the planned ones that have none."""
-    if (root / "build.toml").exists():
+    if (root / "build.toml").exists() or is_workflows(root):
         return []
     if looks_like_variant(root.resolve()):
         return [(root, root.resolve().name)]

@@ -16,6 +16,7 @@ from kci.verify.requirement_sets import requirement_set
 from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant, looks_like_variant
 from kci.verify.suppressed import Verification, apply_suppressions
+from kci.verify.workflow_rules import check_workflows, is_workflows
 
 VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
     layout_rules.check_variant,
@@ -33,12 +34,12 @@ VariantCheck = Callable[[VariantDir], Iterator[Diagnostic]]
 def verify(
     path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), requirements: str = "current"
 ) -> list[Diagnostic]:
-    """Verify a tree, a variant directory, a folder of trees, or a kernel's sources.
+    """Verify a tree, a variant directory, a folder of trees, a kernel's sources, or workflow files.
 
     A directory with a build.toml is a kernel: only what its sources show is verified. Binaries are never loaded.
 
     Args:
-        path: the directory.
+        path: the directory; of workflow files `.github/workflows` or one of them.
         select: rule ids or beginnings of them (`KCI74`); only these are reported. Empty means all.
         ignore: rule ids or beginnings of them that are not reported.
         requirements: which set of requirements, `current` or `seed`.
@@ -100,6 +101,9 @@ def _require_rules(names: Sequence[str]) -> None:
 
 
 def _check(root: Path, shown: str, checks: Sequence[VariantCheck]) -> Iterator[Diagnostic]:
+    if is_workflows(root):
+        yield from check_workflows(root, shown)
+        return
     if not root.is_dir() and (aside := beside(root.absolute(), "old")).is_dir():
         hint = f"`kci merge` puts it back, and so does: mv {aside} {root.absolute()}"
         raise UsageError(f"{shown} is not there: a kci that died had moved it to {aside}", hint=hint)

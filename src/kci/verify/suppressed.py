@@ -12,11 +12,12 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.find_settings import find_settings
 from kci.config.reader import BUILD_TOML, read_kernel
-from kci.config.settings import find_settings
 from kci.config.suppression import SuppressedFinding, apply_settings, kernel_suppressions, line_suppression
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
+from kci.verify.workflow_rules import is_workflows
 
 _MAX_BYTES = 4 * 1024 * 1024
 
@@ -36,10 +37,11 @@ def apply_suppressions(found: Sequence[Diagnostic], path: Path, shown: str) -> V
         path: what was verified.
         shown: the path as the user wrote it.
     """
-    sources = (path / BUILD_TOML).exists()
+    # A workflow file is the repository's own too.
+    sources = (path / BUILD_TOML).exists() or is_workflows(path)
     try:
         # A kci.toml inside of a tree is part of what is judged.
-        settings = find_settings(path if sources else path.resolve().parent)
+        settings = find_settings(path if sources and path.is_dir() else path.resolve().parent)
     except FindingsError as error:
         return Verification((*found, *error.diagnostics))
     suppressed: list[SuppressedFinding] = []
@@ -53,7 +55,7 @@ def apply_suppressions(found: Sequence[Diagnostic], path: Path, shown: str) -> V
 
 def _by_comments(found: Iterable[Diagnostic], shown: str, suppressed: list[SuppressedFinding]) -> list[Diagnostic]:
     try:
-        whole = kernel_suppressions(read_kernel(shown).document)
+        whole = kernel_suppressions(read_kernel(shown).document) if (Path(shown) / BUILD_TOML).exists() else {}
     except FindingsError:
         whole = {}
     lines: dict[str, list[str]] = {}

@@ -8,8 +8,9 @@ from typing import Any
 
 import msgspec
 
+from kci.config.find_settings import locate
 from kci.config.reader import Kernel
-from kci.config.settings import KCI_TOML, locate
+from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic, Severity

@@ -15,6 +15,6 @@ depth=()
 if [ "$INPUT_FETCH_DEPTH" != 0 ]; then
   depth=(--depth "$INPUT_FETCH_DEPTH")
 fi
-git fetch --quiet "${depth[@]}" "file://$KCI_ACT_REPOSITORY" HEAD
+git fetch --quiet "${depth[@]}" "file://$KCI_ACT_REPOSITORY" "${INPUT_REF:-HEAD}"
 git checkout --quiet --detach FETCH_HEAD
 echo "commit=$(git rev-parse HEAD)" >> "$GITHUB_OUTPUT"

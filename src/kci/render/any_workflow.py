@@ -1,0 +1,266 @@
+"""What GitHub refuses, misreads or quietly does otherwise in any workflow file, whoever wrote it.
+
+What is an error here fails in every repository. The rest is advice: true of the file, and for its owners to judge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kci.catalog.runners import is_hosted, quotas
+from kci.diagnostics import Diagnostic, Span, finding
+from kci.plan.settings_lints import is_cron
+from kci.render.expressions import Place, expressions, places
+from kci.render.github_limits import file_problem, refused_expressions, refused_jobs, refused_matrices
+from kci.render.workflow_calls import Found, call_problems
+from kci.render.workflow_yaml import line_numbers, load_workflow
+
+_ATTACKER = re.compile(
+    r"github\.(?:head_ref\b|event\.(?:[\w-]+\.)*(?:title|body|message|page_name)\b"
+    r"|event\.(?:[\w-]+\.)*head\.(?:ref|label|repo\.default_branch)\b|event\.(?:[\w-]+\.)*(?:author|committer)\.(?:name|email)\b)",
+    re.IGNORECASE,
+)
+"""What somebody without any right in the repository can choose."""
+
+_HEAD = re.compile(r"github\.(?:head_ref\b|event\.(?:pull_request|workflow_run)\.head[._])|refs/pull/", re.IGNORECASE)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_ILLEGAL_IN_NAME = re.compile(r'[":<>|*?\r\n\\/]')
+_OFTEN = re.compile(r"\*(?:/[1-4])?")
+
+
+class Workflow(NamedTuple):
+    """A parsed file."""
+
+    data: Mapping[str, Any]
+
+    @property
+    def triggers(self) -> Mapping[str, Any]:
+        """What starts it; YAML 1.1 reads the key `on` as true."""
+        value: Any = self.data.get("on", self.data.get(True))  # type: ignore[call-overload]
+        match value:
+            case str():
+                return {value: None}
+            case list():
+                return {str(item): None for item in value}
+            case dict():
+                return {str(key): item for key, item in value.items()}
+        return {}
+
+    def jobs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Every job and its place."""
+        for job_id, job in self.data["jobs"].items():
+            yield f"jobs.{job_id}", job
+
+    def steps(self, action: str = "") -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+        """Every step that uses an action, or every step: its place, its job, itself."""
+        for where, job in self.jobs():
+            for index, step in enumerate(job.get("steps", [])):
+                if str(step.get("uses", "")).split("@")[0].startswith(action):
+                    yield f"{where}.steps[{index}]", job, step
+
+
+def check_any(files: Mapping[str, str]) -> list[Diagnostic]:
+    """Check workflow files that belong together.
+
+    Args:
+        files: text by path; what one of them calls is looked for among them.
+    """
+    found: list[Diagnostic] = []
+    parsed: dict[str, Mapping[str, Any]] = {}
+    for path in sorted(files):
+        if problem := file_problem(files[path], path):
+            found.append(problem)
+        else:
+            parsed[path] = load_workflow(files[path])
+    for path, data in parsed.items():
+        lines = line_numbers(files[path])
+        said = [item for rule in _RULES for item in rule(Workflow(data))] + list(call_problems(path, parsed))
+        for item in [*refused_jobs(data), *refused_matrices(data), *refused_expressions(data)]:
+            said.append(Found(item[0], item[1], _where(item[1])))
+        for rule, message, where in dict.fromkeys(said):
+            line = lines.get(where) or lines.get(where.rpartition(".")[0])
+            span = Span(line, 1, line, 1) if line else None
+            found.append(finding(rule, message, path=path, span=span))
+    return sorted(found, key=lambda item: (item.path, item.line, item.rule, item.message))
+
+
+def _where(message: str) -> str:
+    """The place that a message of the checks of rendered files is about."""
+    named = re.search(r"\bjobs\.[\w-]+(?:\.[\w-]+(?:\[\d+\])?)*", message)
+    job = re.search(r"job `([\w-]+)`", message)
+    return named[0] if named else f"jobs.{job[1]}" if job else ""
+
+
+def matrix_may_be_empty(workflow: Workflow) -> Iterator[Found]:
+    """KCI430: a matrix that another job computes, without a condition."""
+    for where, job in workflow.jobs():
+        strategy = job.get("strategy")
+        matrix = strategy.get("matrix") if isinstance(strategy, dict) else None
+        values = [matrix, *matrix.values()] if isinstance(matrix, dict) else [matrix]
+        computed = any(isinstance(value, str) and "needs." in value and "${{" in value for value in values)
+        if computed and "if" not in job:
+            yield Found("KCI430", "a run fails when this matrix is empty; give the job an `if`", f"{where}.strategy")
+
+
+def secret_in_output(workflow: Workflow) -> Iterator[Found]:
+    """KCI431: an output of a job that holds a secret."""
+    for place in _places(workflow, "job.outputs"):
+        if any(re.search(r"\bsecrets\.", text) for text in expressions(place)):
+            yield Found("KCI431", "GitHub leaves out an output that holds a secret", place.path)
+
+
+def artifact_names(workflow: Workflow) -> Iterator[Found]:
+    """KCI433 and KCI434: an artifact's name that is refused, or one that every job of a matrix uploads."""
+    for where, job, step in workflow.steps("actions/upload-artifact"):
+        name = _inputs(step).get("name", "artifact")
+        if not isinstance(name, str):
+            continue
+        if illegal := _ILLEGAL_IN_NAME.search(re.sub(r"\$\{\{.*?\}\}", "", name)):
+            yield Found("KCI433", f"GitHub refuses {illegal[0]!r} in an artifact's name", f"{where}.with.name")
+        strategy = job.get("strategy")
+        matrix = strategy.get("matrix") if isinstance(strategy, dict) else None
+        several = isinstance(matrix, dict) and any(isinstance(axis, list) and len(axis) > 1 for axis in matrix.values())
+        if several and "${{" not in name and "if" not in step and "overwrite" not in _inputs(step):
+            message = f"every job of the matrix uploads an artifact named {name!r}; all but the first one fail"
+            yield Found("KCI434", message, where)
+
+
+def artifacts_merged(workflow: Workflow) -> Iterator[Found]:
+    """KCI435: artifacts that are unpacked over each other."""
+    for where, _, step in workflow.steps("actions/download-artifact"):
+        if str(_inputs(step).get("merge-multiple", "")).lower() == "true":
+            yield Found("KCI435", "files of one path in two artifacts are mixed up, silently", where)
+    for where, _, _ in workflow.steps("actions/upload-artifact/merge"):
+        yield Found("KCI435", "files of one path in two artifacts are mixed up, silently", where)
+
+
+def schedules(workflow: Workflow) -> Iterator[Found]:
+    """KCI436 and KCI437: a moment that everybody takes, and one that GitHub does not take."""
+    entries = workflow.triggers.get("schedule")
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        line = str(entry.get("cron", "")) if isinstance(entry, dict) else ""
+        where = f"on.schedule[{index}]"
+        if not is_cron(line):
+            yield Found("KCI437", f"GitHub takes no schedule {line[:40]!r}", where)
+        elif _OFTEN.fullmatch(line.split()[0]):
+            yield Found("KCI437", "GitHub runs a schedule every five minutes at most", where)
+        elif line.split()[0] == "0":
+            yield Found("KCI436", "at the full hour GitHub delays or drops schedules; take another minute", where)
+
+
+def foreign_code(workflow: Workflow) -> Iterator[Found]:
+    """KCI438 and KCI439: where code of a pull request runs."""
+    if "pull_request" in workflow.triggers:
+        for where, job in workflow.jobs():
+            runner = job.get("runs-on")
+            static = runner is not None and "${{" not in str(runner)
+            own = isinstance(runner, dict) or "self-hosted" in (runner if isinstance(runner, list) else [runner])
+            if static and own and not is_hosted(runner) and not {"if", "environment"} & job.keys():
+                message = (
+                    "a pull request from a fork runs its code on such a runner; only repository settings prevent it"
+                )
+                yield Found("KCI438", message, f"{where}.runs-on")
+    if not {"pull_request_target", "workflow_run"} & workflow.triggers.keys():
+        return
+    for where, _, step in workflow.steps("actions/checkout"):
+        if _HEAD.search(str(_inputs(step).get("ref", ""))):
+            yield Found("KCI439", "it checks out a pull request's code where the repository's secrets are", where)
+
+
+def container_options(workflow: Workflow) -> Iterator[Found]:
+    """KCI441: options of a container that its runner cannot meet."""
+    for where, job in workflow.jobs():
+        container = job.get("container")
+        options = str(container.get("options", "")) if isinstance(container, dict) else ""
+        if "--gpus" in options and is_hosted(job.get("runs-on")):
+            yield Found("KCI441", "a hosted runner has no GPU, so docker refuses `--gpus`", f"{where}.container")
+        if number := re.search(r"--group-add[ =](\d+)", options):
+            message = f"group {number[1]} is another one on every host; a step can ask `stat -c %g /dev/dri/renderD128`"
+            yield Found("KCI441", message, f"{where}.container")
+
+
+def time_limits(workflow: Workflow) -> Iterator[Found]:
+    """KCI442 and KCI448: a job without a time limit, or with one that is never reached."""
+    for where, job in workflow.jobs():
+        limit, most = job.get("timeout-minutes"), quotas().max_minutes
+        if limit is None and "uses" not in job:
+            yield Found("KCI442", f"without `timeout-minutes` a job that hangs takes {most} minutes", where)
+        elif isinstance(limit, int) and limit > most and is_hosted(job.get("runs-on")):
+            yield Found(
+                "KCI448", f"GitHub ends a job on a hosted runner after {most} minutes", f"{where}.timeout-minutes"
+            )
+
+
+def permissions(workflow: Workflow) -> Iterator[Found]:
+    """KCI443: jobs with whatever permissions the repository's settings give."""
+    if "permissions" not in workflow.data:
+        lacking = [where for where, job in workflow.jobs() if "permissions" not in job]
+        if lacking:
+            yield Found("KCI443", "neither the workflow nor this job says which permissions it needs", lacking[0])
+
+
+def actions_used(workflow: Workflow) -> Iterator[Found]:
+    """KCI444 and KCI445: an action that can change, and a token that stays in the checkout."""
+    for where, _, step in workflow.steps():
+        action, _, ref = str(step.get("uses", "")).partition("@")
+        if ref and not action.startswith(("./", "docker:")) and not _COMMIT.fullmatch(ref):
+            yield Found("KCI444", f"{action} is not pinned to a commit, so what runs can change", where)
+    for where, _, step in workflow.steps("actions/checkout"):
+        if str(_inputs(step).get("persist-credentials", "true")).lower() != "false":
+            yield Found("KCI445", "later steps can read the token in .git; set `persist-credentials: false`", where)
+
+
+def secrets_inherited(workflow: Workflow) -> Iterator[Found]:
+    """KCI446: a called workflow that gets every secret."""
+    for where, job in workflow.jobs():
+        if job.get("secrets") == "inherit":
+            yield Found("KCI446", "the called workflow gets every secret; name those that it needs", f"{where}.secrets")
+
+
+def script_of_others(workflow: Workflow) -> Iterator[Found]:
+    """KCI447: a script with text that anybody can choose."""
+    for place in places(workflow.data):
+        script = place.kind == "steps.run" or (place.kind == "steps.with" and place.path.endswith(".with.script"))
+        chosen = [text.strip() for text in expressions(place) if _ATTACKER.search(text)] if script else []
+        if chosen:
+            message = f"whoever chooses `{chosen[0][:60]}` runs commands here; pass it through `env`"
+            yield Found("KCI447", message, place.path)
+
+
+def same_concurrency(workflow: Workflow) -> Iterator[Found]:
+    """KCI440: a called workflow whose group is its caller's, which it then cancels or waits for."""
+    if "workflow_call" not in workflow.triggers:
+        return
+    group = workflow.data.get("concurrency")
+    text = str(group.get("group", "") if isinstance(group, dict) else group or "")
+    if "github.workflow" in text and "inputs." not in text and "workflow_ref" not in text:
+        message = "in a called workflow `github.workflow` is the caller's name, so both have one group"
+        yield Found("KCI440", message, "concurrency")
+
+
+def _places(workflow: Workflow, kind: str) -> Iterator[Place]:
+    return (place for place in places(workflow.data) if place.kind == kind)
+
+
+def _inputs(step: Mapping[str, Any]) -> Mapping[str, Any]:
+    given = step.get("with")
+    return given if isinstance(given, dict) else {}
+
+
+_RULES: tuple[Callable[[Workflow], Iterator[Found]], ...] = (
+    matrix_may_be_empty,
+    secret_in_output,
+    artifact_names,
+    artifacts_merged,
+    schedules,
+    foreign_code,
+    container_options,
+    time_limits,
+    permissions,
+    actions_used,
+    secrets_inherited,
+    script_of_others,
+    same_concurrency,
+)
