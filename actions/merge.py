@@ -22,8 +22,9 @@ from common import (
     text_input,
     unpacked,
 )
-from kci.cli._findings import show_findings
+from kci.cli._findings import print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_error
+from kci.config.suppression import SuppressedFinding, apply_to_tree
 from kci.run.build_leg import ci_run
 from kci.run.run_records import RECORD_FILE, KernelRecord, first_error, read_failures, write_record
 from kci.tree.artifacts import find_sources
@@ -44,6 +45,7 @@ class Merge:
         if not self.artifacts:
             fail("the input `artifacts` is missing", 2)
         self.plan = plan_file(json_input("plan"))
+        self.planned: Planned | None = None
 
     def run(self) -> list[kci.Manifest]:
         """Merge what is there.
@@ -51,7 +53,7 @@ class Merge:
         Raises:
             KciError: planned variants are missing, or the artifacts cannot be merged.
         """
-        planned = kci.read_plan(self.plan) if self.plan else None
+        self.planned = planned = kci.read_plan(self.plan) if self.plan else None
         if published := text_input("published"):
             lay_out(Path(published), self.into)
         make_room(self.into, planned)
@@ -122,7 +124,7 @@ def main() -> None:
     verified = 0
     if manifests:
         with group("Verify"):
-            verified = show_findings(kci.verify_path(merge.into), "text", what=str(merge.into))
+            verified = verify(merge, manifests)
     if verified:
         told = f"the merged tree does not meet the requirements (exit code {verified})"
         merge.record(only, told)
@@ -137,6 +139,20 @@ def main() -> None:
     set_output("tar", str(tar))
     set_output("tree-name", f"tree.{merge.kernel or 'all'}.{ci_run().attempt or 1}")
     report(manifests)
+
+
+def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
+    """Verify what was merged; the exit code. No kci.toml is here: the plan has what it suppresses in trees."""
+    found = kci.verify_path(merge.into)
+    suppressed: list[SuppressedFinding] = []
+    if merge.planned is not None:
+        for path, manifest in manifests.items():
+            kernel = merge.planned.kernels.get(manifest.kernel)
+            if kernel is not None and kernel.tree:
+                entries = merge.planned.suppressions
+                found = apply_to_tree(found, entries, str(path.parent), kernel.tree, suppressed.append)
+    print_suppressed(suppressed)
+    return show_findings(found, "text", what=str(merge.into), suppressed=suppressed)
 
 
 def place(merge: Merge, manifest: kci.Manifest, merged: list[kci.Manifest]) -> Path:

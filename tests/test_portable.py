@@ -13,7 +13,7 @@ ONLY_POSIX = ["fcntl", "grp", "posix", "pwd", "resource", "termios"]
 
 IMPORT_ALL = f"""
 import importlib, os, pkgutil, sys, types
-import concurrent.futures, ctypes, multiprocessing, shutil, subprocess, tempfile, urllib.request, venv
+import asyncio, concurrent.futures, ctypes, multiprocessing, shutil, subprocess, tempfile, urllib.request, venv
 import click, jinja2, msgspec, rich.console, tomlkit, yaml  # how others do it is their matter
 import elftools.elf.elffile, packaging.version, tree_sitter_toml
 
@@ -27,8 +27,8 @@ sys.platform = "win32"
 
 import kci
 for module in pkgutil.walk_packages(kci.__path__, "kci."):
-    # A program of its own, which only builds on Linux start; no module imports it.
-    if module.name not in ("kci.__main__", "kci.builders.guard_script"):
+    # Programs of their own, which only builds and jobs on Linux start; no module imports them.
+    if module.name not in ("kci.__main__", "kci.builders.guard_script", "kci.engines.job_script"):
         importlib.import_module(module.name)
         print(module.name)
 """

@@ -7,13 +7,19 @@ from collections.abc import Iterable, Sequence
 
 def suggestion(word: str, known: Sequence[str]) -> str:
     """`did you mean ...?` if a known word is near, else nothing."""
+    near = nearest_name(word, known)
+    return f"did you mean `{near}`?" if near else ""
+
+
+def nearest_name(word: str, known: Sequence[str]) -> str:
+    """The known word that is near; empty if none is."""
     import difflib  # noqa: PLC0415  - slow to import, and only wanted once something is wrong
 
     respelled = word.replace("_", "-").lower()[:100]
     candidates = [name for name in known if name.replace("_", "-") == respelled]
     candidates += [name for name in known if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
     near = candidates or difflib.get_close_matches(word[:100], known, n=1, cutoff=0.7)
-    return f"did you mean `{near[0]}`?" if near else ""
+    return near[0] if near else ""
 
 
 def one_of(known: Iterable[str]) -> str:

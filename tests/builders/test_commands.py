@@ -24,6 +24,7 @@ from kci.builders.cuda_headers import LibraryHeaders
 from kci.builders.cutlass import Headers, HeaderSource
 from kci.builders.environment import Environment
 from kci.builders.units import Language, Unit
+from kci.config.values import Depend
 from kci.errors import BuildFailedError
 
 TORCH = Path("/env/torch")
@@ -123,8 +124,8 @@ def test_the_compat_headers_come_before_those_of_the_system() -> None:
 def test_an_older_glibc_comes_before_every_other_library(name: str) -> None:
     made = chain(glibc_compat=True)
     command = link_command(made, target(name), ["a.o"])
-    first = command.index("stub/libdl.so.2")
-    assert command[first - 1] == "-Wl,--as-needed"
+    first = command.index("stub/libc.so.6")
+    assert command[first - 2 : first] == ["obj/compat.o", "-Wl,--as-needed"]
     assert first < next(place for place, word in enumerate(command) if word.startswith("-l"))
     assert not any("libdl" in word for word in link_command(chain(), target(name), ["a.o"]))
 
@@ -135,6 +136,16 @@ def test_dependencies_come_after_the_components_own_headers_and_before_csrc() ->
         "-Igenerated/torch-ext", "-Ikernel/inc", "-Icutlass_3_8/include", "-Icutlass_3_8/tools/util/include",
         "-Ikernel/csrc",
     ]  # fmt: skip
+
+
+def test_a_component_sees_its_own_dependencies_first() -> None:
+    newer = msgspec.structs.replace(CUTLASS, name="cutlass_4_5", include=("include",))
+    asks = msgspec.structs.replace(unit(Language.CXX), depends=(Depend.TORCH, Depend("cutlass_4_5")))
+    made = chain(headers=(CUTLASS, newer))
+    for found, order in ((asks, ["cutlass_4_5", "cutlass_3_8"]), (unit(Language.CXX), ["cutlass_3_8", "cutlass_4_5"])):
+        command = compile_command(made, target("torch213-cxx11-cpu-x86_64-linux"), found)
+        named = [word[2:].partition("/")[0] for word in command if word.startswith("-Icutlass")]
+        assert list(dict.fromkeys(named)) == order
 
 
 def test_a_source_that_never_mentions_the_name_is_not_given_it() -> None:

@@ -129,6 +129,7 @@ def test_flags_includes_and_archs_are_per_component(tmp_path: Path) -> None:
     assert len({unit.object for unit in found.units}) == len(found.units)
     assert found.archs == ("12.0+PTX", "8.0", "9.0a")
     assert found.depends == (Depend.CUTLASS_3_8, Depend.TORCH)
+    assert [unit.depends for unit in found.units] == [(), *[(Depend.TORCH, Depend.CUTLASS_3_8)] * 2]
     assert said == ["component late is left out: it needs CUDA 13.2, and this variant has 13.0"]
 
 

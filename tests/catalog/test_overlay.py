@@ -13,7 +13,7 @@ from conftest import torch_kernel
 from kci.catalog.overlay import Overlay, apply, interpret_overlay, is_overlay, overlays_of, read_overlay
 from kci.catalog.rows import Catalog, load_catalog, outside_range
 from kci.config.document import parse_document
-from kci.config.settings import FoundSettings, interpret_settings
+from kci.config.find_settings import FoundSettings, interpret_settings
 from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix, select

@@ -124,7 +124,9 @@ def test_bad_input_is_named_with_its_place_and_without_a_traceback(command: str,
 
 
 def test_all_errors_are_shown_at_once(tmp_path: Path) -> None:
-    (tmp_path / "build.toml").write_text(GOOD.replace("name", "nmae").replace('"MIT"', "1"))
+    (tmp_path / "build.toml").write_text(
+        GOOD.replace("name", "nmae").replace('"MIT"', "1").replace("version = 1\n", "")
+    )
     shown = kci("check", tmp_path)
     assert shown.code == 1
     assert {"KCI101", "KCI102", "KCI103"} <= {

@@ -95,7 +95,7 @@ def test_a_license_to_update_with() -> None:
 
 @pytest.mark.rule("KCI114", triggers=True)
 def test_an_update_that_went_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(update._Edits, "apply", lambda *_: GOOD.encode())
+    monkeypatch.setattr(update.Edits, "apply", lambda *_: GOOD.encode())
     with pytest.raises(FindingsError, match="cannot update"):
         update.plan_update(GOOD.replace("version = 1\nedition = 5", "version = 2").encode())
 

@@ -13,14 +13,8 @@ from hypothesis import strategies as st
 
 from conftest import ROOT
 from kci.config.document import parse_document
-from kci.config.schema import schema_text
-from kci.config.settings import (
+from kci.config.find_settings import (
     FoundSettings,
-    ImageBySystem,
-    Machines,
-    MachinesByBackend,
-    Settings,
-    System,
     find_settings,
     interpret_settings,
     locate,
@@ -28,6 +22,8 @@ from kci.config.settings import (
     settings_for,
     settings_schema,
 )
+from kci.config.schema import schema_text
+from kci.config.settings import ImageBySystem, Machines, MachinesByBackend, Settings, System
 from kci.config.values import Backend
 from kci.errors import FindingsError, UsageError
 from kci.matrix.names import SYSTEMS

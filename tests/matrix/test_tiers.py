@@ -12,7 +12,7 @@ from conftest import torch_kernel
 from kci.catalog.rows import Catalog, editions, load_catalog
 from kci.catalog.where import parse_where
 from kci.config.document import parse_document
-from kci.config.settings import FoundSettings, interpret_settings
+from kci.config.find_settings import FoundSettings, interpret_settings
 from kci.config.values import Tier
 from kci.errors import FindingsError, UsageError
 from kci.matrix.filters import FIELDS

@@ -19,8 +19,9 @@ from kci.catalog.overlay import for_kernel, overlays_of
 from kci.catalog.rows import Catalog, load_catalog
 from kci.config.discover import find_kernels
 from kci.config.document import parse_document
+from kci.config.find_settings import FoundSettings, interpret_settings
 from kci.config.reader import Kernel, read_kernel
-from kci.config.settings import KCI_TOML, FoundSettings, Settings, interpret_settings
+from kci.config.settings import KCI_TOML, Settings
 from kci.errors import FindingsError, KciError
 from kci.files.source_tree import SourceTree
 from kci.matrix.selection import compute_matrix, select

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import shutil
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from buildkit import CPU, variant
 from kci.builders.read_files import Watch
+from kci.config.find_settings import parse_settings
 from kci.config.reader import read_kernel
-from kci.config.settings import Settings, parse_settings
+from kci.config.settings import Settings
 from kci.errors import BuildFailedError
 from kci.files.source_tree import SourceTree
 from kci.plan.inputs import KernelInputs
-from witness import Seen, confirm, look, request_for
+from witness import Seen, changed, confirm, files_of, look, put_back, removed, request_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -101,45 +102,12 @@ def make(root: Path, layout: Layout) -> tuple[Path, Settings]:
     return root / "k", parse_settings(files.get("kci.toml", "").encode())
 
 
-def changed(path: Path) -> None:
-    """Other content of the same meaning, as far as one is known for the kind of file."""
-    name = f"kci_{abs(hash(path.name)) % 10**6}"
-    old = path.read_bytes()
-    if path.suffix == ".bin":
-        path.write_bytes(old + b"5")
-    elif path.name == "flags.txt":
-        path.write_text("-DM=2\n")
-    elif path.name == "m.h" and b"define M 1" in old:
-        path.write_text("#define M 2\n")
-    elif path.name == "bound.h":
-        path.write_text("#define BOUND 2\n")
-    elif path.name == "maybe.h":
-        path.write_text("// its content is not read\n")
-    else:
-        path.write_bytes(old + f"\nstatic int {name} __attribute__((used)) = 1;\n".encode())
-
-
-def removed(path: Path) -> None:
-    path.unlink()
-
-
-def files_of(root: Path) -> Iterator[Path]:
-    for path in sorted(root.rglob("*")):
-        if path.is_file() or path.is_symlink():
-            yield path
-
-
 def after(path: Path, change: Callable[[Path], None], seen: Callable[[], Seen]) -> Seen:
     """A variant after a change, which is undone."""
-    link = path.readlink() if path.is_symlink() else None
-    content = None if link is not None else path.read_bytes()
+    back = put_back(path)
     change(path)
     found = seen()
-    path.unlink(missing_ok=True)
-    if link is not None:
-        path.symlink_to(link)
-    else:
-        path.write_bytes(content or b"")
+    back()
     return found
 
 

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import CPU, variant
 from conftest import kernel
 from growth import assert_in_proportion
 from kci.config.model import Build
 from kci.errors import FindingsError
 from kci.files.source_tree import SourceTree
 from kci.plan.inputs import BINDING, Effect, KernelInputs
+
+CUDA = "torch213-cxx11-cu130-x86_64-linux"
 
 
 def build(components: str = "", torch: str = "") -> Build:
@@ -223,6 +226,16 @@ def test_an_include_that_leaves_the_kernel_is_refused(tmp_path: Path, link: bool
             inputs.refuse_escapes()
         assert [item.rule for item in caught.value.diagnostics] == ["KCI145"]
         assert "[[inputs]]" in caught.value.hint
+
+
+@pytest.mark.rule("KCI145", triggers=True)
+def test_no_variant_that_has_such_an_include_has_inputs(tmp_path: Path) -> None:
+    root = outside(tmp_path, '#include "../../common/scale.h"')
+    inputs = KernelInputs(build(), root, SourceTree(tmp_path))
+    with pytest.raises(FindingsError) as caught:
+        inputs.of(variant(CUDA))
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI145"]
+    assert inputs.of(variant(CPU)), "the component that has it is not compiled into this one"
 
 
 @pytest.mark.parametrize("declared", ["common", "./common/", "common/../common"])

@@ -62,24 +62,28 @@ def test_a_noarch_variant_is_one_leg_whatever_selects_it(catalog: Catalog) -> No
 
 
 @pytest.mark.rule("KCI303", triggers=True)
-def test_tvm_ffi_is_left_out(catalog: Catalog) -> None:
+def test_tvm_ffi_is_built_where_the_native_builder_compiles_it(catalog: Catalog) -> None:
     made = kernel("""
         [general]
         name = "some-kernel"
         version = 1
         edition = 5
         license = "MIT"
-        backends = ["cpu"]
+        backends = ["cpu", "xpu"]
         [tvm-ffi]
         src = []
         [kernel.one]
         backend = "cpu"
         depends = []
         src = ["a.cpp"]
+        [kernel.two]
+        backend = "xpu"
+        depends = []
+        src = ["a.cpp"]
     """)
     plan = make_plan(compute_matrix([made], catalog))
-    assert not plan.legs
-    assert {item.rule for item in plan.left_out} == {"KCI303"}
+    assert [leg.variant for leg in plan.legs] == ["tvm-ffi01-cpu-aarch64-linux", "tvm-ffi01-cpu-x86_64-linux"]
+    assert {(item.rule, item.backend) for item in plan.left_out} == {("KCI303", "cpu"), ("KCI303", "xpu")}
 
 
 @pytest.mark.rule("KCI301", triggers=True)

@@ -12,7 +12,7 @@ from conftest import torch_kernel
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import Runner, default_runners
 from kci.config.document import parse_document
-from kci.config.settings import FoundSettings, interpret_settings, parse_settings
+from kci.config.find_settings import FoundSettings, interpret_settings, parse_settings
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix

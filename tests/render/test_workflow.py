@@ -13,6 +13,7 @@ import yaml
 
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.errors import FindingsError, UnsafeError
+from kci.files import templates
 from kci.render import workflow
 from kci.render.github_limits import check_files
 from kci.render.pins import shipped_pins
@@ -61,7 +62,7 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
         seen.setdefault(place, set()).add(bool(value))
         return bool(value)
 
-    folder = workflow.template_folder()
+    folder = templates.template_folder()
     sources = {}
     for file in sorted(folder.rglob("*.j2")):
         name = file.relative_to(folder).as_posix()
@@ -71,9 +72,9 @@ def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyP
             lambda match, name=name, counter=counter: f"[% if probe('{name} {next(counter)}', {match[1]}) %]",
             file.read_text(encoding="utf-8"),
         )
-    probing = workflow._environment().overlay(loader=jinja2.DictLoader(sources))
+    probing = templates.template_environment().overlay(loader=jinja2.DictLoader(sources))
     probing.globals = {**probing.globals, "probe": probe}
-    monkeypatch.setattr(workflow, "_environment", lambda: probing)
+    monkeypatch.setattr(workflow, "template_environment", lambda: probing)
     for case in CASES:
         case.files()
     assert len(seen) >= 5

@@ -136,6 +136,20 @@ def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) ->
     assert again.stdout.count("reused") == 3
 
 
+@pytest.mark.parametrize("into", ["swiglu/build", "elsewhere/tree"])
+def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(kernel_dir: Path, tmp_path: Path, into: str) -> None:
+    source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
+    source.write_text("import numpy\n" + source.read_text())
+    command = ("run", kernel_dir, "--only", "torch-cpu", "--cache", tmp_path / "cache", "--into", tmp_path / into)
+    assert kci(*command).code == 1
+    path = "build/torch-*/__init__.py"
+    (kernel_dir / "kci.toml").write_text(f'[[lint.ignore]]\nrule = "KCI771"\npath = "{path}"\nreason = "it is there"\n')
+    done = kci(*command, "-v")
+    assert done.code == 0, done.stderr
+    assert "(1 suppressed)" in done.stdout
+    assert "KCI771 because: it is there" in done.stderr
+
+
 def test_several_kernels_get_a_folder_each(kernel_dir: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(kernel_dir, tmp_path / "other"))
     text = (other / "build.toml").read_text().replace('name = "swiglu"', 'name = "other"')

@@ -8,7 +8,9 @@ import hashlib
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -314,3 +316,74 @@ def test_github_s_own_bundle_counts_for_its_repository_workflow_and_commit(tmp_p
     artifact.write_bytes(artifact.read_bytes() + b" ")
     with pytest.raises(FindingsError, match="other bytes"):
         check_artifact(artifact, [], wanted)
+
+
+# --- a real bundle, with the trust root that the sigstore package brings ---
+
+REAL = Path(__file__).parent / "data" / "github-provenance.sigstore.json"
+REPOSITORY = "trailofbits/pypi-attestations"
+WORKFLOW = f"{REPOSITORY}/.github/workflows/release.yml@refs/tags/v0.0.19"
+ITS_COMMIT = "08802efe1f8e5fec4ad842d6b8ce97656092ee72"
+SUBJECT = "9bb1add04b1b4e182be6b0b80931593f7a291eb49d69b4fd728a5d4cbcdc4bd3"
+
+
+@pytest.mark.parametrize("workflow", ["", WORKFLOW])
+def test_a_real_attestation_of_github_is_verified_offline(workflow: str) -> None:
+    statement = sigstore_bundles.open_bundle(REAL.read_bytes(), REPOSITORY, workflow)
+    assert [subject.digest["sha256"] for subject in statement.subject] == [SUBJECT]
+    assert statement.predicate_type == "https://slsa.dev/provenance/v1"
+
+
+@pytest.mark.parametrize(
+    ("repository", "workflow", "why"),
+    [
+        ("evil/pypi-attestations", "", "SourceRepositoryURI does not match"),
+        (REPOSITORY, WORKFLOW.replace("release", "other"), "BuildSignerURI does not match"),
+        ("", WORKFLOW, "no repository is named"),
+    ],
+)
+def test_it_counts_for_its_repository_and_workflow_alone(repository: str, workflow: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        sigstore_bundles.open_bundle(REAL.read_bytes(), repository, workflow)
+
+
+def forged(place: tuple[str | int, ...], change: Callable[[Any], object]) -> bytes:
+    """The bundle with one value changed."""
+    bundle = json.loads(REAL.read_bytes())
+    owner = bundle
+    for key in place[:-1]:
+        owner = owner[key]
+    owner[place[-1]] = change(owner[place[-1]])
+    return json.dumps(bundle).encode()
+
+
+def other_commit(payload: str) -> str:
+    return base64.b64encode(base64.b64decode(payload).replace(ITS_COMMIT.encode(), b"f" * 40)).decode()
+
+
+ENTRY = ("verificationMaterial", "tlogEntries", 0)
+
+
+@pytest.mark.parametrize(
+    ("place", "change"),
+    [
+        (("dsseEnvelope", "payload"), other_commit),
+        (("dsseEnvelope", "signatures", 0, "sig"), lambda sig: sig[::-1]),
+        (("verificationMaterial", "tlogEntries"), lambda _entries: []),
+        ((*ENTRY, "inclusionPromise", "signedEntryTimestamp"), lambda _stamp: base64.b64encode(b"x" * 70).decode()),
+        ((*ENTRY, "inclusionProof", "rootHash"), lambda _hash: base64.b64encode(b"x" * 32).decode()),
+        ((*ENTRY, "integratedTime"), lambda _time: "1800000000"),
+    ],
+    ids=["payload", "signature", "no log entry", "promise", "proof", "time"],
+)
+def test_a_forged_one_does_not_count(place: tuple[str | int, ...], change: Callable[[Any], object]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        sigstore_bundles.open_bundle(forged(place, change), REPOSITORY, WORKFLOW)
+
+
+def test_a_real_attestation_is_about_its_own_file_alone(tmp_path: Path) -> None:
+    artifact = tmp_path / "pypi_attestations-0.0.19.tar.gz"
+    artifact.write_bytes(b"something else")
+    artifact.with_name(f"{artifact.name}.sigstore.json").write_bytes(REAL.read_bytes())
+    with pytest.raises(FindingsError, match="other bytes"):
+        check_artifact(artifact, [], SigningContext(REPOSITORY, ITS_COMMIT, WORKFLOW))

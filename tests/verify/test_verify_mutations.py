@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from kci.verify import verify
 from variants import CPU, STABLE, make_artifact, make_variant
 
 ARCHIVES = int(os.environ.get("KCI_MUTATIONS", "400"))
-SECONDS = 10
 """Far more than any of them takes; a hang is longer."""
 
 FILES: dict[str, str | bytes] = {
@@ -72,13 +70,11 @@ def test_mutated_archives(tmp_path: Path, artifacts: list[Path]) -> None:
         work = tmp_path / "work" / str(number)
         work.mkdir(parents=True)
         (work / artifact.name).write_bytes(mutated(artifact.read_bytes(), random_))
-        started = time.monotonic()
         try:
             merge([work / artifact.name], work / "build")
         except KciError:
             refused += 1
             assert [path.name for path in work.iterdir()] == [artifact.name]
-        assert time.monotonic() - started < SECONDS
     assert refused > ARCHIVES // 2
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == [
         "1", "2", "3", "s1", "s2", "s3", "work",
@@ -101,12 +97,10 @@ def test_mutated_trees(tmp_path: Path, artifacts: list[Path]) -> None:
             (tree / name).write_bytes(content)
         for _ in range(random_.choice([1, 1, 2])):
             change(tree / random_.choice(sorted(whole)), random_)
-        started = time.monotonic()
         try:
             found += bool(verify(tree))
         except KciError:
             found += 1
-        assert time.monotonic() - started < SECONDS
     assert found > ARCHIVES // 8
 
 

@@ -36,7 +36,7 @@ def test_the_others_are_planned_and_the_faulty_ones_reported(repository: Path) -
     plan = plan_run(workspace, PlanRequest()).plan
     assert {leg.kernel for leg in plan.legs} == {"sound"}
     assert [(Path(item.path).name, item.kernel) for item in plan.faulty] == [("unread", ""), ("wrong", "wrong")]
-    assert [item.diagnostics[0].rule for item in plan.faulty] == ["KCI102", "KCI130"]
+    assert [item.diagnostics[0].rule for item in plan.faulty] == ["KCI101", "KCI130"]
 
 
 def test_the_command_prints_the_plan_and_fails(repository: Path) -> None:
@@ -44,8 +44,8 @@ def test_the_command_prints_the_plan_and_fails(repository: Path) -> None:
     assert done.code == 1
     answer = json.loads(done.stdout)
     assert [leg["kernel"] for leg in answer["legs"]] == ["sound"]
-    assert [item["diagnostics"][0]["rule"] for item in answer["faulty"]] == ["KCI102", "KCI130"]
-    assert "error[KCI102]" in done.stderr
+    assert [item["diagnostics"][0]["rule"] for item in answer["faulty"]] == ["KCI101", "KCI130"]
+    assert "error[KCI101]" in done.stderr
     assert "error[KCI130]" in done.stderr
     assert "faulty" in kci("plan", repository).stdout
     assert json.loads(kci("plan", repository, "--format", "github").stdout)["include"][0]["kernel"] == "sound"

@@ -22,6 +22,7 @@ from kci.builders.cutlass import Headers
 from kci.builders.environment import Environment
 from kci.builders.extension_name import POISON
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
+from kci.builders.newer_cxx import ARCHIVE, NewerParts
 from kci.builders.old_glibc import OldLibrary, old_libraries
 from kci.builders.rocm import Rocm
 from kci.builders.toolchains import toolchains
@@ -72,6 +73,8 @@ class Toolchain(msgspec.Struct, frozen=True):
     cuda_headers: LibraryHeaders | None = None
     glibc_compat: bool = False
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
+    newer_parts: NewerParts | None = None
+    """Parts of the C++ library that go into the binary where they are used."""
     nvcc_threads: int | None = None
     launcher: tuple[str, ...] = ()
     """A compiler cache that every compiler is started through."""
@@ -120,7 +123,12 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 def compat_command(chain: Toolchain, target: Target) -> list[str]:
     """The command that compiles what an older C++ library lacks."""
-    return [*chain.cxx, *_standard(target, gnu=True), "-O3", "-fPIC", "-c", COMPAT_SOURCE, "-o", COMPAT_OBJECT]
+    return plain_command(chain, COMPAT_SOURCE, COMPAT_OBJECT, *_standard(target, gnu=True))
+
+
+def plain_command(chain: Toolchain, source: str, made: str, *flags: str) -> list[str]:
+    """The command that compiles a source of kci's own."""
+    return [*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", made]
 
 
 def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
@@ -172,7 +180,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     """
     if target.tvm_ffi:
         libraries = str(chain.cuda.library_dir) if chain.cuda else None
-        found = [*objects, *_older_glibc(chain)]
+        found = [*objects, *_for_older_systems(chain)]
         return tvm_ffi_commands.link_command(chain.cxx, target.kernel_id, found, EXPORTS, libraries)
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
     command.append(f"-Wl,--version-script={EXPORTS}")
@@ -180,7 +188,7 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     stable = target.variant.kind is Kind.STABLE_ABI
     if stand_ins := stubs(chain, target):
         command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
-    command += [*_older_glibc(chain), "-Wl,--as-needed", "-lstdc++", f"-L{TORCH}/lib"]
+    command += [*_for_older_systems(chain), "-Wl,--as-needed", "-lstdc++", f"-L{TORCH}/lib"]
     if cuda is not None:
         command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
@@ -192,10 +200,12 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
 
 
-def _older_glibc(chain: Toolchain) -> list[str]:
-    """What takes functions from an older glibc; see `kci.builders.old_glibc`."""
-    found = glibc_stubs(chain)
-    return ["-Wl,--as-needed", *(library.path for library in found)] if found else []
+def _for_older_systems(chain: Toolchain) -> list[str]:
+    """What keeps a binary from needing a newer system than kernels may; see `kci.builders.older_systems`."""
+    if not chain.glibc_compat:
+        return []
+    parts = [ARCHIVE] if chain.newer_parts is not None else []
+    return [COMPAT_OBJECT, *parts, "-Wl,--as-needed", *(library.path for library in glibc_stubs(chain))]
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
@@ -331,13 +341,15 @@ def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """Definitions and include directories."""
     if not target.tvm_ffi:
         return [*_defines(target, unit), *_includes(chain, target, unit)]
-    own = [*(seen(unit, path) for path in unit.include), *_depended_on(chain)]
+    own = [*(seen(unit, path) for path in unit.include), *_depended_on(chain, unit)]
     system = [COMPAT] if chain.glibc_compat else []
     return tvm_ffi_commands.flags(target.variant.backend, target.kernel_id, own, system, named=unit.named)
 
 
-def _depended_on(chain: Toolchain) -> list[str]:
-    return [f"{headers.name}/{path}" for headers in chain.headers for path in headers.include]
+def _depended_on(chain: Toolchain, unit: Unit) -> list[str]:
+    """All components' dependencies, as in the reference. Its own come first: there may be two versions of one."""
+    ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
+    return [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
 
 
 def _defines(target: Target, unit: Unit) -> list[str]:
@@ -354,7 +366,7 @@ def _defines(target: Target, unit: Unit) -> list[str]:
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
     own = [GENERATED, *(seen(unit, path) for path in unit.include)]
-    own += _depended_on(chain)
+    own += _depended_on(chain, unit)
     own.append(seen(unit, PurePosixPath("csrc")))
     system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:

@@ -14,19 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders import generate, hipify, tvm_ffi_commands
+from kci.builders import generate, hipify, older_systems, tvm_ffi_commands
 from kci.builders.cache import work_dir
 from kci.builders.commands import (
-    COMPAT,
-    COMPAT_OBJECT,
-    COMPAT_SOURCE,
     EXPORTS,
     GENERATED,
     Target,
     Toolchain,
-    compat_command,
     compile_command,
-    glibc_stubs,
     link_command,
     links,
     seen,
@@ -59,6 +54,7 @@ from kci.builders.environment import (
 from kci.builders.failures import failure_hint, failure_message, unwritable
 from kci.builders.job_budget import alone, is_chatter
 from kci.builders.job_limits import job_count, nvcc_threads
+from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import Step, ninja_text
 from kci.builders.package import installed_files, package_dir, write_package
 from kci.builders.paths import refused
@@ -154,6 +150,8 @@ def plan(request: Request, log: Log) -> Recipe:
         nvcc_threads=nvcc_threads(),
         launcher=(str(launcher.program),) if launcher else (),
     )
+    if chain.glibc_compat:
+        chain = msgspec.structs.replace(chain, newer_parts=find_newer_parts(cxx))
     target = Target(variant, request.kernel_id)
     generated = _generated(chain)
     translation, units = _translation(request, work, chain, sources)
@@ -331,13 +329,10 @@ def _steps(chain: Toolchain, target: Target, units: tuple[Unit, ...], generated:
     libraries = tuple(stub_path(library) for library in stubs(chain, target))
     for library, stub in zip(stubs(chain, target), libraries, strict=True):
         yield Step(stub, ("stub.cpp",), tuple(stub_command(chain, library)), f"link {stub}", generated)
-    for older in glibc_stubs(chain):
-        libraries += (older.path,)
-        yield Step(older.path, (older.source,), tuple(older.command(chain.cxx)), f"link {older.path}", generated)
+    older = tuple(older_systems.steps(chain, target, generated))
+    yield from older
+    libraries += tuple(step.output for step in older)
     objects = tuple(unit.object for unit in units)
-    if chain.glibc_compat:
-        objects = (*objects, COMPAT_OBJECT)
-        yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
     link = tuple(link_command(chain, target, objects, openmp=any(unit.openmp for unit in units)))
     yield Step(target.module, (*objects, *libraries), link, f"link {target.module}", generated)
 
@@ -364,19 +359,13 @@ def _generated(chain: Toolchain) -> dict[str, str]:
     ]
     tools += [f"nvcc {nvcc_version(chain.cuda.nvcc) or chain.cuda.version}"] if chain.cuda else []
     tools += [version_line((str(chain.rocm.hipcc),)), f"ROCm {chain.rocm.release}"] if chain.rocm else []
-    files = {
+    return {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
         _TOOLS_FILE: "\n".join(tools) + "\n",
         EXPORTS: generate.EXPORTS_MAP,
+        **older_systems.files(chain),
     }
-    if chain.glibc_compat:
-        files[f"{COMPAT}/sys/single_threaded.h"] = generate.SINGLE_THREADED_H
-        files[f"{COMPAT}/bits/sstream.tcc"] = generate.SSTREAM_TCC
-        files[COMPAT_SOURCE] = generate.COMPAT_CPP
-        for library in glibc_stubs(chain):
-            files |= library.files()
-    return files
 
 
 def _prepare(recipe: Recipe) -> None:

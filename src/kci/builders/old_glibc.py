@@ -72,8 +72,21 @@ class OldLibrary(msgspec.Struct, frozen=True):
         return [*cxx, "-shared", "-fPIC", "-nostdlib", *named, self.source, "-o", self.path]
 
 
-class _GlibcFile(Dated, frozen=True):
+class _CxxLibrary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    members: tuple[str, ...]
+
+
+class GlibcData(Dated, frozen=True):
+    """`glibc.toml`."""
+
     libraries: dict[str, dict[str, tuple[str, ...]]]
+    cxx_library: _CxxLibrary
+
+
+@cache
+def glibc_data() -> GlibcData:
+    """The data that kci ships."""
+    return load_dated(Path(__file__).parent / "data" / "glibc.toml", GlibcData)
 
 
 @cache
@@ -86,7 +99,7 @@ def old_libraries(cpu: str = "") -> tuple[OldLibrary, ...]:
     cpu = cpu or platform.machine()
     if cpu not in _CPUS:
         return ()
-    data = load_dated(Path(__file__).parent / "data" / "glibc.toml", _GlibcFile).libraries
+    data = glibc_data().libraries
     return tuple(OldLibrary(soname, tuple(_versions(data[soname], cpu))) for soname in sorted(data))
 
 

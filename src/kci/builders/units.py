@@ -49,6 +49,8 @@ class Unit(msgspec.Struct, frozen=True):
     flags: tuple[str, ...]
     """The author's flags, in the order of build.toml."""
     archs: tuple[str, ...] = ()
+    depends: tuple[Depend, ...] = ()
+    """What its own component depends on. The others' are there as well, behind these."""
     translated: bool = False
     """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
     named: bool = True
@@ -80,6 +82,7 @@ class _Origin(msgspec.Struct, frozen=True):
     """The language of the sources that hold device code."""
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
+    depends: tuple[Depend, ...] = ()
 
 
 def collect(request: Request, log: Log) -> Sources:
@@ -125,7 +128,8 @@ def _active(request: Request, log: Log) -> dict[str, Component]:
 
 
 def _origin(request: Request, label: str, component: Component, log: Log) -> _Origin:
-    origin = _Origin(f"kernel.{label}", component.src, component.include or (), component.cxx_flags or ())
+    include, flags = component.include or (), component.cxx_flags or ()
+    origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     if not isinstance(component, CudaComponent | RocmComponent):
         return origin
     assert request.variant.compute is not None  # noqa: S101  - every CUDA and ROCm variant has a compute version
@@ -188,6 +192,7 @@ def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
             include=include,
             flags=origin.cxx_flags if language is Language.CXX else origin.device_flags,
             archs=() if language is Language.CXX else origin.archs,
+            depends=origin.depends,
         )
 
 
@@ -208,6 +213,7 @@ def _together(first: Unit, later: Unit) -> Unit:
         include=later.include or first.include,
         flags=first.flags if later.flags == first.flags else (*first.flags, *later.flags),
         archs=tuple(sorted({*first.archs, *later.archs}, key=natural)),
+        depends=tuple(dict.fromkeys((*first.depends, *later.depends))),
     )
 
 

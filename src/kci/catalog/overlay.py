@@ -21,7 +21,7 @@ from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import Diagnostic, Span, finding
 
 if TYPE_CHECKING:
-    from kci.config.settings import FoundSettings
+    from kci.config.find_settings import FoundSettings
 
 FIELDS: dict[str, Sequence[str]] = {
     "backend": [str(backend) for backend in Backend],

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -21,6 +21,7 @@ from kci.suggest import suggestion
 from kci.version import __version__
 
 COMMANDS = {
+    "init": "a new kernel that builds, tests and loads",
     "run": "do the whole job here: plan, build, merge, verify",
     "matrix": "the variants of kernels, and why",
     "diff": "what changed between two kernels, revisions or matrix files",
@@ -38,6 +39,9 @@ COMMANDS = {
     "compat": "expected against published variants",
     "catalog": "the toolchain data",
     "explain": "what a rule means and how to fix it",
+    "doctor": "what this machine can build, and what is missing",
+    "clean": "what kci keeps in its cache, and removing it",
+    "completion": "completion for bash, fish and zsh",
 }
 """Every command, in the order of the help page, with its one line there."""
 
@@ -49,10 +53,15 @@ class _ReaderGoneError(Exception):
 class Options:
     """What the options that every command takes have set."""
 
-    def __init__(self, quiet: bool = False, verbose: bool = False, color: str = "auto") -> None:
+    def __init__(self, quiet: bool = False, verbose: bool = False, color: str = "auto", plain: bool = False) -> None:
         self.quiet = quiet
         self.verbose = verbose
         self.color = color
+        self.plain = plain
+
+
+_PLACES = ("kernel", "kernels", "place", "paths", "directory")
+"""Arguments that are directories."""
 
 
 class Command(click.Command):
@@ -61,20 +70,45 @@ class Command(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
         super().__init__(*args, **kwargs)
+        for parameter in self.params:
+            if parameter.name in _PLACES and parameter.type is click.STRING:
+                parameter.type = click.Path()  # completed as such; a text all the same
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
             click.Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
             click.Option(
                 ["--color"], type=click.Choice(["auto", "always", "never"]), default="auto", help="Color the output."
             ),
+            click.Option(
+                ["--plain"], is_flag=True, help="For screen readers: no color, no tables, nothing that moves."
+            ),
         ]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; an option that does not exist is told with the one that was meant."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+            hint = suggestion(error.option_name, known)
+            raise click.UsageError(f"there is no option `{error.option_name}`. {hint}".strip(), ctx) from None
 
     def invoke(self, ctx: click.Context) -> Any:
         """Take the common options out of the parameters, then call the command."""
         params = ctx.params
-        ctx.obj = Options(params.pop("quiet"), params.pop("verbose"), params.pop("color"))
-        ctx.color = {"always": True, "never": False}.get(ctx.obj.color)
+        ctx.obj = Options(params.pop("quiet"), params.pop("verbose"), params.pop("color"), params.pop("plain"))
+        ctx.color = colored(ctx.obj)
+        ctx.find_root().color = ctx.color  # errors are shown when this context is gone
         return super().invoke(ctx)
+
+
+def colored(options: Options) -> bool | None:
+    """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
+    if options.plain or options.color == "never":
+        return False
+    if options.color == "always":
+        return True
+    return False if os.environ.get("NO_COLOR") else None
 
 
 class CommandGroup(click.Group):
@@ -99,6 +133,11 @@ class _Commands(click.Group):
         """Call the command; a reader that has gone (`kci explain | head`) is no failure, as click would have it."""
         try:
             return super().invoke(ctx)
+        except KciError as error:
+            from kci.cli._output import print_error
+
+            print_error(error)
+            return error.exit_code
         except BrokenPipeError:
             raise _ReaderGoneError from None
 
@@ -126,15 +165,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, _interrupted)
     try:
         result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
         sys.stdout.flush()
         code = result if isinstance(result, int) else 0
-    except KciError as error:
-        from kci.cli._output import print_error
-
-        print_error(error)
-        code = error.exit_code
     except click.ClickException as error:
         error.show()
         code = 2
@@ -156,6 +192,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _terminated(_number: int, _frame: object) -> NoReturn:
     """End as an interrupted command does: what is half made is removed, what stood before stays."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the cleaning up
+    raise KeyboardInterrupt
+
+
+at_interrupt: list[Callable[[], None]] = []
+"""What is called as soon as Ctrl-C is pressed: whatever moves on the screen has to stop at once."""
+
+
+def _interrupted(_number: int, _frame: object) -> NoReturn:
+    """Say at once that Ctrl-C was heard: ending compilers and removing what is half made may take some seconds."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stop in at_interrupt:
+        stop()
+    with suppress(OSError):
+        os.write(2, b"stopping...\n")
     raise KeyboardInterrupt
 
 

@@ -6,11 +6,12 @@ import textwrap
 
 import click
 
-from kci.cli._output import markdown_table
+from kci.cli._output import markdown_table, terminal_width
 from kci.matrix.reasons import BackendReasons, by_backend, places
 from kci.matrix.variants import Kept, KernelMatrix
 
 WIDTH = 120
+"""The most; a narrower terminal has less."""
 _INDENT = " " * 10
 
 
@@ -20,18 +21,21 @@ def explanation_text(kernel: KernelMatrix) -> str:
 
 
 def _block(reasons: BackendReasons) -> str:
+    across = min(WIDTH, terminal_width() or WIDTH)
     lines = [click.style(reasons.title, bold=True)]
     width = max((len(_name(kept)) for kept in reasons.kept), default=0)
     for kept in reasons.kept:
         place = places([(kept.path, kept.line)])
         line = f"  kept    {_name(kept).ljust(width)}  {kept.reason}"
-        if len(line) + 2 + len(place) <= WIDTH:
+        if len(line) + 2 + len(place) <= across:
             lines.append(f"{line}  {place}")
-        else:
+        elif len(line) <= across:
             lines += [line, f"{_INDENT}{place}"]
+        else:
+            lines += [f"  kept    {_name(kept)}", *_wrapped(kept.reason, _INDENT, across), f"{_INDENT}{place}"]
     for group in reasons.dropped:
-        lines += _wrapped(f"{group.rule}  {group.what}", "  ")
-        lines += _wrapped(group.reason + (f" [{group.where}]" if group.where else ""), _INDENT)
+        lines += _wrapped(f"{group.rule}  {group.what}", "  ", across)
+        lines += _wrapped(group.reason + (f" [{group.where}]" if group.where else ""), _INDENT, across)
     return "\n".join(lines)
 
 
@@ -40,9 +44,9 @@ def _name(kept: Kept) -> str:
     return kept.variant if kept.variant.endswith(kept.system) else f"{kept.variant} ({kept.system})"
 
 
-def _wrapped(text: str, indent: str) -> list[str]:
+def _wrapped(text: str, indent: str, across: int) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+        text, across, initial_indent=indent, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
     )
 
 

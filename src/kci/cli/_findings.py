@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -47,7 +47,7 @@ def show_findings(
             from pathlib import Path
 
             from kci.cli._sarif import render_sarif
-            from kci.config.settings import locate
+            from kci.config.find_settings import locate
 
             click.echo(render_sarif(found, __version__, locate(Path())[0], suppressed))
         case "github":
@@ -57,13 +57,18 @@ def show_findings(
         case _:
             shown = found if verbose else [item for item in found if item.severity is not Severity.INFO]
             print_diagnostics(shown, quiet=quiet)
-            for item in suppressed if verbose else ():
-                one = item.diagnostic
-                click.echo(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}", err=True)
+            print_suppressed(suppressed if verbose else ())
             click.echo(summary + (" (-v shows them)" if len(shown) < len(found) else ""))
     if output in ("json", "sarif", "github") and not quiet:
         click.echo(summary, err=True)
     return 1 if counts[Severity.ERROR] else 0
+
+
+def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
+    """Print what was suppressed and why, to stderr."""
+    for item in suppressed:
+        one = item.diagnostic
+        click.echo(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}", err=True)
 
 
 def markdown(found: Sequence[Diagnostic], summary: str) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from msgspec.structs import replace
 
 from kci.cli import Options
+from kci.cli._layout import Layout, lines_of, plain_lines
 from kci.diagnostics import Diagnostic, Severity, render_github, render_text
 from kci.errors import KciError
 
@@ -52,7 +56,7 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False,
     for diagnostic in diagnostics:
         if quiet and diagnostic.severity is not Severity.ERROR:
             continue
-        text = render_text(diagnostic, lambda path, line: source_line(path, line, lines))
+        text = render_text(diagnostic, None if is_plain() else lambda path, line: source_line(path, line, lines))
         mark = f"{diagnostic.severity.value}[{diagnostic.rule}]"
         styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
         click.echo(text.replace(mark, styled, 1), err=True)
@@ -97,12 +101,34 @@ def to_json(answer: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A plain table with aligned columns, as wide as its content, for terminals and logs alike."""
-    cells = [list(headers), *(list(row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(headers))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None) -> str:
+    """A table with aligned columns: as wide as its content in files and pipes, as wide as the terminal on one.
+
+    With `--plain`, each row is one line that names every value.
+    """
+    cells = list(rows)
+    if is_plain():
+        return "\n".join(plain_lines(headers, cells))
+    lines = lines_of(headers, cells, terminal_width(), layout or Layout())
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+
+
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """How wide the terminal is that a stream (stdout) leads to; None for files and pipes."""
+    stream = stream or sys.stdout
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def paragraph(text: str) -> str:
+    """A long line over several, where it is shown on a terminal."""
+    width = terminal_width()
+    return text if width is None else textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
+
+
+def is_plain() -> bool:
+    """Whether `--plain` was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and isinstance(context.obj, Options) and context.obj.plain
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -10,7 +10,9 @@ from typing import Any
 import click
 
 from kci.builders.job_budget import Progress
-from kci.cli import Options
+from kci.cli import Options, at_interrupt, colored
+from kci.cli._layout import middle
+from kci.cli._output import terminal_width
 from kci.run.local import Outcome, OutcomeState
 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
@@ -37,19 +39,27 @@ class RunDisplay:
         """Begin, and return what is to be called with an outcome that has changed."""
         if self._options.quiet:
             return lambda _outcome: None
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not self._options.plain:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), get_renderable=self._table, refresh_per_second=8)
+            console = Console(stderr=True, no_color=colored(self._options) is False)
+            self._live = Live(console=console, get_renderable=self._table, refresh_per_second=8)
             self._live.start()
+            at_interrupt.append(self._stop)
         return self._changed
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._stop()
         for key in list(self._held):  # what was stopped
             self._let_go(key)
+
+    def _stop(self) -> None:
+        """Nothing moves any more: at the end, or as soon as Ctrl-C is pressed."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            at_interrupt.remove(self._stop)
+            live.stop()
 
     def _changed(self, outcome: Outcome) -> None:
         key = f"{outcome.kernel} {outcome.variant.name}"
@@ -77,6 +87,10 @@ class RunDisplay:
         from rich.table import Table
         from rich.text import Text
 
+        width = terminal_width(sys.stderr) or 120
+        several = len({outcome.kernel for outcome in self._outcomes}) > 1 and width >= 80
+        room = 28 if width < 80 else 40 if width < 100 else 60
+        notes = max(0, width - room - 50 - (20 if several else 0))
         grid = Table.grid(padding=(0, 2))
         left = 0
         for outcome in self._outcomes:
@@ -88,15 +102,15 @@ class RunDisplay:
             seconds = time.monotonic() - begun if building else outcome.seconds
             grid.add_row(
                 Spinner("dots") if building else Text(_MARKS.get(outcome.state.value, "✓")),
-                outcome.kernel,
-                outcome.variant.name,
+                *([middle(outcome.kernel, 18)] if several else []),
+                middle(outcome.variant.name, room),
                 Text(outcome.state.value, style=_STYLES.get(outcome.state.value, "")),
                 f"{seconds:.0f} s" if seconds else "",
                 progress_text(outcome.progress) if building else "",
-                Text(outcome.note[:60], style="dim"),
+                Text(middle(outcome.note, notes), style="dim") if notes > 12 else "",
             )
         if left:
-            grid.add_row("", "", Text(f"{left} left for other machines", style="dim"))
+            grid.add_row("", *([""] if several else []), Text(f"{left} left for other machines", style="dim"))
         return grid
 
 

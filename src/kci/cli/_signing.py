@@ -36,7 +36,7 @@ def ci_context(repository: str, commit: str) -> SigningContext:
 
 def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tuple[list[str], SigningContext]:
     """Who may sign and what must be named: what was given, else what `[signing]` of the kci.toml above a path says."""
-    from kci.config.settings import find_settings
+    from kci.config.find_settings import find_settings
     from kci.errors import UsageError
     from kci.tree.signing import SigningContext, read_public_key
 

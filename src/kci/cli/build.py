@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from kci.builders.cache import default_cache
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
+from kci.errors import UsageError
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, ci_run, leg_commands
 from kci.run.one_variant import BuildOptions
 from kci.tree.leg_record import artifact_name
@@ -38,6 +40,7 @@ from kci.tree.leg_record import artifact_name
     help="Only for this GPU, such as 9.0a: quick, and only for your own use.",
 )
 @click.option("--unique-id", help="In place of the id derived from the sources.")
+@click.option("--commit", metavar="SHA", help="The commit of the sources, where they lie outside of their repository.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
@@ -56,6 +59,7 @@ def command(
     catalog: str | None,
     archs: tuple[str, ...],
     unique_id: str | None,
+    commit: str | None,
     no_isolation: bool,
     jobs: int | None,
     cache: Path | None,
@@ -73,6 +77,7 @@ def command(
         isolation=not no_isolation,
         jobs=jobs,
         unique_id=unique_id,
+        commit=_full(commit),
         attempt=run.attempt or 1,
         run=run.id,
         archs=archs,
@@ -96,3 +101,10 @@ def command(
             built = build_leg(workspace, request, progress_log(options))
             print_diagnostics(built.findings, quiet=options.quiet)
             click.echo(str(built.directory))
+
+
+def _full(commit: str | None) -> str | None:
+    """A full commit id as it is."""
+    if commit is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+        raise UsageError(f"--commit {commit[:80]!r} is not a full commit id", hint="git rev-parse HEAD")
+    return commit

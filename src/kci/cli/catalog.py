@@ -20,7 +20,8 @@ from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import opened
 from kci.compat.impact import impact
 from kci.config.document import parse_document, read_document
-from kci.config.settings import KCI_TOML, FoundSettings, find_settings, interpret_settings
+from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
+from kci.config.settings import KCI_TOML
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.replace import write_atomic

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
+from kci.config.discover import find_kernels
+from kci.config.document import read_bytes
+from kci.config.fixes import plan_fixes
+from kci.config.reader import BUILD_TOML, shown_file
+from kci.config.update import write_update
+from kci.errors import FindingsError
 from kci.workspace.check import check_kernels
 
 
@@ -19,14 +27,32 @@ from kci.workspace.check import check_kernels
     show_default=True,
     help="The form of the answer.",
 )
+@click.option("--fix", is_flag=True, help="First correct what can be corrected without changing what a file means.")
 @click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
 @click.pass_obj
-def command(options: Options, /, kernels: tuple[str, ...], output: str, catalog: str | None) -> int:
+def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:
     """Check the build.toml of each KERNEL, the sources that it names, and kci.toml. Exit 1 if there is an error.
 
     A finding is suppressed by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
     `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
+
+    --fix rewrites KCI107, KCI111, KCI132 and KCI135, as `kci update` does: comments, order and layout stay.
     """
+    if fix:
+        _fix(kernels)
     checked = check_kernels(kernels, catalog)
     what = f"{len(checked.files)} file{'' if len(checked.files) == 1 else 's'} checked"
     return show_findings(checked.diagnostics, output, quiet=options.quiet, verbose=options.verbose, what=what)
+
+
+def _fix(kernels: tuple[str, ...]) -> None:
+    """Correct each file; one that cannot be read is left to the check."""
+    for directory in find_kernels(kernels):
+        path, shown = Path(directory) / BUILD_TOML, shown_file(directory)
+        try:
+            fixed = plan_fixes(read_bytes(path, shown), directory, shown)
+        except FindingsError:
+            continue
+        if fixed.changes:
+            write_update(path, fixed)
+            click.echo(f"{shown}: fixed: {', '.join(fixed.changes)}", err=True)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kci.cli import CommandGroup, Options
+from kci.cli._layout import Layout
 from kci.cli._output import print_diagnostics, table, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.compat.coverage import CoverageState, coverage
@@ -20,8 +21,8 @@ from kci.compat.leg_grid import CellState, grid_of
 from kci.compat.report_page import MAX_CELLS, whole_page
 from kci.compat.report_site import write_site
 from kci.compat.report_text import markdown_report
+from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
-from kci.config.settings import find_settings
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.tree.published_tree import read_published
@@ -69,7 +70,8 @@ def show_coverage(
         click.echo(to_json({"schema": 1, "coverage": found, "counts": counts}))
     else:
         rows = [(item.variant, str(item.state), item.reason, item.signer or "") for item in found.variants]
-        click.echo(table(("variant", "state", "why", "signed by (not verified)"), rows))
+        layout = Layout(drop=("signed by (not verified)",), cut=("variant",), wrap="why")
+        click.echo(table(("variant", "state", "why", "signed by (not verified)"), rows, layout))
         for line in dict.fromkeys(item.command for item in found.variants if item.command):
             click.echo(f"$ {line}")
         expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, Options
+from kci.cli._layout import Layout
 from kci.cli._output import markdown_table, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
+from kci.matrix.archs import natural
 from kci.matrix.matrix_json import matrix_json
 
 if TYPE_CHECKING:
@@ -78,10 +80,13 @@ def _rows(kernel: KernelMatrix) -> list[tuple[str, ...]]:
             variant.system,
             variant.torch or "",
             f"{variant.backend} {variant.compute}" if variant.compute else variant.backend,
-            " ".join(variant.archs or ()),
+            " ".join(sorted(variant.archs or (), key=natural)),
         )
         for variant in kernel.variants
     ]
+
+
+_LAYOUT = Layout(drop=("kind", "system", "torch", "archs"), cut=("variant",), wrap="archs")
 
 
 def _title(kernel: KernelMatrix) -> str:
@@ -92,7 +97,7 @@ def _title(kernel: KernelMatrix) -> str:
 def _table(kernel: KernelMatrix, explain: bool) -> str:
     parts = [click.style(_title(kernel), bold=True)]
     if kernel.variants:
-        parts.append(table(_HEADERS, _rows(kernel)))
+        parts.append(table(_HEADERS, _rows(kernel), _LAYOUT))
     if explain:
         from kci.cli._explain import explanation_text
 

@@ -10,7 +10,8 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
-from kci.cli._output import print_diagnostics, table, to_json
+from kci.cli._layout import Layout
+from kci.cli._output import paragraph, print_diagnostics, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
@@ -109,7 +110,8 @@ def command(
 
 def _touch_lines(touches: Sequence[Touch]) -> list[str]:
     rows = [(item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel]
-    lines = table(("changed file", "kernel", "touches", "because"), rows).splitlines()
+    layout = Layout(drop=("touches",), cut=("changed file", "kernel"), wrap="because")
+    lines = table(("changed file", "kernel", "touches", "because"), rows, layout).splitlines()
     outside = sum(not item.kernel for item in touches)
     return [*lines, *([f"and {outside} files outside of every kernel that is planned"] if outside else [])]
 
@@ -120,17 +122,27 @@ def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
         for leg in plan.legs
     ]
     parts = [] if touches is None else [*_touch_lines(touches), ""]
-    parts += [table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs), _summary(plan, made)]
+    one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
+    layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
+    parts += [
+        table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs, layout),
+        paragraph(_summary(plan, made)),
+    ]
     if plan.skipped:
         rows = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
-        parts += ["", table(("skipped", "variant", "reason"), rows)]
+        parts += ["", table(("skipped", "variant", "reason"), rows, _REASONS)]
     if plan.faulty:
         faulty = [(item.kernel or "-", item.path, item.message) for item in plan.faulty]
-        parts += ["", table(("faulty", "directory", "error"), faulty)]
+        parts += ["", table(("faulty", "directory", "reason"), faulty, _REASONS)]
     if plan.left_out:
         left = [(item.kernel, item.variant, item.rule, item.reason) for item in plan.left_out]
-        parts += ["", table(("left out", "variant", "rule", "reason"), left)]
+        parts += ["", table(("left out", "variant", "rule", "reason"), left, _REASONS)]
     return "\n".join(parts)
+
+
+_REASONS = Layout(
+    drop=("rule", "skipped", "left out"), cut=("skipped", "faulty", "left out", "variant", "directory"), wrap="reason"
+)
 
 
 def _takes(leg: Leg) -> str:

@@ -9,11 +9,16 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._engine_run import follow
+from kci.cli._findings import print_suppressed
+from kci.cli._layout import Layout
 from kci.cli._output import print_diagnostics, table
 from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.diagnostics import Severity
+from kci.errors import UsageError
 from kci.run import local
+from kci.run.engine_plan import EngineRequest, open_run, prepare_run
 from kci.run.one_variant import BuildOptions
 
 
@@ -24,6 +29,16 @@ from kci.run.one_variant import BuildOptions
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--engine", metavar="NAME", help="Build elsewhere: local, slurm, ssh, hf-jobs, one of kci.toml, or auto.")
+@click.option("--resume", metavar="RUN", help="Go on with a run that was begun with --engine.")
+@click.option("--max-cost", type=click.FloatRange(0), help="With --engine: refuse a run, or a restart, above this.")
+@click.option(
+    "--on-interrupt",
+    type=click.Choice(["ask", "cancel", "leave"]),
+    default="ask",
+    show_default=True,
+    help="With --engine: what Ctrl-C does to legs that run; without a terminal `ask` leaves them.",
+)
 @click.pass_obj
 def command(
     options: Options,
@@ -33,14 +48,27 @@ def command(
     jobs: int | None,
     no_isolation: bool,
     cache: Path | None,
+    engine: str | None,
+    resume: str | None,
+    max_cost: float | None,
+    on_interrupt: str,
     **selection: Any,
 ) -> int:
     """Build every variant of each KERNEL that this machine can build, merge them into a tree, and verify it.
 
     The tree is `build/` in the kernel's directory unless --into names another place. What needs another machine is
     left, with the reason. A rerun takes over what an interrupted one has finished.
+
+    With --engine the legs run elsewhere, as docs/engines.md tells.
     """
+    if resume is not None:
+        return follow(*open_run(cache or default_cache(), resume), options, on_interrupt)
     workspace = opened(options, kernels, selection["catalog"])
+    if engine is not None:
+        wanted = EngineRequest(choice=take_choice(selection), engine=engine, into=into, jobs=jobs, max_cost=max_cost)
+        return follow(*prepare_run(workspace, wanted, cache or default_cache()), options, on_interrupt)
+    if max_cost is not None:
+        raise UsageError("--max-cost is for --engine: what is built here costs nothing")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(
         cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=workspace.settings.settings.mirrors
@@ -48,6 +76,9 @@ def command(
     with RunDisplay(outcomes, options) as changed:
         result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)
     return _report(result, options)
+
+
+_LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="time or reason")
 
 
 def _report(result: local.RunResult, options: Options) -> int:
@@ -65,12 +96,14 @@ def _report(result: local.RunResult, options: Options) -> int:
                 outcome.state.value,
                 "yes" if in_tree else "",
                 _verified(tree, outcome.variant.name) if in_tree and tree else "",
-                took or outcome.note[:100],
+                took or outcome.note,
             )
         )
-    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows))
+    click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     for tree in result.trees:
-        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}")
+        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
+        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}{hidden}")
+        print_suppressed(tree.suppressed if options.verbose else ())
         for line in () if options.quiet else tree.log:
             click.echo(line, err=True)
         print_diagnostics(tree.findings, quiet=options.quiet)

@@ -10,7 +10,7 @@ from kci.cli import Command
 
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
-    "kci.toml": "kci.config.settings:settings_schema",
+    "kci.toml": "kci.config.find_settings:settings_schema",
     "plan": "kci.plan.plan_json:plan_schema",
     "manifest": "kci.tree.manifest:manifest_schema",
 }

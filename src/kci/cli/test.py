@@ -8,6 +8,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
 from kci.config.reader import BUILD_TOML
@@ -60,7 +61,9 @@ def command(
         if report.output and report.state is not TestState.PASSED:
             click.echo(f"{report.variant}: {report.state}\n{report.output}", err=True)
     rows = [(item.kernel, item.variant, item.state.value, item.passed, item.failed, item.skipped) for item in reports]
-    click.echo(table(("kernel", "variant", "state", "passed", "failed", "skipped"), [tuple(map(str, r)) for r in rows]))
+    headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
+    layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
+    click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
     return 0 if all(_fine(report, allow_empty) for report in reports) else 1
 
 

@@ -9,6 +9,7 @@ import click
 
 from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
+from kci.cli._layout import Layout
 from kci.cli._output import table, to_json
 from kci.cli._signing import context_options, policy
 from kci.diagnostics import Diagnostic
@@ -101,7 +102,13 @@ def _report(state: Compliance, output: str) -> int:
             (item.variant, "yes" if item.compliant else "no" if item.there else "missing", item.errors, item.warnings)
             for item in state.variants
         ]
-        click.echo(table(("variant", "compliant", "errors", "warnings"), [tuple(map(str, row)) for row in rows]))
+        click.echo(
+            table(
+                ("variant", "compliant", "errors", "warnings"),
+                [tuple(map(str, row)) for row in rows],
+                Layout(cut=("variant",)),
+            )
+        )
         for line in state.lines():
             click.echo(line)
     return 0 if state.compliant else 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kci.compat.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
-from kci.render.workflow import template_folder
+from kci.files.templates import template_folder
 from kci.version import __version__
 
 if TYPE_CHECKING:

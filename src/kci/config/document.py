@@ -61,6 +61,13 @@ class Document:
             self._places = _index(self.text)
         return self._places.get(key_path)
 
+    def source(self, key_path: KeyPath) -> str:
+        """A value as the file spells it; empty where the syntax tree does not know."""
+        found = self.spans(key_path)
+        if found is None or found[1].line != found[1].end_line:
+            return ""
+        return (self.line(found[1].line) or "")[found[1].column - 1 : found[1].end_column - 1]
+
     def _nearest(self, key_path: KeyPath, which: int) -> Span | None:
         for length in range(len(key_path), 0, -1):
             if found := self.spans(key_path[:length]):

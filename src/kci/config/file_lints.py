@@ -137,7 +137,18 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
             ids.append(((*prefix, "kernel-depends", index, "repo-id"), dependency.repo_id))
     for path, repo_id in ids:
         if problem := repo_id_problem(repo_id):
-            yield at_value(kernel, path, "KCI140", f"{repo_id[:100]!r} is not a repository id: {problem}", "owner/name")
+            message = f"{repo_id[:100]!r} is not a repository id: {problem}"
+            yield at_value(kernel, path, "KCI140", message, _repo_hint(repo_id))
+
+
+def _repo_hint(repo_id: str) -> str:
+    """The id that a text most likely means."""
+    found = re.fullmatch(
+        r"(?:https?://)?(?:huggingface\.co|hf\.co)/(?:kernels/|models/)?([^/]+/[^/]+?)/?", repo_id[:300]
+    )
+    if found and not repo_id_problem(found[1]):
+        return f'write "{found[1]}"'
+    return f'write it with its owner: "<owner>/{repo_id}"' if _REPO_PART.fullmatch(repo_id[:96]) else "owner/name"
 
 
 def repo_id_problem(repo_id: str) -> str:

@@ -7,6 +7,7 @@ the same data and says everything that is wrong. A property test holds the two t
 from __future__ import annotations
 
 import enum
+import re
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -15,12 +16,23 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from kci.config.depends_table import depends_table
 from kci.config.document import Document, KeyPath
 from kci.config.model import KernelDependency
 from kci.config.urls import check_git_url
-from kci.config.values import Backend, GitUrl, KernelName, StableAbi, Upstream, Version, check_kernel_name, shorten
+from kci.config.values import (
+    Backend,
+    GitUrl,
+    KernelName,
+    StableAbi,
+    Upstream,
+    Version,
+    check_kernel_name,
+    near_kernel_name,
+    shorten,
+)
 from kci.diagnostics import Diagnostic, finding
-from kci.suggest import one_of, suggestion
+from kci.suggest import nearest_name, one_of, suggestion
 
 MAX_PROBLEMS = 200
 
@@ -61,6 +73,10 @@ _KINDS = {"Backend": "backend", "Tier": "tier to build on", "Depend": "C++ depen
 """What people call the members of each enumeration of the schemas."""
 
 
+_ALSO_CALLED = {"nvidia": "cuda", "amd": "rocm", "hip": "rocm", "intel": "xpu", "sycl": "xpu", "mps": "metal"}
+"""What people write for a backend."""
+
+
 def toml_type(value: object) -> str:
     """What TOML calls the type of a value, with its article."""
     return _TOML_NAME.get(type(value), "a date or time")
@@ -75,7 +91,19 @@ class _Walk:
         return finding(rule, message, hint=hint, path=self.document.path, span=span)
 
     def wrong_type(self, expected: str, value: object, path: KeyPath, hint: str = "") -> Diagnostic:
+        hint = hint or self.other_spelling(expected, value, path)
         return self.problem("KCI103", path, f"`{dotted(path)}` must be {expected}, not {toml_type(value)}", hint)
+
+    def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
+        """How a value of the wrong type was most likely meant."""
+        if expected == "a string" and isinstance(value, int | float) and not isinstance(value, bool):
+            return f'write it as "{self.document.source(path) or value}"'
+        text = str(value).strip() if isinstance(value, str | float) else ""
+        if expected == "an integer" and re.fullmatch(r"[0-9]{1,18}(\.0)?", text, re.ASCII):
+            return f"write it as {int(text.partition('.')[0])}"
+        if expected == "a boolean" and isinstance(value, str) and value.lower() in ("true", "false"):
+            return f"write it as {value.lower()}"
+        return f"write it as {_as_list(value)}" if expected == "an array" and isinstance(value, str) else ""
 
     def check(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         origin, arguments = get_origin(wanted), get_args(wanted)
@@ -83,8 +111,7 @@ class _Walk:
             yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
         elif origin is tuple:
             if not isinstance(value, list):
-                hint = f"write it as [{value!r}]".replace("'", '"') if isinstance(value, str) else ""
-                yield self.wrong_type("an array", value, path, hint)
+                yield self.wrong_type("an array", value, path)
                 return
             for index, element in enumerate(value):
                 yield from self.check(arguments[0], element, (*path, index))
@@ -114,6 +141,10 @@ class _Walk:
             yield self.wrong_type("a table", value, path)
         elif "backend" not in value:
             yield self.problem("KCI102", path, f"`{dotted(path)}` lacks the key `backend`", one_of(tags), key=True)
+            known = sorted({"backend", *(key for part in parts for key in part.__struct_encode_fields__)})
+            for key in value:
+                if key not in known:
+                    yield self.unknown_key(key, path, known)
         elif not isinstance(value["backend"], str):
             yield self.wrong_type("a string", value["backend"], (*path, "backend"))
         elif value["backend"] not in tags:
@@ -132,14 +163,14 @@ class _Walk:
             yield from _SHAPES[wanted](self, value, path)
         elif wanted in _PARSERS:
             if not isinstance(value, str):
-                number = isinstance(value, int | float) and not isinstance(value, bool)
-                hint = f'write it as "{value}"' if number else ""
-                yield self.wrong_type("a string", value, path, hint)
+                yield self.wrong_type("a string", value, path)
                 return
             try:
                 _PARSERS[wanted](value)
             except ValueError as error:
-                yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}")
+                near = _NEAR[wanted](value)
+                hint = f'write "{near}"' if near else "such as " + _SUCH_AS[wanted]
+                yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}", hint)
         elif issubclass(wanted, enum.StrEnum):
             if not isinstance(value, str):
                 yield self.wrong_type("a string", value, path)
@@ -165,10 +196,13 @@ class _Walk:
         hints = _hints(wanted)
         fields = dict(zip(wanted.__struct_encode_fields__, wanted.__struct_fields__, strict=True))
         optional = set(wanted.__struct_fields__[len(wanted.__struct_fields__) - len(wanted.__struct_defaults__) :])
+        meant = {
+            nearest_name(key, sorted({*fields, *known})) for key in value if key not in fields and key not in known
+        }
         for key, field in fields.items():
-            if key not in value and field not in optional:
+            if key not in value and field not in optional and key not in meant:  # else that key is told
                 place = f"`{dotted(path)}` lacks" if path else "the file lacks"
-                yield self.problem("KCI102", path, f"{place} the key `{key}`", key=True)
+                yield self.problem("KCI102", path, f"{place} the key `{key}`", _ADD.get(key, f"add `{key}`"), key=True)
         for key, element in value.items():
             if key in fields:
                 yield from self.check(hints[fields[key]], element, (*path, key))
@@ -203,11 +237,63 @@ class _Walk:
     def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
         where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
         hint = suggestion(key, known) or one_of(known)
+        if key in _OF_COMPONENT and path[:1] == ("kernel",):
+            hint = f'it is a key of components with `backend = "{_OF_COMPONENT[key]}"`'
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
 
     def bad_choice(self, value: str, path: KeyPath, known: list[str], kind: str) -> Diagnostic:
-        hint = suggestion(value, known) or one_of(known)
+        hint = suggestion(_ALSO_CALLED.get(value.lower(), value), known) or one_of(known)
+        if kind == "C++ dependency" and value in depends_table().general:
+            hint = "it is a package of Python: name it in `python-depends` of `[general]`"
         return self.problem("KCI104", path, f"{shorten(value)!r} is not a {kind}", hint)
+
+
+def _near_version(text: str) -> str:
+    """The one version in a text that says more than a version, such as `>=12.6` or `v2.11`."""
+    found = re.findall(r"[0-9]+(?:\.[0-9]+)*", text[:100], re.ASCII)
+    return found[0] if len(found) == 1 else ""
+
+
+def _near_url(text: str) -> str:
+    """The address with its scheme."""
+    written = f"https://{text}"
+    return written if re.fullmatch(r"[\w.-]+\.[a-z]{2,}/[\w./-]+", text[:300], re.ASCII) else ""
+
+
+_NEAR: dict[type, Callable[[str], str]] = {
+    Version: _near_version,
+    KernelName: near_kernel_name,
+    GitUrl: _near_url,
+}
+"""What was probably meant by a text that is not of a type."""
+
+_SUCH_AS: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl: '"https://github.com/owner/name"'}
+
+
+def _as_list(value: str) -> str:
+    """A text as a list of strings; one with commas or blanks was most likely meant as several."""
+    parts = [part for part in re.split(r"[,\s]+", shorten(value)) if part] if "," in value else [shorten(value)]
+    return "[" + ", ".join(f'"{part}"' for part in parts) + "]"
+
+
+_OF_COMPONENT = {
+    "cuda-capabilities": "cuda",
+    "cuda-flags": "cuda",
+    "cuda-minver": "cuda",
+    "rocm-archs": "rocm",
+    "hip-flags": "rocm",
+    "sycl-flags": "xpu",
+}
+"""Keys that components of one backend have."""
+
+_ADD = {
+    "license": 'add `license = "Apache-2.0"`, or what it has',
+    "version": "add `version = 1`",
+    "backends": 'add `backends = ["cuda"]`, or what it is for',
+    "depends": 'add `depends = ["torch"]`, or `depends = []`',
+    "general": "add `[general]` with `name`, `version`, `license` and `backends`",
+}
+"""How to write a key that is missing, where an example says more than its name."""
 
 
 _SHAPES: dict[type, Callable[[_Walk, Any, KeyPath], Iterator[Diagnostic]]] = {

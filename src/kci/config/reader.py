@@ -15,7 +15,7 @@ import msgspec
 
 from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
 from kci.config.model import Build, to_build
-from kci.diagnostics import Diagnostic, Severity, finding
+from kci.diagnostics import Diagnostic, Related, Severity, finding
 
 FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")
 BUILD_TOML = "build.toml"
@@ -127,7 +127,9 @@ def detect_edition(document: Document) -> int:
         return EDITION
     span = document.value_span(("general", "edition"))
     if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
-        shown = f"{edition!r}"[:40] if isinstance(edition, int) else f"a {type(edition).__name__}"
+        from kci.config.mismatch import toml_type  # noqa: PLC0415  - only for files with an error
+
+        shown = f"{edition!r}"[:40] if isinstance(edition, int) else toml_type(edition)
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
     from kci.config.later_editions import known_editions  # noqa: PLC0415  - only for these files
@@ -181,12 +183,20 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
         message = "no framework table: one of `[torch]`, `[torch-noarch]` and `[tvm-ffi]` is required"
         hint = "an empty `[torch-noarch]` is enough for a kernel of Python only"
         return [finding("KCI106", message, hint=hint, path=document.path)]
+    if len(present) == 1:
+        return []
+    first = document.key_span((present[0],))
+    related = (Related("the first framework is here", document.path, *msgspec.structs.astuple(first)),) if first else ()
     return [
-        finding(
-            "KCI106",
-            f"`[{name}]` cannot be combined with `[{present[0]}]`; a kernel has one framework",
-            path=document.path,
-            span=document.key_span((name,)),
+        msgspec.structs.replace(
+            finding(
+                "KCI106",
+                f"`[{name}]` cannot be combined with `[{present[0]}]`; a kernel has one framework",
+                hint="remove one of the two tables",
+                path=document.path,
+                span=document.key_span((name,)),
+            ),
+            related=related,
         )
         for name in present[1:]
     ]

@@ -20,7 +20,8 @@ from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
 from kci.files.include_scan import quoted_includes
-from kci.files.source_tree import SourceTree
+from kci.files.source_tree import EntryKind, SourceTree
+from kci.suggest import nearest_name
 
 GENERATED = frozenset({"torch-ext/registration.h"})
 """Headers that the generated project brings along (docs/format.md#visible-files)."""
@@ -81,12 +82,33 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
             hint = "paths are relative to the kernel's directory, not to the file's table"
             if any(char in source.text for char in "*?["):
                 hint = "patterns are not expanded: name every file"
+            elif near := _nearest_file(tree, source.text):
+                hint = f"did you mean `{near}`?"
             yield at_value(kernel, source.place, "KCI136", f"{source.text[:100]!r} does not exist", hint)
     if missing > MAX_MISSING:
         message = f"{missing - MAX_MISSING} more sources do not exist"
         yield finding(
             "KCI136", message, path=kernel.document.path, hint="are they generated, or is the checkout incomplete?"
         )
+
+
+def _nearest_file(tree: SourceTree, path: str) -> str:
+    """What was probably meant by a path: a name in its folder that is near, or the same name in another folder."""
+    folder, _, name = path.rpartition("/")
+    try:
+        here = tree.real(folder)
+        entries = {} if here is None else tree.entries(here)
+        beside = [entry for entry, kind in entries.items() if kind is EntryKind.FILE]
+        if near := nearest_name(name, beside):
+            return posixpath.join(folder, near)
+        elsewhere = [
+            posixpath.join(place, name)
+            for place, kind in tree.entries("").items()
+            if kind is EntryKind.DIRECTORY and name in tree.entries(place)
+        ]
+    except KciError:
+        return ""
+    return elsewhere[0] if len(elsewhere) == 1 else ""
 
 
 def _is_there(tree: SourceTree, path: str) -> bool:

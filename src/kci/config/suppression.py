@@ -24,7 +24,8 @@ from kci.diagnostics import Diagnostic, Span, finding, rules
 from kci.suggest import suggestion
 
 if TYPE_CHECKING:
-    from kci.config.settings import FoundSettings
+    from kci.config.find_settings import FoundSettings
+    from kci.config.settings import Ignore
 
 _COMMENT = re.compile(r"#\s*kci:\s*ignore\s*(?:\[(?P<rules>[^\]]*)\])?(?P<reason>.*)", re.ASCII)
 
@@ -143,8 +144,7 @@ def apply_settings(
             index
             for index, entry in enumerate(entries)
             if entry.rule.startswith(_OF_VERIFICATION) is verification
-            and entry.rule == diagnostic.rule
-            and fnmatch.fnmatchcase(relative[diagnostic.path], entry.path)
+            and _is_about(entry, diagnostic.rule, relative[diagnostic.path])
         ]
         used.update(matching)
         reasons = [entries[index].reason.strip() for index in matching if entries[index].reason.strip()]
@@ -165,6 +165,46 @@ def apply_settings(
             message = f"this suppression has no effect: no {entry.rule} in {entry.path}"
             kept.append(finding("KCI191", message, hint=_REMOVE, path=document.path, span=span))
     return kept
+
+
+def suppressed_in_trees(settings: FoundSettings) -> tuple[Ignore, ...]:
+    """The entries of `[lint] ignore` that are about what `kci verify` finds and that have a reason."""
+    entries = settings.settings.lint.ignore
+    return tuple(entry for entry in entries if entry.rule.startswith(_OF_VERIFICATION) and entry.reason.strip())
+
+
+def tree_place(settings: FoundSettings, kernel_dir: str) -> str:
+    """How kci.toml calls the tree of a kernel, wherever the tree is made: `build` in the kernel's directory."""
+    return _relative(f"{kernel_dir}/build", settings.root)
+
+
+def apply_to_tree(
+    found: Iterable[Diagnostic], entries: Sequence[Ignore], shown: str, place: str, note: Note
+) -> list[Diagnostic]:
+    """The diagnostics without those about a tree that its repository suppresses.
+
+    Args:
+        found: what was found; what is not about the tree stays.
+        entries: of the kci.toml of the repository; see `suppressed_in_trees`.
+        shown: the tree's path in the diagnostics.
+        place: what kci.toml calls the tree; see `tree_place`.
+        note: is told of every finding that is suppressed.
+    """
+    kept = []
+    for diagnostic in found:
+        about = diagnostic.path == shown or diagnostic.path.startswith(f"{shown}/")
+        path = place + diagnostic.path.removeprefix(shown)
+        entry = next((entry for entry in entries if about and _is_about(entry, diagnostic.rule, path)), None)
+        if entry is None:
+            kept.append(diagnostic)
+        else:
+            note(SuppressedFinding(diagnostic, entry.reason.strip()))
+    return kept
+
+
+def _is_about(entry: Ignore, rule: str, path: str) -> bool:
+    """Whether an entry is for a rule in a file, relative to kci.toml."""
+    return entry.rule == rule and fnmatch.fnmatchcase(path, entry.path)
 
 
 _REMOVE = "remove it; errors that make a file unreadable cannot be suppressed"

@@ -72,7 +72,7 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML, *,
     if to is not None and edition > to:
         raise UsageError(f"{shown_as} is of edition {edition}, later than {to}", hint="kci writes no older edition")
     target = max(target, edition)
-    edits = _Edits(document)
+    edits = Edits(document)
     try:
         build = interpret(document, directory).build
     except FindingsError:
@@ -109,7 +109,7 @@ def require_edition(to: int | None) -> int:
     return to
 
 
-def _upgrade_3(edits: _Edits, data: dict[str, Any], target: int) -> Build:
+def _upgrade_3(edits: Edits, data: dict[str, Any], target: int) -> Build:
     document = edits.document
     if "license" not in document.data["general"]:
         message = "a version 3 file without `license`, which edition 5 requires and kci cannot choose"
@@ -126,7 +126,7 @@ def _upgrade_3(edits: _Edits, data: dict[str, Any], target: int) -> Build:
     return build
 
 
-def _spread_stable_abi(edits: _Edits, build: Build) -> None:
+def _spread_stable_abi(edits: Edits, build: Build) -> None:
     """A version for every backend becomes a table of the declared ones, in their order."""
     if build.torch is None or build.torch.stable_abi is None:
         return
@@ -136,7 +136,7 @@ def _spread_stable_abi(edits: _Edits, build: Build) -> None:
     edits.replace(value, f"{{ {entries} }}" if entries else "{}", "`stable-abi` per backend")
 
 
-def _respell_noarch(edits: _Edits) -> None:
+def _respell_noarch(edits: Edits) -> None:
     """Write the list keys of `[torch-noarch]` as the reference reads them (docs/format.md#key-spelling)."""
     table = edits.document.data.get("torch-noarch", {})
     for name in ("cuda-capabilities", "rocm-archs"):
@@ -170,7 +170,7 @@ def _meaning(build: Build) -> Any:
     return data, {backend: version and version.text for backend, version in versions.items()}
 
 
-class _Edits:
+class Edits:
     """Changes to the text of a document, collected and then made at once."""
 
     def __init__(self, document: Document) -> None:
@@ -194,13 +194,16 @@ class _Edits:
         return found
 
     def offsets(self, span: Span) -> tuple[int, int]:
+        """Where a stretch of the text begins and ends, counted in characters."""
         return self.starts[span.line - 1] + span.column - 1, self.starts[span.end_line - 1] + span.end_column - 1
 
     def text_of(self, span: Span) -> str:
+        """What stands there."""
         start, end = self.offsets(span)
         return self.document.text[start:end]
 
     def replace(self, span: Span, text: str, change: str) -> None:
+        """Put a text in the place of another; `change` says so in a few words."""
         self.edits.append((*self.offsets(span), text))
         self.changes.append(change)
 

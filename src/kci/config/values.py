@@ -248,3 +248,10 @@ def check_kernel_name(name: str) -> str:
 def python_name(kernel_name: str) -> str:
     """The kernel's Python package name: dashes become underscores."""
     return kernel_name.replace("-", "_")
+
+
+def near_kernel_name(text: str) -> str:
+    """The kernel name that is nearest to a text; empty if none is near."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text[:200])
+    dashed = re.sub(r"[^a-z0-9-]+", "-", parted.lower()).strip("-").lstrip("0123456789-")
+    return dashed if re.fullmatch(KERNEL_NAME_PATTERN[1:-1], dashed) else ""

@@ -78,6 +78,22 @@ def locked(path: Path, log: Callable[[str], None] = lambda _line: None) -> Itera
             os.close(handle)
 
 
+def in_use(path: Path) -> bool:
+    """Whether a process holds the lock of a path, or of something right inside of it; nobody is waited for."""
+    inside = list(path.glob(".kci-*.lock")) if path.is_dir() else []
+    for file in [beside(path, "lock"), *inside]:
+        try:
+            handle = os.open(file, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            if not _try_lock(handle):
+                return True
+        finally:
+            os.close(handle)
+    return False
+
+
 def _acquire(file: Path, waiting: Callable[[], None]) -> int:
     said = False
     while True:

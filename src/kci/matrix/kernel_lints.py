@@ -7,6 +7,7 @@ judged at every CUDA version of the kernel's own release variants, by what the t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -103,8 +104,22 @@ def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
         for index, entry in enumerate(entries):
             if not toolkits().ever_built(entry):
                 message = f"{entry[:40]!r} is not a capability that any CUDA toolkit supports"
-                hint = "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
+                near = _near_capability(entry)
+                hint = f'write "{near}"' if near else "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
                 yield at_value(subject.kernel, (*place, index), "KCI150", message, hint)
+
+
+_CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?ptx)?", re.IGNORECASE | re.ASCII)
+"""A capability as compilers and people spell it: sm_90a, compute_80, 80, 9.0A+ptx."""
+
+
+def _near_capability(text: str) -> str:
+    """The capability that another spelling means; empty if there is no such one."""
+    found = _CAPABILITY.fullmatch(text.strip()[:40])
+    if found is None:
+        return ""
+    near = f"{found[1]}.{found[2]}{found[3].lower()}{PTX if found[4] else ''}"
+    return near if toolkits().ever_built(near) else ""
 
 
 def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
@@ -168,7 +183,10 @@ def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
         if empty:
             name = "CUDA" if component.backend is Backend.CUDA else "ROCm"
             message = f"no entry of `{key}` is left for {name} {_list(empty)}: the build fails there"
+            meant = [near for entry in wanted if (near := _near_capability(entry)) and near != entry]
             hint = "list an arch that it supports, or narrow the versions"
+            if meant and component.backend is Backend.CUDA:
+                hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
             yield at_key(subject.kernel, ("kernel", label, key), "KCI155", message, hint)
 
 
@@ -285,7 +303,8 @@ def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
     """KCI160: a stable ABI newer than the torch that a variant is built with: its configuration fails."""
     by_backend: dict[str, list[Variant]] = {}
     for variant in subject.variants:
-        if variant.stable_abi and variant.torch and Version.parse(variant.torch) < Version.parse(variant.stable_abi):
+        abi = Version.parse(variant.stable_abi or "") if variant.stable_abi else None
+        if abi is not None and len(abi) > 1 and variant.torch and Version.parse(variant.torch) < abi:  # else KCI144
             by_backend.setdefault(variant.backend, []).append(variant)
     table = subject.kernel.build.torch.stable_abi if subject.kernel.build.torch else None
     for backend, variants in sorted(by_backend.items()):

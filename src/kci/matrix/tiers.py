@@ -13,8 +13,8 @@ from kci.catalog.comparisons import WhereError
 from kci.catalog.overlay import where_problem
 from kci.catalog.where import Where, parse_where
 from kci.config.document import refuse
+from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
-from kci.config.settings import FoundSettings
 from kci.config.values import Tier
 from kci.errors import UsageError
 from kci.matrix.filters import FIELDS, by_choice, by_expression

@@ -42,6 +42,7 @@ def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
         "left_out": plan.left_out,
         "skipped": plan.skipped,
         "shards": plan.shards,
+        "suppressions": plan.suppressions,
         "faulty": plan.faulty,
     }
     return answer | ({"estimate": estimate} if estimate is not None else {})

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kci.config.document import KeyPath
 from kci.config.file_lints import at_value
+from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
-from kci.config.settings import FoundSettings
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
 from kci.files.source_tree import SourceTree

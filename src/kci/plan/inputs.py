@@ -19,9 +19,9 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.find_settings import FoundSettings, find_settings, locate
 from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
-from kci.config.settings import FoundSettings, find_settings, locate
 from kci.config.values import Version, python_name
 from kci.diagnostics import finding
 from kci.errors import FindingsError

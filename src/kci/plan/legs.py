@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from kci.catalog.runners import Runners, default_runners
-from kci.config.values import Grouping
+from kci.config.values import Backend, Grouping
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.matrix.names import Kind
@@ -128,6 +128,10 @@ def each_once(kernel: KernelMatrix) -> list[tuple[str, Variant]]:
     return sorted(by_name.items())
 
 
+_TVM_FFI = (Backend.CPU, Backend.CUDA)
+"""What the native builder compiles tvm-ffi kernels for."""
+
+
 def place(
     variant: Variant,
     runners: Runners,
@@ -148,8 +152,8 @@ def place(
         estimate: the seconds that compiling it takes, by what there is to compile.
     """
     noarch = variant.kind is Kind.NOARCH
-    if variant.kind is Kind.TVM_FFI:
-        return Unplaced("KCI303", "kci's builders do not compile tvm-ffi kernels")
+    if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:
+        return Unplaced("KCI303", f"kci's builders do not compile tvm-ffi kernels for {variant.backend}")
     system = "x86_64-linux" if noarch else variant.system
     runner = runners.machine("noarch" if noarch else variant.backend, system)
     if runner is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.config.discover import FaultyKernel
+from kci.config.settings import Ignore
 from kci.matrix.names import Kind
 from kci.plan.pools import Pool
 
@@ -90,6 +91,8 @@ class KernelPlan(msgspec.Struct, frozen=True):
     planned: tuple[str, ...]
     fingerprints: dict[str, str] | None = None
     """What each planned variant is made from; None if the plan was made without."""
+    tree: str = ""
+    """Where its tree lies in the repository, relative to kci.toml: what `suppressions` call its files."""
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -114,5 +117,7 @@ class Plan(msgspec.Struct, frozen=True):
     shards: tuple[Shard, ...] = ()
     commit: str | None = None
     """The commit that was planned; None outside of git, with uncommitted changes, or with several repositories."""
+    suppressions: tuple[Ignore, ...] = ()
+    """What kci.toml suppresses of the findings about trees: whoever merges has no kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
     """The kernels that are not planned because `kci check` finds an error in them."""

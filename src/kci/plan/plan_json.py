@@ -8,6 +8,7 @@ import msgspec
 
 from kci.config.discover import FaultyKernel
 from kci.config.schema import answer_schema
+from kci.config.settings import Ignore
 from kci.plan.budget import Estimate
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped
 
@@ -34,6 +35,8 @@ class PlanDocument(msgspec.Struct, frozen=True):
     left_out: tuple[LeftOut, ...]
     skipped: tuple[Skipped, ...]
     shards: tuple[Shard, ...]
+    suppressions: tuple[Ignore, ...] = ()
+    """What kci.toml suppresses of the findings about trees; a `path` is a pattern, relative to kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
     """Kernels that are not planned, because `kci check` finds an error in them."""
     estimate: Estimate | None = None
@@ -58,7 +61,10 @@ def promised(plan: Plan) -> dict[str, Any]:
         if not planned:
             continue
         entry: dict[str, Any] = {"name": kernel.name, "path": kernel.path, "version": kernel.version}
+        entry |= {"tree": kernel.tree} if kernel.tree else {}
         prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
         kernels.append(entry | {"planned": planned} | ({"fingerprints": prints} if prints else {}))
-    compact = {"schema": 1, "tier": plan.tier, "kernels": kernels}
+    compact: dict[str, Any] = {"schema": 1, "tier": plan.tier, "kernels": kernels}
+    if plan.suppressions:
+        compact["suppressions"] = msgspec.to_builtins(plan.suppressions)
     return compact | ({"commit": plan.commit} if plan.commit else {})

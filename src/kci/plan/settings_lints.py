@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from kci.catalog.runners import default_runners, hosted_runners
 from kci.config.document import Document, KeyPath
-from kci.config.settings import FoundSettings, Machine, MachinesByBackend, Settings, by_name
+from kci.config.find_settings import FoundSettings
+from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, finding
 from kci.suggest import nearest

@@ -7,23 +7,19 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.config.values import Forks, Tier
 from kci.errors import FindingsError, UnsafeError
+from kci.files.templates import template_environment, template_folder, tidy
 from kci.plan.github import LIMIT_KEYS
 from kci.render.header import with_content
 from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, override_errors, with_overrides
 from kci.render.pins import Pin, action_of
-
-if TYPE_CHECKING:
-    import jinja2
 
 RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
@@ -155,7 +151,7 @@ def render(
         "point": own.mark,
         "job_ids": list(own.job_ids),
     }
-    environment = _environment()
+    environment = template_environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers else {})
     if inputs.forks == Forks.DISPATCH:
         templates[OWN_MACHINES_FILE] = "github/own_machines.yml.j2"
@@ -163,7 +159,7 @@ def render(
         environment = with_overrides(environment, own)
     with override_errors(own):
         rendered = {
-            path: _tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())
+            path: tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())
         }
     if lost := own.without_place(rendered):
         raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
@@ -236,49 +232,11 @@ def _uses(action: str, pins: Mapping[str, Pin]) -> str:
     return f"{action}@{pin.version} # zizmor: ignore[unpinned-uses]"
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415
-    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
-
-    # Sandboxed, because a repository may bring templates, and a pull request may change them.
-    environment = ImmutableSandboxedEnvironment(
-        loader=jinja2.FileSystemLoader(template_folder()),
-        variable_start_string="[[",
-        variable_end_string="]]",
-        block_start_string="[%",
-        block_end_string="%]",
-        comment_start_string="[#",
-        comment_end_string="#]",
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["quote"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment
-
-
-def template_folder() -> Path:
-    """Inside the package when installed, next to `src` in a checkout."""
-    installed = Path(__file__).parents[1] / "templates"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "templates"
-
-
 def shipped_templates() -> dict[str, str]:
     """The templates of workflow files, text by name; what a repository's own ones are made from."""
     return {
         path.name: path.read_text(encoding="utf-8") for path in sorted((template_folder() / TEMPLATES).glob("*.j2"))
     }
-
-
-def _tidy(text: str) -> str:
-    """No trailing blanks, no run of empty lines, one newline at the end."""
-    lines: list[str] = []
-    for line in (line.rstrip() for line in text.split("\n")):
-        if line or (lines and lines[-1]):
-            lines.append(line)
-    return "\n".join(lines).strip("\n") + "\n"
 
 
 def _strings(value: Any) -> list[str]:

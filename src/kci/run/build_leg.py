@@ -165,10 +165,11 @@ def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
 
 
 def ci_run() -> CiRun:
-    """The CI run that this process is part of, as far as its environment says."""
-    text = os.environ.get("GITHUB_RUN_ATTEMPT", "")
+    """The run that this process is part of, as far as its environment says: one of `kci run --engine`, or of GitHub."""
+    run, number = ("KCI_RUN", "KCI_ATTEMPT") if "KCI_RUN" in os.environ else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
+    text = os.environ.get(number, "")
     attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None
-    return CiRun(os.environ.get("GITHUB_RUN_ID", ""), attempt)
+    return CiRun(os.environ.get(run, ""), attempt)
 
 
 def _writable(request: LegRequest) -> list[Path]:
@@ -186,6 +187,7 @@ def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
         "--tier": request.tier,
         "--catalog": Path(catalog).resolve() if catalog and Path(catalog).exists() else catalog,
         "--unique-id": request.options.unique_id,
+        "--commit": request.options.commit,
         "--jobs": request.options.jobs,
     }
     for name, value in optional.items():

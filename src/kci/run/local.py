@@ -19,7 +19,9 @@ from kci.builders.job_budget import JobBudget, Progress, read_progress
 from kci.builders.job_limits import job_count
 from kci.builders.toolchain_identity import toolchain_identity
 from kci.config.discover import refuse_faulty
+from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
+from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError, MissingToolError
 from kci.matrix.names import Kind, this_system
@@ -32,7 +34,7 @@ from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
-from kci.verify import verify
+from kci.verify import verify_with_suppressions
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import Workspace
@@ -76,6 +78,7 @@ class TreeResult(msgspec.Struct, frozen=True):
     """Of the merge, and of verification."""
     log: tuple[str, ...] = ()
     """What the merge said: that it waited, or what a dead one had left."""
+    suppressed: tuple[SuppressedFinding, ...] = ()
 
 
 class RunResult(msgspec.Struct, frozen=True):
@@ -159,7 +162,7 @@ def run_here(
     def finish(kernel: str) -> None:
         mine = [outcome for outcome in outcomes if outcome.kernel == kernel]
         if any(outcome.directory is not None for outcome in mine):
-            merged[kernel] = _merge(kernels[kernel], mine, trees[kernel])
+            merged[kernel] = _merge(workspace.settings, kernels[kernel], mine, trees[kernel])
 
     def hear(news: _News) -> None:
         outcome = news.outcome
@@ -187,7 +190,7 @@ def _jobs(waiting: Sequence[Outcome], options: BuildOptions) -> int:
     return min(job_count(options.jobs, backend) for backend in backends or {"cpu"})
 
 
-def _merge(kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResult:
+def _merge(settings: FoundSettings, kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResult:
     """One kernel's tree, and what is to be said about it."""
     name = kernel.build.name
     directories = [outcome.directory for outcome in outcomes if outcome.directory is not None]
@@ -197,8 +200,13 @@ def _merge(kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResul
     lines: list[str] = []
     manifest = merge(directories, tree, planned, allow_partial=True, log=lines.append, report=said.append)[0]
     # What is missing was left for other machines, which the outcomes say already.
-    findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
-    return TreeResult(name, tree, manifest, (*said, *findings), tuple(lines))
+    verified = verify_with_suppressions(tree)
+    suppressed = list(verified.suppressed)
+    # What kci.toml suppresses in the kernel's own tree holds wherever the tree is made.
+    entries, place = suppressed_in_trees(settings), tree_place(settings, kernel.directory)
+    kept = apply_to_tree(verified.diagnostics, entries, str(tree), place, suppressed.append)
+    findings = (item for item in kept if item.rule != "KCI721")
+    return TreeResult(name, tree, manifest, (*said, *findings), tuple(lines), tuple(suppressed))
 
 
 class _News(msgspec.Struct, frozen=True):

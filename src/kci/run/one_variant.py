@@ -38,6 +38,8 @@ class BuildOptions(msgspec.Struct, frozen=True):
     """Which attempt of a CI run this is; the newest wins in a merge."""
     run: str = ""
     """The CI run, empty outside of one."""
+    commit: str | None = None
+    """The commit of the sources, where they came without their repository."""
 
 
 class BuiltVariant(msgspec.Struct, frozen=True):
@@ -95,6 +97,8 @@ def make_variant_dir(
             mark_partial(replacement.staging, options.archs)
         if not built.sealed:
             state = identity.provenance(kernel_dir)
+            if state is None and options.commit is not None:
+                state = identity.GitState(options.commit, dirty=False)
             metadata = metadata_for(
                 kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name
             )

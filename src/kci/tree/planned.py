@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.config.settings import Ignore
 from kci.errors import FindingsError
 from kci.matrix.names import parse_variant_name
 from kci.tree.findings import tree_error
@@ -24,6 +25,8 @@ class PlannedKernel(msgspec.Struct, frozen=True):
     version: Annotated[int, Meta(ge=0)] | None = None
     fingerprints: dict[str, Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]] | None = None
     """What each planned variant is made from, if the plan says so."""
+    tree: Annotated[str, Meta(max_length=4096)] = ""
+    """Where its tree would lie in the repository, relative to kci.toml; `Planned.suppressions` name files so."""
 
     def __post_init__(self) -> None:
         for variant in self.planned:
@@ -36,12 +39,15 @@ class Planned(msgspec.Struct, frozen=True):
     kernels: dict[str, PlannedKernel]
     commit: str | None = None
     """The commit that was planned, if the plan says so: fingerprints hold for what was built from it."""
+    suppressions: tuple[Ignore, ...] = ()
+    """What the kci.toml of the repository suppresses of the findings about trees."""
 
 
 class _Plan(msgspec.Struct):
     schema: int
     kernels: tuple[PlannedKernel, ...]
     commit: str | None = None
+    suppressions: tuple[Ignore, ...] = ()
 
 
 def read_plan(path: Path) -> Planned:
@@ -80,7 +86,7 @@ def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
         if kernel.name in kernels:
             raise _error(f"{where} names the kernel {kernel.name} twice", where)
         kernels[kernel.name] = kernel
-    return Planned(kernels, plan.commit)
+    return Planned(kernels, plan.commit, plan.suppressions)
 
 
 def _error(message: str, where: str) -> FindingsError:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.find_settings import find_settings
 from kci.config.reader import BUILD_TOML, read_kernel
-from kci.config.settings import find_settings
 from kci.config.suppression import SuppressedFinding, apply_settings, kernel_suppressions, line_suppression
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError

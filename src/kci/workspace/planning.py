@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from kci.config.find_settings import locate
 from kci.config.reader import Kernel
-from kci.config.settings import KCI_TOML, locate
+from kci.config.settings import KCI_TOML
+from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
@@ -136,12 +138,22 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         options = _with_fingerprints(options, workspace, matrix, request)
     took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
     plan = make_plan(matrix, workspace.runners, options, durations=took)
-    plan = msgspec.structs.replace(plan, faulty=faulty)
+    plan = msgspec.structs.replace(_with_suppressions(plan, workspace), faulty=faulty)
     made = estimate(plan.legs)
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
     said += check_limits(plan) if request.callers is None else check_callers(plan, request.callers)
     return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
+
+
+def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
+    """The plan with what kci.toml suppresses in trees, and with the names that it has for them."""
+    entries = suppressed_in_trees(workspace.settings)
+    if not entries:
+        return plan
+    places = {kernel.build.name: tree_place(workspace.settings, kernel.directory) for kernel in workspace.kernels}
+    kernels = tuple(msgspec.structs.replace(kernel, tree=places[kernel.name]) for kernel in plan.kernels)
+    return msgspec.structs.replace(plan, kernels=kernels, suppressions=entries)
 
 
 def _without_component(workspace: Workspace, matrix: Matrix) -> frozenset[tuple[str, str]]:

@@ -17,8 +17,9 @@ import msgspec
 from kci.catalog.rows import Catalog, editions, load_catalog
 from kci.config.discover import FaultyKernel, find_kernels, read_each, refuse_faulty
 from kci.config.document import parse_document
+from kci.config.find_settings import FoundSettings, interpret_settings, settings_for
 from kci.config.reader import Kernel
-from kci.config.settings import KCI_TOML, FoundSettings, Settings, interpret_settings, settings_for
+from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError

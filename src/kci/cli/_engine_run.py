@@ -1,0 +1,151 @@
+"""`kci run --engine` and `kci run --resume`: progress, the question at Ctrl-C, and the closing table."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kci.cli import Options
+from kci.cli._output import print_diagnostics, table
+from kci.diagnostics import Severity
+from kci.engines.job import printable
+from kci.run.engine_plan import EngineLeg, EngineRun
+from kci.run.engine_run import Driver, driving, merge_run
+from kci.run.local import TreeResult
+from kci.run.run_journal import FINAL, LegPhase, LegProgress
+
+_NOTE = 60
+
+
+def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) -> int:
+    """Drive a run to its end, merge, verify, and tell; the exit code says the worst of it.
+
+    Args:
+        folder: the run's.
+        run: what it is.
+        options: the command's.
+        on_interrupt: `ask`, `cancel` or `leave`: what becomes of legs that run when the user stops this.
+
+    Raises:
+        KeyboardInterrupt: the user stopped it.
+        KciError: an engine cannot be used; the run can be resumed.
+    """
+    resume = f"kci run --resume {run.id}"
+    if not options.quiet:
+        click.echo(f"run {run.id}: {len(run.legs)} legs; if this stops, `{resume}` goes on", err=True)
+    display = EngineDisplay(run, options)
+    with driving(folder, run, display.changed, display.say) as driver:
+        display.legs = driver.journal.legs
+        try:
+            with display:
+                driver.drive()
+                trees = merge_run(driver)
+        except KeyboardInterrupt:
+            _stopped(driver, on_interrupt, resume)
+            raise
+        return _report(driver, trees, options)
+
+
+def _stopped(driver: Driver, on_interrupt: str, resume: str) -> None:
+    """Ask what is to become of the legs that have not ended."""
+    going = [name for name, leg in driver.journal.legs.items() if leg.phase not in FINAL]
+    if on_interrupt == "ask":
+        on_interrupt = "leave"
+        if going and sys.stdin.isatty() and sys.stderr.isatty():
+            question = f"\n{len(going)} legs have not ended: cancel them, or leave them running?"
+            on_interrupt = click.prompt(question, type=click.Choice(["cancel", "leave"]), default="leave", err=True)
+    if on_interrupt == "cancel":
+        driver.cancel()
+        click.echo(f"{len(going)} legs were cancelled", err=True)
+    elif going:
+        click.echo(f"{len(going)} legs were left running; `{resume}` goes on", err=True)
+
+
+def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
+    """Print the closing table and what went wrong."""
+    rows = []
+    for leg in driver.run.legs:
+        progress = driver.journal.legs[leg.name]
+        took = f"{progress.seconds:.0f} s" if progress.phase is LegPhase.BUILT else _line(progress.reason)
+        state = progress.phase.value
+        rows.append((leg.job.kernel, leg.job.leg, leg.engine, state, str(progress.attempt), took))
+    rows += [(item.kernel, item.variant, "", "left", "", item.reason[:100]) for item in driver.run.left]
+    click.echo(table(("kernel", "leg", "engine", "state", "attempts", "time or reason"), rows))
+    for tree in trees:
+        missing = f", {len(tree.manifest.missing)} are missing" if tree.manifest.missing else ""
+        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}{missing}")
+        print_diagnostics(tree.findings, quiet=options.quiet)
+    failed = driver.journal.of(LegPhase.FAILED)
+    for name in failed:
+        click.echo(f"\n{click.style(f'{name} failed:', fg='red')} {driver.journal.legs[name].reason}", err=True)
+    if failed:
+        return max(driver.journal.legs[name].exit_code or 4 for name in failed)
+    if driver.journal.of(LegPhase.CANCELLED):
+        return 130
+    if not trees:
+        click.echo("nothing was built: no engine takes any of the legs", err=True)
+        return 3
+    return 1 if any(item.severity is Severity.ERROR for tree in trees for item in tree.findings) else 0
+
+
+def _line(text: str) -> str:
+    return printable(text.partition("\n")[0])[:100]
+
+
+class EngineDisplay:
+    """Progress on stderr: a live table on a terminal, a line for each change elsewhere."""
+
+    def __init__(self, run: EngineRun, options: Options) -> None:
+        self.run, self.options = run, options
+        self.legs: dict[str, LegProgress] = {}
+        self.notes: dict[str, str] = {}
+        self.live: Any = None
+
+    def __enter__(self) -> None:
+        if sys.stderr.isatty() and not self.options.quiet:
+            from rich.console import Console
+            from rich.live import Live
+
+            self.live = Live(console=Console(stderr=True), get_renderable=self._table, refresh_per_second=2)
+            self.live.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def say(self, line: str) -> None:
+        """A line for people."""
+        if not self.options.quiet:
+            click.echo(_line(line), err=True)
+
+    def changed(self, leg: EngineLeg, progress: LegProgress, note: str) -> None:
+        """A leg has changed."""
+        self.notes[leg.name] = _line(note)
+        if self.live is None:
+            attempt = f" (attempt {progress.attempt})" if progress.attempt > 1 else ""
+            self.say(f"{leg.name} on {leg.engine}: {progress.phase}{attempt} {note}".rstrip())
+
+    def _table(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2))
+        styles = {"built": "green", "failed": "red", "cancelled": "dim", "submitted": "bold cyan"}
+        ended = 0
+        for leg in self.run.legs:
+            progress = self.legs[leg.name]
+            if progress.phase is LegPhase.BUILT and len(self.run.legs) > 30:
+                ended += 1
+                continue
+            since = f"{time.time() - progress.since:.0f} s" if progress.phase is LegPhase.SUBMITTED else ""
+            style = styles.get(progress.phase.value, "")
+            note = self.notes.get(leg.name, progress.reason)[:_NOTE]
+            grid.add_row(leg.name, leg.engine, Text(progress.phase.value, style=style), since, Text(note, style="dim"))
+        if ended:
+            grid.add_row(f"{ended} built")
+        return grid

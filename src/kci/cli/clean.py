@@ -1,0 +1,59 @@
+"""`kci clean`: what kci keeps in its cache, and removing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kci.builders.cache import default_cache
+from kci.builders.kept_files import PARTS, KeptFolder, kept_folders, remove_kept
+from kci.cli import Command, Options
+from kci.cli._layout import Layout
+from kci.cli._output import table
+
+
+@click.command("clean", cls=Command)
+@click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]...")
+@click.option(
+    "--older-than", type=click.IntRange(0), default=0, metavar="DAYS", help="Only what has not changed since."
+)
+@click.option("-y", "--yes", is_flag=True, help="Remove it. Without this, nothing is removed.")
+@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="The cache.")
+@click.pass_obj
+def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: bool, cache: Path | None) -> None:
+    """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
+
+    `builds` is made again by the next build, `toolchains` (torch, CUDA) is downloaded again, and without
+    `compiler-caches` the next build is slow. What another kci works on is left.
+    """
+    place = cache or default_cache()
+    found = [item for item in kept_folders(place, parts) if item.days >= older_than]
+    removed = 0
+    for item in found if yes else ():
+        if remove_kept(place, item):
+            removed += item.size
+        elif not options.quiet:
+            click.echo(f"left, because it is in use: {item.path}", err=True)
+    if yes:
+        click.echo(f"{_size(removed)} removed from {place}")
+        return
+    if found:
+        headers = ("part", "what", "size", "last used")
+        layout = Layout(drop=("last used", "part"), cut=("what",))
+        click.echo(table(headers, [_row(item, place) for item in found], layout))
+    total = sum(item.size for item in found)
+    click.echo(f"{_size(total)} in {place}" + ("; `kci clean --yes` removes it" if found else ""))
+
+
+def _row(item: KeptFolder, cache: Path) -> tuple[str, str, str, str]:
+    days = item.days
+    used = "today" if days == 0 else f"{days} day{'' if days == 1 else 's'} ago"
+    return item.part, str(item.path.relative_to(cache)), _size(item.size), used
+
+
+def _size(count: int) -> str:
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} B"

@@ -1,0 +1,82 @@
+"""`kci doctor`: what this machine can build, what is missing, and which settings a repository needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kci.builders.cache import default_cache
+from kci.catalog.rows import load_catalog
+from kci.cli import Command, Options
+from kci.cli._layout import Layout
+from kci.cli._output import paragraph, table, to_json
+from kci.cli._workspace import CATALOG, opened
+from kci.errors import KciError
+from kci.render.github_settings import settings_text
+from kci.run.local import OutcomeState, outcomes_of
+from kci.run.machine_report import Examined, Health, examine
+from kci.workspace.choice import Choice
+from kci.workspace.workspace import Workspace
+
+_COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
+
+
+@click.command("doctor", cls=Command)
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", help="The form of the answer.")
+@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@CATALOG
+@click.pass_obj
+def command(
+    options: Options, /, *, kernels: tuple[str, ...], output: str, cache: Path | None, catalog: str | None
+) -> None:
+    """What this machine can build, what is missing for the rest, and the command that gets it. Nothing is built.
+
+    With KERNEL (by default what is here) also which of its variants can be built here, and the settings on GitHub that
+    the rendered workflows need and that no file can make.
+    """
+    workspace = _workspace(options, kernels, catalog)
+    found = examine(cache or default_cache(), workspace.catalog if workspace else load_catalog(catalog))
+    settings = settings_text(workspace.settings.settings) if workspace else []
+    if output == "json":
+        click.echo(to_json({"schema": 1, "machine": found, "settings": settings}))
+        return
+    click.echo(click.style("This machine", bold=True))
+    rows = [(item.what, item.health.value, item.found) for item in found]
+    click.echo(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
+    remedies = [item for item in found if item.remedy]
+    for item in remedies:
+        click.echo(paragraph(f"{click.style(_name(item), fg=_COLORS[item.health])}: {item.remedy}"))
+    if workspace is not None:
+        click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
+        click.echo(f"\n{click.style('On GitHub', bold=True)}")
+        for line in settings:
+            click.echo(paragraph(f"- {line}"))
+
+
+def _name(item: Examined) -> str:
+    return f"for {item.what}"
+
+
+def _workspace(options: Options, kernels: tuple[str, ...], catalog: str | None) -> Workspace | None:
+    """The kernels that were named, or those that are here; None if there are none."""
+    try:
+        return opened(options, kernels, catalog)
+    except KciError:
+        if kernels:
+            raise
+        return None  # nobody asked about what is here
+
+
+def _variants(workspace: Workspace) -> str:
+    """How many variants can be built here, and why the others cannot."""
+    outcomes = outcomes_of(workspace, Choice())
+    left: dict[str, int] = {}
+    for outcome in outcomes:
+        if outcome.state is OutcomeState.LEFT:
+            left[outcome.note] = left.get(outcome.note, 0) + 1
+    here = len(outcomes) - sum(left.values())
+    lines = [f"{here} of {len(outcomes)} variants are for this system: kci run builds those whose toolkit is here"]
+    lines += [f"{count} left for others: {note}" for note, count in sorted(left.items())]
+    return "\n".join(paragraph(line) for line in lines)

@@ -1,0 +1,138 @@
+"""`kci init`: a new kernel, or one from an existing project."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from kci.cli import Command, Options
+from kci.cli._output import print_diagnostics
+from kci.config.reader import BUILD_TOML
+from kci.config.values import Backend
+from kci.starter import new_kernel
+from kci.starter.adopted import Adopted
+from kci.starter.create import create, repository_of, require_new
+from kci.starter.from_kernel_builder import from_kernel_builder
+from kci.starter.from_setup_py import from_setup_py
+from kci.starter.new_kernel import NewKernel, choose, files_of
+
+
+@click.command("init", cls=Command)
+@click.argument("directory", metavar="NAME")
+@click.option("--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="What it is written for.")
+@click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
+@click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
+              help="A backend; repeat for more.")  # fmt: skip
+@click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0]")
+@click.option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
+@click.option("--from", "origin", type=click.Path(path_type=Path), metavar="DIR",
+              help="Take over a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing; what is not named has its default.")
+@click.pass_obj
+def command(
+    options: Options,
+    /,
+    *,
+    directory: str,
+    framework: str | None,
+    stable_abi: str | None,
+    backends: tuple[str, ...],
+    license_: str | None,
+    repo_id: str | None,
+    origin: Path | None,
+    yes: bool,
+) -> int:
+    """Write a new kernel into the directory NAME: one that builds, passes its tests and loads.
+
+    On a terminal, kci asks for what no option names. Inside of a git repository the kernel becomes one of its
+    directories; elsewhere it is a repository of its own, with kci.toml and workflows. Nothing is ever overwritten.
+    """
+    target = Path(directory)
+    name = Path(os.path.normpath(target.absolute())).name
+    new_kernel.require_name(name)
+    require_new(target)
+    ask = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+    standalone = repository_of(target) is None
+    adopted: Adopted | None = None
+    if origin is not None and (origin / BUILD_TOML).is_file():
+        adopted = from_kernel_builder(origin)
+        chosen = NewKernel(name=adopted.name)
+    else:
+        kind = framework or ("torch" if origin or not ask else _asked_framework())
+        chosen = choose(
+            name,
+            framework=kind,
+            backends=backends or (_asked_backends(kind) if ask and origin is None else ()),
+            stable_abi=stable_abi or (_asked_stable_abi() if ask and origin is None and kind == "torch" else None),
+            license=license_ or (click.prompt("License", default="Apache-2.0") if ask else "Apache-2.0"),
+            repo_id=repo_id or (_asked_repository(name) if ask else ""),
+        )
+        adopted = from_setup_py(origin, chosen) if origin is not None else None
+    files = (
+        adopted.files if adopted else {p: text.encode() for p, text in files_of(chosen, standalone=standalone).items()}
+    )
+    written, findings = create(target, files, workflows=standalone)
+    _tell(options, target, written, adopted)
+    print_diagnostics(findings, quiet=options.quiet)
+    if not options.quiet:
+        click.echo(_next(target, chosen, standalone=standalone), err=True)
+    return 0
+
+
+def _tell(options: Options, target: Path, written: list[str], adopted: Adopted | None) -> None:
+    for line in adopted.taken if adopted else ():
+        click.echo(f"taken over: {line}")
+    for path in written if adopted is None or options.verbose else ():
+        click.echo(str(target / path))
+    for line in adopted.left if adopted else ():
+        click.echo(f"{click.style('left to do:', fg='yellow')} {line}")
+
+
+def _next(target: Path, chosen: NewKernel, *, standalone: bool) -> str:
+    """The commands that come next."""
+    lines = [f"\n{target} is ready. Next:"]
+    if standalone:
+        lines += [f"  cd {target}", "  git init && git add . && git commit -m 'A new kernel'"]
+        here = "."
+    else:
+        here = str(target)
+    lines += [
+        f"  kci run {here}      # build what this machine can build",
+        f"  kci test {here}     # load it, and run its tests",
+    ]
+    if not standalone:
+        lines.append("  kci render       # at the root of the repository: the workflows that build it")
+    if chosen.placeholder:
+        lines.append(
+            f"Before you publish, put your account in the place of `{new_kernel.PLACEHOLDER_OWNER}` in repo-id."
+        )
+    return "\n".join(lines)
+
+
+def _asked_framework() -> str:
+    for name, meaning in new_kernel.FRAMEWORKS.items():
+        click.echo(f"  {name:<13} {meaning}")
+    return str(click.prompt("Framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), default="torch"))
+
+
+def _asked_backends(framework: str) -> tuple[str, ...]:
+    offered = new_kernel.BACKENDS[framework]
+    if len(offered) == 1:
+        return offered
+    answer = click.prompt(f"Backends, of {' '.join(offered)}", default=" ".join(new_kernel.USUAL[framework]))
+    return tuple(answer.replace(",", " ").split())
+
+
+def _asked_stable_abi() -> str | None:
+    oldest = new_kernel.OLDEST_STABLE_ABI.text
+    click.echo(
+        f"  The stable ABI: one binary serves torch {oldest} and everything newer. Without it: one for each torch."
+    )
+    return oldest if click.confirm("Build for the stable ABI", default=False) else None
+
+
+def _asked_repository(name: str) -> str:
+    return str(click.prompt("Repository on the Hub", default=f"{new_kernel.PLACEHOLDER_OWNER}/{name}"))

@@ -1,0 +1,141 @@
+"""What this machine can build, test and run, and what is missing for the rest. Nothing is built or fetched."""
+
+from __future__ import annotations
+
+import enum
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from kci.builders.compiler_cache import find_compiler_cache
+from kci.builders.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
+from kci.builders.container import engine, require_engine
+from kci.builders.cuda import find_toolkit
+from kci.builders.process import run
+from kci.builders.rocm import find_rocm
+from kci.catalog.rows import Catalog
+from kci.config.values import Version
+from kci.errors import KciError
+from kci.matrix.names import this_system
+
+_ROOM = 10 * 10**9
+"""What a torch for CUDA and its builds take."""
+
+
+class Health(enum.StrEnum):
+    """How one thing is."""
+
+    OK = "ok"
+    MISSING = "missing"
+    NOTE = "note"
+
+
+class Examined(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    what: str
+    health: Health
+    found: str
+    remedy: str = ""
+    """What to do, usually a command; empty where nothing need be done."""
+
+
+def examine(cache: Path, catalog: Catalog) -> list[Examined]:
+    """Look at this machine.
+
+    Args:
+        cache: where kci keeps its environments.
+        catalog: the rows whose toolkits are looked for.
+    """
+    return [*_basics(cache), *_toolkits(cache, catalog), *_helpers()]
+
+
+def _basics(cache: Path) -> Iterator[Examined]:
+    system = this_system()
+    yield Examined("system", Health.OK, f"{system}, Python {platform.python_version()}, {os.cpu_count()} cores")
+    yield _asked("C++ compiler", lambda: version_line(cxx_compiler()))
+    if glibc_is_newer():
+        remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
+        found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
+        yield Examined("glibc", Health.NOTE, found, remedy)
+    yield _program(
+        "git", "git", ["--version"], "install git; without it kci does not know commits and affected kernels"
+    )
+    place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
+    free = shutil.disk_usage(place).free
+    health = Health.OK if free >= _ROOM else Health.NOTE
+    remedy = "" if free >= _ROOM else "kci clean shows what can go; or set KCI_CACHE to another disk"
+    yield Examined("cache", health, f"{cache}, {free / 1e9:.0f} GB free", remedy)
+
+
+def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
+    """A toolkit of each version that the catalog has for this system."""
+    system = this_system()
+    for backend in ("cuda", "rocm"):
+        rows = {row.compute for row in catalog.rows if row.backend == backend and row.system == system and row.compute}
+        for compute in sorted(rows):
+            yield _asked(f"{backend} {compute.minor_text}", _finder(backend, compute, cache, system))
+    for backend, tool in (("xpu", "icpx"), ("metal", "xcrun")):
+        if any(row.backend == backend and row.system == system for row in catalog.rows):
+            found = f"{tool} is here" if shutil.which(tool) else f"there is no {tool}"
+            remedy = "kci does not compile for it itself: kci build --builder nix"
+            yield Examined(backend, Health.MISSING, found, remedy)
+
+
+def _finder(backend: str, compute: Version, cache: Path, system: str) -> Callable[[], str]:
+    def find() -> str:
+        if backend == "rocm":
+            return f"hipcc in {find_rocm(compute.minor_text, system, _nothing).root}"
+        toolkit = find_toolkit(compute.minor_text, cache, _nothing)
+        if toolkit.wheels is None:
+            return f"nvcc in {toolkit.root}"
+        return f"from wheels, in {toolkit.wheels}" + ("" if toolkit.complete else ", which the first build downloads")
+
+    return find
+
+
+def _helpers() -> Iterator[Examined]:
+    def container() -> str:
+        require_engine()
+        return f"{engine()} answers"
+
+    yield _asked("containers", container, "builds then happen on this machine itself")
+    try:
+        tool = find_compiler_cache(cxx_compiler())
+    except KciError:
+        tool = None
+    if tool is None:
+        yield Examined("compiler cache", Health.NOTE, "none", "install sccache or ccache, and rebuilds take a fraction")
+    else:
+        yield Examined("compiler cache", Health.OK, str(tool.tool))
+    yield _program("GPU", "nvidia-smi", ["--query-gpu=name", "--format=csv,noheader"], "tests of GPU variants need one")
+    yield _program("nix", "nix", ["--version"], "only --builder nix needs it: https://nixos.org/download")
+
+
+def _asked(what: str, find: Callable[[], str], otherwise: str = "") -> Examined:
+    """What a search finds, or what it says where it finds nothing."""
+    try:
+        return Examined(what, Health.OK, find())
+    except KciError as error:
+        return Examined(what, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
+
+
+def _program(what: str, name: str, arguments: list[str], remedy: str) -> Examined:
+    if shutil.which(name) is None:
+        return Examined(what, Health.NOTE, f"{name} is not installed", remedy)
+    try:
+        done = run([name, *arguments])
+    except KciError as error:
+        return Examined(what, Health.NOTE, error.message.splitlines()[0], remedy)
+    lines = done.output.strip().splitlines()
+    if done.code != 0 or not lines:
+        return Examined(what, Health.NOTE, f"{name} does not answer", remedy)
+    return Examined(what, Health.OK, lines[0][:100])
+
+
+def _nothing(_line: str) -> None:
+    """A search says nothing of what it passes over."""

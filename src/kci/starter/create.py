@@ -1,0 +1,91 @@
+"""Writing a new kernel: all of it or nothing, and never over what is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kci.config.find_settings import locate
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError, UsageError
+from kci.files.replace import Replacement, flush, replacing
+from kci.render.repository import render_workflows
+from kci.workspace.check import check_kernels
+from kci.workspace.workspace import open_workspace
+
+
+def require_new(target: Path) -> None:
+    """Refuse a place where something is.
+
+    Raises:
+        UsageError: there is a file, or a directory with something in it.
+    """
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not target.is_dir():
+        raise UsageError(f"{target} is there already", hint="name a directory that does not exist; nothing was written")
+    if any(target.iterdir()):
+        hint = "name a directory that does not exist, or an empty one; nothing was written"
+        raise UsageError(f"{target} is there already, and is not empty", hint=hint)
+
+
+def repository_of(target: Path) -> Path | None:
+    """The root of the repository that a new directory would be part of; None outside of one."""
+    parent = next(folder for folder in target.absolute().parents if folder.is_dir())
+    root, settings = locate(parent)
+    return root if settings is not None or (root / ".git").exists() else None
+
+
+def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tuple[list[str], tuple[Diagnostic, ...]]:
+    """Write a kernel to a temporary place beside its own, and move it there once it is complete.
+
+    Args:
+        target: its directory; it does not exist, or is empty.
+        files: the contents by path.
+        workflows: write the workflow files too.
+
+    Returns:
+        The paths that were written, and what `kci check` says of them.
+
+    Raises:
+        UsageError: something is in the way.
+        FindingsError: it cannot be written.
+    """
+    require_new(target)
+    with replacing(target) as replacement:
+        root = replacement.staging
+        for path, content in sorted(files.items()):
+            file = root / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        rendered: list[str] = []
+        if workflows:
+            made = render_workflows(open_workspace([str(root)]), root)
+            made.write()
+            rendered = list(made.files)
+        found = check_kernels([str(root)]).diagnostics
+        _move(replacement, target)
+    return sorted([*files, *rendered]), tuple(_shown_at(item, root, target) for item in found)
+
+
+def _move(replacement: Replacement, target: Path) -> None:
+    """Give what was made its name, unless something has got there first; a directory replaces an empty one only."""
+    flush(replacement.staging)
+    try:
+        if target.is_dir() and not target.is_symlink():
+            target.rmdir()  # fails if it is not empty any more
+        replacement.staging.rename(target)
+    except OSError as error:
+        raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
+
+
+def _shown_at(item: Diagnostic, staging: Path, target: Path) -> Diagnostic:
+    """A finding with the path that its file has now."""
+    from msgspec.structs import replace  # noqa: PLC0415
+
+    path = Path(item.path)
+    if not path.is_absolute():
+        path = Path.cwd() / path
+    inside = os.path.relpath(path, staging)
+    return replace(item, path=os.path.join(target, inside)) if not inside.startswith("..") else item  # noqa: PTH118

@@ -1,0 +1,207 @@
+"""A kernel from a project with a setup.py of `torch.utils.cpp_extension`.
+
+The sources stay where they are. What pybind11 bound becomes operators of PyTorch, in a new binding file: a
+function keeps its C++ signature, from which PyTorch reads the types.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from kci.config.reader import BUILD_TOML
+from kci.config.values import python_name
+from kci.errors import FindingsError, UsageError
+from kci.files.templates import template_environment
+from kci.starter.adopted import Adopted, read_project
+from kci.starter.new_kernel import NewKernel
+from kci.starter.setup_py import Extension, Glob, read_setup
+
+SETUP_PY = "setup.py"
+_HEADERS = (".h", ".hpp", ".hh", ".cuh", ".inc", ".inl")
+_MODULE = re.compile(r"PYBIND11_MODULE\s*\(\s*\w+\s*,\s*(\w+)\s*\)\s*\{")
+_NATIVE = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(")
+_NOT_OF_TORCH = re.compile(r"(?<![\w:])(?:unsigned|int|float|long|short|size_t|uint\d+_t|int32_t)\b(?!\s*\*)")
+"""Types of arguments that PyTorch cannot pass: it has int64_t, double and bool."""
+
+
+class Function(msgspec.Struct, frozen=True):
+    """One function that the old module had."""
+
+    name: str
+    cpp: str
+    declaration: str
+    """With its return type, or empty where it was not found."""
+
+
+def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
+    """Take over a project with a setup.py, which is read and not run.
+
+    Args:
+        root: the directory of the setup.py.
+        choice: the name, license and repository of the new kernel.
+
+    Raises:
+        UsageError: there is no such directory.
+        FindingsError: there is no extension, or none of its sources.
+    """
+    found, links = read_project(root)
+    if SETUP_PY not in found:
+        raise UsageError(f"{root} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint="name the directory of a project")
+    setup = read_setup(found[SETUP_PY], str(root / SETUP_PY))
+    first = setup.extensions[0]
+    mine = [item for item in setup.extensions if item.name == first.name]
+    by_backend = {item.backend: item for item in reversed(mine)}
+    left = [f"{SETUP_PY}:{line}: {what}" for line, what in setup.not_understood]
+    left += [
+        f"{SETUP_PY}:{item.line}: the extension `{item.name}` was not taken over: one kernel is one extension"
+        for item in setup.extensions
+        if item.name != first.name
+    ]
+    left += [f"{name} was not copied: it is a link" for name in links]
+    sources = {backend: _sources(item, found, left) for backend, item in sorted(by_backend.items())}
+    texts = {name: found[name].decode("utf-8", "replace") for names in sources.values() for name in names}
+    if not texts:
+        raise FindingsError(f"{root}: none of the sources of its extension was found", hint="\n".join(left[:5]))
+    headers = sorted(name for name in found if name.endswith(_HEADERS))
+    files = {name: found[name] for name in [*texts, *headers]}
+    functions: list[Function] = []
+    for name, text in texts.items():
+        if block := _module(text):
+            functions += _functions(block[1], [*texts.values(), *(_text(found[header]) for header in headers)])
+            files[name] = _without(text, block[0]).encode()
+        elif _NATIVE.search(text):
+            left.append(f"{name} registers operators itself: move that into torch-ext/torch_binding.cpp by hand")
+    left += _functions_left(functions)
+    declared = [item for item in functions if item.declaration]
+    values = {
+        "name": choice.name,
+        "license": choice.license,
+        "repo_id": choice.repo_id,
+        "placeholder": choice.placeholder,
+        "package": python_name(choice.name),
+        "backends": list(by_backend),
+        "headers": headers,
+        "include": sorted({path for item in mine for path in item.include if _inside(path)}),
+        "components": [(backend, sources[backend], by_backend[backend]) for backend in sorted(by_backend)],
+        "functions": declared,
+    }
+    files |= _rendered(values)
+    taken = [
+        f"{SETUP_PY}:{item.line}: {len(sources[backend])} sources for {backend}, with their flags"
+        for backend, item in sorted(by_backend.items())
+    ]
+    taken += [f"{len(headers)} headers"] if headers else []
+    taken += [f"{len(declared)} functions of the pybind11 module as operators: {_names(functions)}"]
+    python = sorted(name for name in found if name.endswith(".py") and name != SETUP_PY)
+    if python:
+        left.append(f"Python files were not copied: {', '.join(python[:8])}{' and more' if len(python) > 8 else ''}")
+    left.append(f"tests/test_{values['package']}.py only sees that the kernel loads: write what its results have to be")
+    return Adopted(choice.name, files, tuple(taken), tuple(left))
+
+
+def _rendered(values: dict[str, object]) -> dict[str, bytes]:
+    package = values["package"]
+    templates = {
+        BUILD_TOML: "port/build.toml.j2",
+        "torch-ext/torch_binding.cpp": "port/torch_binding.cpp.j2",
+        f"torch-ext/{package}/__init__.py": "port/package.py.j2",
+        f"tests/test_{package}.py": "port/test.py.j2",
+        "tests/conftest.py": "common/conftest.py.j2",
+        ".gitignore": "common/gitignore.j2",
+    }
+    environment = template_environment()
+    return {
+        path: environment.get_template(f"kernel/{name}").render(values).rstrip().encode() + b"\n"
+        for path, name in templates.items()
+    }
+
+
+def _sources(extension: Extension, found: dict[str, bytes], left: list[str]) -> list[str]:
+    """The files of an extension that are there."""
+    names: list[str] = []
+    for item in extension.sources:
+        if isinstance(item, Glob):
+            matching = sorted(name for name in found if fnmatchcase(name, item.pattern.removeprefix("./")))
+            if not matching:
+                left.append(f"{SETUP_PY}:{extension.line}: no file matches {item.pattern!r}")
+            names += matching
+        elif (name := str(PurePosixPath(item))) in found:
+            names.append(name)
+        else:
+            left.append(f"{SETUP_PY}:{extension.line}: {item!r} was not found")
+    return list(dict.fromkeys(names))
+
+
+def _inside(path: str) -> bool:
+    return bool(path) and not PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _module(text: str) -> tuple[tuple[int, int], str] | None:
+    """Where a pybind11 module stands in a file, and its body."""
+    found = _MODULE.search(text)
+    if found is None:
+        return None
+    depth = 1
+    for place in range(found.end(), len(text)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return (found.start(), place + 1), text[found.end() : place]
+    return None
+
+
+def _without(text: str, span: tuple[int, int]) -> str:
+    """A source without its module, and without the header that brings pybind11."""
+    kept = f"{text[: span[0]].rstrip()}\n{text[span[1] :].lstrip()}"
+    return re.sub(r"#\s*include\s*[<\"]torch/extension\.h[>\"]", "#include <torch/all.h>", kept)
+
+
+def _functions(block: str, texts: Sequence[str]) -> list[Function]:
+    """What a module defines with `m.def`."""
+    made = []
+    for name, cpp in re.findall(r"\.def\s*\(\s*\"(\w+)\"\s*,\s*&?\s*([\w:]+)", block):
+        made.append(Function(name, cpp, _declaration(cpp, texts)))
+    return made
+
+
+def _declaration(name: str, texts: Iterable[str]) -> str:
+    """How a function is declared, without default values; empty if that was not found."""
+    pattern = re.compile(
+        rf"^[ \t]*((?:[\w:<>,&*]|[ \t])+?[\w>&*])[ \t\n]+{re.escape(name)}[ \t\n]*\(([^()]*)\)[ \t\n]*[{{;]", re.M
+    )
+    for text in texts:
+        for result, arguments in pattern.findall(text):
+            if result.strip() in ("return", "else", "new") or result.startswith(("static ", "template")):
+                continue
+            plain = re.sub(r"\s*=\s*[^,]+", "", " ".join(re.sub(r"//[^\n]*", "", arguments).split()))
+            return f"{' '.join(result.removeprefix('inline ').split())} {name}({plain});"
+    return ""
+
+
+def _functions_left(functions: Sequence[Function]) -> list[str]:
+    left = []
+    if not functions:
+        left.append("no pybind11 module was found: write the operators into torch-ext/torch_binding.cpp")
+    for item in functions:
+        arguments = item.declaration.partition("(")[2]
+        if not item.declaration:
+            left.append(f"`{item.name}`: no declaration of {item.cpp} was found: add it to torch-ext/torch_binding.cpp")
+        elif found := _NOT_OF_TORCH.search(arguments):
+            left.append(f"`{item.name}`: PyTorch has no `{found[0]}`: make it int64_t, double or bool in C++")
+        if re.search(r"Tensor\s*&", re.sub(r"const\s+[\w:]*Tensor\s*&", "", arguments)):
+            left.append(
+                f"`{item.name}` may write to its arguments: give it a schema with `Tensor(a!)`, see the comment there"
+            )
+    return left
+
+
+def _names(functions: Sequence[Function]) -> str:
+    return ", ".join(item.name for item in functions if item.declaration) or "none"

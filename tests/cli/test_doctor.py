@@ -1,0 +1,118 @@
+"""`kci doctor`, `kci clean` and `kci completion`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from buildkit import noarch_kernel, only_these
+from cli.runner import kci, kci_process
+from kci.builders.kept_files import KeptFolder, kept_folders, remove_kept
+from kci.cli import COMMANDS
+from kci.errors import FindingsError
+from kci.files.lock import in_use, locked
+
+
+def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    only_these(monkeypatch, tmp_path)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.chdir(tmp_path)
+    told = kci("doctor", "--cache", tmp_path / "cache", "--format", "json")
+    assert told.code == 0, told.stderr
+    machine = {item["what"]: item for item in json.loads(told.stdout)["machine"]}
+    assert machine["C++ compiler"]["health"] == "missing"
+    assert "apt-get install g++" in machine["C++ compiler"]["remedy"]
+    assert "ROCM_PATH" in machine["rocm 7.2"]["remedy"]
+    assert machine["GPU"]["health"] == "note"
+    assert json.loads(told.stdout)["settings"] == []
+    assert not (tmp_path / "cache").exists(), "nothing is made"
+
+
+def test_with_kernels_it_says_what_is_built_here_and_what_to_set_on_github(tmp_path: Path) -> None:
+    noarch_kernel(tmp_path / "kernel")
+    told = kci("doctor", tmp_path / "kernel", "--cache", tmp_path / "cache")
+    assert told.code == 0, told.stderr
+    assert "2 of 2 variants are for this system" in told.stdout
+    assert "require the status check `kci`" in told.stdout
+    assert "self-hosted" not in told.stdout
+    (tmp_path / "kernel" / "kci.toml").write_text('[runners.cuda.x86_64-linux]\nlabels = ["self-hosted"]\n')
+    assert "register the self-hosted runners" in kci("doctor", tmp_path / "kernel").stdout
+
+
+def kept(cache: Path) -> Path:
+    for name in ("run/a/x", "work/b/v/o", "envs/torch/lib", "ccache/o", "notes/mine", "trees/t.json"):
+        (cache / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache / name).write_bytes(b"x" * 1000)
+    return cache
+
+
+def test_nothing_is_removed_without_yes_and_nothing_but_what_kci_keeps(tmp_path: Path) -> None:
+    cache = kept(tmp_path / "cache")
+    shown = kci("clean", "--cache", cache)
+    assert "5.0 kB in" in shown.stdout
+    assert "envs/torch" in shown.stdout
+    assert len(list(cache.rglob("*"))) == len(list(kept(tmp_path / "other").rglob("*")))
+    removed = kci("clean", "builds", "--yes", "--cache", cache)
+    assert removed.stdout.startswith("3.0 kB removed")
+    assert sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file()) == [
+        "ccache/o", "envs/torch/lib", "notes/mine",
+    ]  # fmt: skip
+    assert kci("clean", "--yes", "--cache", cache).code == 0
+    assert [path.name for path in cache.rglob("*") if path.is_file()] == ["mine"]
+
+
+def test_links_are_not_followed_out_of_the_cache(tmp_path: Path) -> None:
+    cache = kept(tmp_path / "cache")
+    mine = tmp_path / "mine"
+    (mine / "deep").mkdir(parents=True)
+    (mine / "deep" / "file").write_text("mine")
+    (cache / "run" / "link").symlink_to(mine)
+    (cache / "run" / "a" / "inside").symlink_to(mine)
+    (cache / "cuda").symlink_to(mine)
+    assert kci("clean", "--yes", "--cache", cache).code == 0
+    assert (mine / "deep" / "file").read_text() == "mine"
+    for path in (mine / "deep", cache / "notes" / "mine"):
+        with pytest.raises(FindingsError):
+            remove_kept(cache, KeptFolder("builds", path, 0, 0))
+
+
+def test_what_is_new_or_in_use_stays(tmp_path: Path) -> None:
+    cache = kept(tmp_path / "cache")
+    os.utime(cache / "run" / "a" / "x", (0, 0))
+    os.utime(cache / "run" / "a", (0, 0))
+    assert [item.path.name for item in kept_folders(cache) if item.days >= 30] == ["a"]
+    with locked(cache / "work" / "b" / "v"):
+        assert in_use(cache / "work" / "b")
+        cleaned = kci("clean", "--yes", "--cache", cache)
+        assert "in use" in cleaned.stderr
+        assert (cache / "work" / "b" / "v" / "o").exists()
+    assert not in_use(cache / "work" / "b")
+
+
+@pytest.mark.programs
+def test_bash_completes_commands_options_and_directories(tmp_path: Path) -> None:
+    script = kci_process("completion", "bash").stdout
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    (tmp_path / "some-kernel").mkdir()
+
+    def completed(*words: str) -> list[str]:
+        line = " ".join(("kci", *words))
+        answer = kci_process(
+            cwd=tmp_path, _KCI_COMPLETE="bash_complete", COMP_WORDS=line, COMP_CWORD=str(len(words))
+        ).stdout
+        return answer.split()
+
+    assert completed("mat") == ["plain,matrix"]
+    assert "plain,--variant" in completed("build", "--va")
+    assert any(word.startswith(("file", "dir")) for word in completed("check", "some"))
+
+
+def test_every_shell_has_a_script() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_KCI_COMPLETE" in kci("completion", shell).stdout
+    assert kci("completion", "tcsh").code == 2
+    assert {"doctor", "clean", "completion", "init"} <= set(COMMANDS)

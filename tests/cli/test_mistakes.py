@@ -1,0 +1,53 @@
+"""What `kci check` says of mistakes that people make: the page is read and rated by people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.runner import Result, kci
+from config.mistakes import FILES, KERNEL, MISTAKES, WRONG
+from conftest import ROOT
+
+PAGE = ROOT / "tests" / "golden" / "wrong.txt"
+
+
+def checked(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Result:
+    for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    (folder / "build.toml").write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    return kci("check", "--catalog", "2026-08-20", "--color", "never")
+
+
+def test_the_page_of_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    parts = [f"# {name}\n{checked(tmp_path, text, monkeypatch).stderr}" for name, text in WRONG.items()]
+    page = "\n".join(parts)
+    if request.config.getoption("--update-golden"):
+        PAGE.write_text(page, encoding="utf-8")
+    assert page == PAGE.read_text(encoding="utf-8")
+
+
+def test_without_a_mistake_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = checked(tmp_path, KERNEL, monkeypatch)
+    assert (result.code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_every_mistake_is_said_once_with_its_place_and_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = checked(tmp_path, WRONG[name], monkeypatch).stderr
+    heads = [line for line in said.splitlines() if line.startswith("build.toml:")]
+    assert heads, said
+    assert len(heads) == len(set(heads)), said
+    assert "hint: " in said
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(MISTAKES) + len(WRONG) >= 60

@@ -1,0 +1,179 @@
+"""What people see: four widths of terminal, no color where none is wanted, and nothing that moves with --plain."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from cli.runner import kci_process
+from cli.terminal import Terminal, on_terminal, uncolored
+from conftest import ROOT
+from kci import cli
+from kci.cli import Options, _run_display
+from kci.cli._layout import Layout, cut_apart, lines_of, middle, plain_lines
+
+EXAMPLES = ROOT / "examples"
+WIDTHS = (60, 80, 120, 200)
+EDITION = ("--catalog", "2026-08-20")
+SHOWN = (
+    ("matrix", "rms-norm", *EDITION),
+    ("matrix", "relu", *EDITION, "--backend", "rocm", "--explain"),
+    ("plan", "rms-norm", *EDITION, "--tier", "pr", "--backend", "cpu"),
+    ("plan", "relu", *EDITION, "--where", "torch == 2.13 and rocm == 7.2"),
+)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_the_page_of_a_width(columns: int, request: pytest.FixtureRequest) -> None:
+    parts = []
+    for arguments in SHOWN:
+        code, seen = on_terminal(*arguments, cwd=EXAMPLES, columns=columns)
+        assert code == 0, seen
+        assert "\x1b[" in seen
+        parts.append(f"$ kci {' '.join(arguments)}\n{uncolored(seen)}")
+    page = "\n".join(parts)
+    golden = ROOT / "tests" / "golden" / f"terminal-{columns}.txt"
+    if request.config.getoption("--update-golden"):
+        golden.write_text(page, encoding="utf-8")
+    assert page == golden.read_text(encoding="utf-8")
+    commands = [f"$ kci {' '.join(arguments)}" for arguments in SHOWN]
+    wide = [line for line in page.splitlines() if len(line) > columns and line not in commands]
+    assert wide == []
+
+
+def test_in_a_pipe_nothing_is_cut() -> None:
+    whole = kci_process("matrix", "rms-norm", *EDITION, cwd=EXAMPLES, COLUMNS="60").stdout
+    assert "…" not in whole
+    assert "torch-stable-abi211-cu126-x86_64-linux" in whole
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("arguments", "environment", "colored"),
+    [
+        ((), {}, True),
+        ((), {"NO_COLOR": "1"}, False),
+        (("--color", "always"), {"NO_COLOR": "1"}, True),
+        (("--color", "never"), {}, False),
+        (("--plain",), {}, False),
+    ],
+)
+def test_color_is_there_only_where_it_is_wanted(
+    arguments: tuple[str, ...], environment: dict[str, str], colored: bool, tmp_path: Path
+) -> None:
+    _, seen = on_terminal("matrix", "rms-norm", *EDITION, *arguments, cwd=EXAMPLES, columns=120, **environment)
+    assert ("\x1b[" in seen) is colored
+    (tmp_path / "build.toml").write_text("[general\n")
+    for command in ("check", "matrix"):
+        _, seen = on_terminal(command, ".", *arguments, cwd=tmp_path, columns=120, **environment)
+        assert "KCI004" in seen
+        assert ("\x1b[" in seen) is colored, command
+
+
+def test_plain_tables_are_sentences() -> None:
+    said = kci_process("matrix", "rms-norm", *EDITION, "--plain", cwd=EXAMPLES).stdout.splitlines()
+    name = "torch-stable-abi211-cpu-aarch64-darwin"
+    assert said[1] == f"variant {name}, kind stable-abi, system aarch64-darwin, torch 2.13, compute cpu"
+
+
+def test_plain_findings_have_no_drawing(tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_text("[general]\nname = 'a' 'b'\n")
+    said = kci_process("check", "--plain", cwd=tmp_path).stderr
+    assert "build.toml:2:12: error[KCI004]" in said
+    assert "^" not in said
+
+
+SLOW_TO_END = """
+import importlib, signal
+from kci.cli import main
+command = importlib.import_module("kci.cli.run")
+def works():
+    print("started", flush=True)
+    try:
+        signal.pause()
+    finally:
+        open("may-end").read()  # as a compiler that takes its time to end
+command.command.callback = lambda *_, **__: works()
+main(["run", "."])
+"""
+
+
+@pytest.mark.programs
+def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
+    """What runs may take its time to end; whoever pressed Ctrl-C is told before."""
+    (tmp_path / "slow.py").write_text(SLOW_TO_END)
+    os.mkfifo(tmp_path / "may-end")
+    started = Terminal(str(tmp_path / "slow.py"), cwd=tmp_path, columns=80, program=())
+    started.read_until(b"started")
+    os.killpg(started.process.pid, signal.SIGINT)
+    started.read_until(b"stopping...")
+    (tmp_path / "may-end").write_text("")  # only now what runs may end
+    code, seen = started.end()
+    assert (code, seen.split()) == (130, ["started", "stopping...", "interrupted"])
+
+
+def test_the_live_table_stops_when_ctrl_c_is_pressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = []
+    display = _run_display.RunDisplay([], Options())
+    monkeypatch.setattr(display, "_live", SimpleNamespace(stop=lambda: stopped.append(True)))
+    monkeypatch.setattr(cli, "at_interrupt", [display._stop])
+    monkeypatch.setattr(_run_display, "at_interrupt", cli.at_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        cli._interrupted(2, None)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert stopped == [True]
+    assert cli.at_interrupt == []
+
+
+# --- the layout as a function --------------------------------------------------------------------------------------
+
+HEAD = ("variant", "kind", "note")
+ROWS = [("torch213-cxx11-cu130-x86_64-linux", "full", "why it is so, in a sentence of some length")]
+
+
+@pytest.mark.parametrize("width", range(2, 50))
+def test_a_name_keeps_both_ends_and_its_width(width: int) -> None:
+    name = ROWS[0][0]
+    cut = middle(name, width)
+    assert len(cut) == min(width, len(name))
+    if 5 <= width < len(name):
+        assert cut[0] == name[0]
+        assert cut[-1] == name[-1]
+
+
+@pytest.mark.parametrize("width", range(50, 120))
+def test_a_table_fits_and_loses_no_word_of_its_reasons(width: int) -> None:
+    layout = Layout(drop=("kind",), cut=("variant",), wrap="note")
+    lines = lines_of(HEAD, ROWS, width, layout)
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).split()
+    assert [word for word in ROWS[0][2].split() if word not in words] == []
+
+
+def test_columns_go_in_their_order_and_only_where_they_must() -> None:
+    layout = Layout(drop=("kind", "note"), cut=("variant",))
+    whole = lines_of(HEAD, ROWS, None, layout)
+    assert lines_of(HEAD, ROWS, len(whole[1]), layout) == whole
+    assert lines_of(HEAD, ROWS, len(whole[1]) - 1, layout)[0].split() == ["variant", "note"]
+    assert lines_of(HEAD, ROWS, 78, layout)[0].split() == ["variant", "note"]
+    assert lines_of(HEAD, ROWS, 40, layout)[0].split() == ["variant"]
+    assert "…" not in lines_of(HEAD, ROWS, 40, layout)[1]
+    assert lines_of(HEAD, ROWS, 20, layout)[1] == "torch213-…6_64-linux"
+
+
+def test_names_that_differ_in_the_middle_still_do_when_they_are_cut() -> None:
+    names = [f"torch{torch}-cxx11-rocm{rocm}-x86_64-linux" for torch in (212, 213) for rocm in (71, 72)]
+    assert len(set(cut_apart(names, 28))) == 4
+
+
+def test_what_cannot_be_made_to_fit_is_whole() -> None:
+    assert lines_of(("a", "b"), [("x" * 30, "y" * 30)], 40, Layout())[1] == f"{'x' * 30}  {'y' * 30}"
+
+
+def test_a_table_for_those_who_hear_it() -> None:
+    assert plain_lines(("a", "b", "c"), [("1", "", "-"), ("2", "3", "4")]) == ["a 1", "a 2, b 3, c 4"]

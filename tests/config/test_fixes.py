@@ -1,0 +1,84 @@
+"""`kci check --fix`: what is rewritten, what stays, and that the file means the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.runner import kci
+from kci.config.fixes import FIXED, plan_fixes
+from kci.config.reader import parse_kernel
+from kci.diagnostics import rules
+
+WRONG = """# mine
+[general]
+name = "relu"  # the name
+version = 1
+edition = 5
+license = "MIT"
+backends = ["cpu", "cuda", "cpu"]
+
+[general.hub]
+repo-id = "acme/relu"
+
+[general.cuda]
+minver = "12.6.0"
+maxver = '13'    # so it is
+
+[torch-noarch]
+cuda-capabilities = ["9.0"]
+"""
+
+
+def fixed(text: str) -> tuple[str, tuple[str, ...]]:
+    made = plan_fixes(text.encode(), ".", "build.toml")
+    return made.after.decode(), made.changes
+
+
+def test_the_spelling_changes_and_nothing_else() -> None:
+    text, changes = fixed(WRONG)
+    assert text == (
+        WRONG.replace('["cpu", "cuda", "cpu"]', '["cpu", "cuda"]')
+        .replace('"12.6.0"', '"12.6"')
+        .replace("'13'", "'13.0'")
+        .replace("cuda-capabilities", "cuda_capabilities")
+    )
+    assert len(changes) == 4
+    before, after = parse_kernel(WRONG.encode()).build, parse_kernel(text.encode()).build
+    assert after.general.cuda == before.general.cuda
+    assert fixed(text) == (text, ())
+
+
+def test_what_is_suppressed_stays() -> None:
+    text = WRONG.replace('minver = "12.6.0"', 'minver = "12.6.0"  # kci: ignore[KCI135] on purpose')
+    assert '"12.6.0"' in fixed(text)[0]
+    assert "'13.0'" in fixed(text)[0]
+
+
+def test_a_list_with_comments_stays() -> None:
+    text = WRONG.replace('["cpu", "cuda", "cpu"]', '[\n  "cpu",  # a\n  "cuda",\n  "cpu",\n]')
+    assert text.partition("backends")[2].partition("]")[0] in fixed(text)[0]
+
+
+def test_the_command_rewrites_and_then_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build.toml").write_text(WRONG.replace("edition = 5\n", ""))
+    before = kci("check")
+    assert all(rule in before.stderr for rule in FIXED)
+    after = kci("check", "--fix")
+    assert "build.toml: fixed: " in after.stderr
+    assert not any(f"[{rule}]" in after.stderr for rule in FIXED)
+    assert "edition = 5" in (tmp_path / "build.toml").read_text()
+    assert "fixed" not in kci("check", "--fix").stderr
+
+
+def test_a_file_that_cannot_be_read_is_left_to_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build.toml").write_text("[general\n")
+    assert kci("check", "--fix").code == 1
+    assert (tmp_path / "build.toml").read_text() == "[general\n"
+
+
+def test_what_is_fixed_are_rules() -> None:
+    assert FIXED.keys() <= rules().keys()

@@ -1,0 +1,97 @@
+"""A real Slurm on loopback runs legs as an array: built, failed, cancelled, and started again after its node died."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from engines.background import Client
+from engines.slurm_cluster import Cluster, cluster, missing, wait_for
+from kci.tree.manifest import read_manifest
+from kci.verify import verify
+
+pytestmark = [pytest.mark.programs, pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing() or "-")]
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture
+def kernel_dir(tmp_path: Path) -> Path:
+    return Path(
+        shutil.copytree(
+            ROOT / "examples" / "swiglu", tmp_path / "swiglu", ignore=shutil.ignore_patterns("build", "__pycache__")
+        )
+    )
+
+
+def configure(kernel_dir: Path, script: str = "") -> None:
+    """An engine whose kci first does what the script says."""
+    kci = kernel_dir.parent / "kci.sh"
+    kci.write_text(f'#!/bin/sh\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
+    kci.chmod(0o755)
+    (kernel_dir / "kci.toml").write_text(
+        f'[engines.cluster]\ntype = "slurm"\nkci = ["{kci}"]\npython = "{sys.executable}"\ncores = 1\nmemory-gb = 1\n'
+        'partition = "build"\nenvironment = ["PYTHONPATH"]\n'
+    )
+
+
+def client(slurm: Cluster, kernel_dir: Path, *arguments: str) -> Client:
+    cache = kernel_dir.parent / "cache"
+    return Client("run", *arguments, "--cache", str(cache), environment=slurm.environment)
+
+
+def test_an_array_is_built_merged_and_verified(slurm: Cluster, kernel_dir: Path) -> None:
+    configure(kernel_dir)
+    done = client(slurm, kernel_dir, str(kernel_dir), "--engine", "cluster").end()
+    assert done.code == 0, done.output
+    manifest = read_manifest(kernel_dir / "build")
+    assert manifest is not None
+    assert [entry.variant for entry in manifest.present] == ["torch-cpu", "torch-cuda", "torch-rocm"]
+    assert verify(kernel_dir / "build") == []
+    listed = slurm.ask("squeue", "-h", "-r", "-t", "all", "-o", "%j %K", "--name", f"kci-{done.run}-b1").split("\n")
+    assert sorted(line.split()[1] for line in listed if line) == ["0", "1", "2"]
+
+
+def test_one_fails_one_is_cancelled_one_is_started_again_after_its_node_died(slurm: Cluster, kernel_dir: Path) -> None:
+    here = kernel_dir.parent
+    configure(
+        kernel_dir,
+        f"""case "$*" in
+*torch-cuda*) echo "error: planned"; exit 4;;
+*torch-cpu*) touch {here}/cpu; exec sleep 3600;;
+*torch-rocm*) if [ ! -e {here}/rocm ]; then touch {here}/rocm; exec sleep 3600; fi;;
+esac""",
+    )
+    going = client(slurm, kernel_dir, str(kernel_dir), "--engine", "cluster")
+    wait_for(lambda: (here / "cpu").exists() and (here / "rocm").exists(), "the legs to run")
+    names = {}
+    for job in (here / "cache" / "runs").glob("*/jobs/*"):
+        text = (job / "job.json").read_text()
+        names[next(name for name in ("torch-cpu", "torch-cuda", "torch-rocm") if f'"{name}"' in text)] = job
+    slurm.ask("scancel", (names["torch-cpu"] / "claim").read_text().strip())
+    wait_for(lambda: "failed" in going.said(), "the failure to be told")
+    slurm.kill_node(here)
+    slurm.start_node()
+    claim = (names["torch-rocm"] / "claim").read_text().strip()
+    wait_for(lambda: "PENDING" in slurm.ask("squeue", "-h", "-j", claim, "-o", "%T"), "Slurm to requeue it")
+    slurm.ask("scontrol", "update", f"jobid={claim}", "starttime=now")  # by default it waits two minutes
+    done = going.end()
+    assert done.code == 4, done.output
+    executions = (names["torch-rocm"] / "executions").read_text().splitlines()
+    assert len(executions) == 2, executions
+    assert len({line.split()[2] for line in executions}) == 1
+    assert "it was cancelled there" in done.output
+    assert "error: planned" in done.output
+    manifest = read_manifest(kernel_dir / "build")
+    assert manifest is not None
+    assert [entry.variant for entry in manifest.present] == ["torch-rocm"]
+    assert manifest.missing == ("torch-cpu", "torch-cuda")

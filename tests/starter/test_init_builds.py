@@ -1,0 +1,72 @@
+"""What `kci init` writes is built, verified, loaded and tested, as far as this machine can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from buildkit import write_tree
+from cli.runner import kci_process
+
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("no_git_environment")]
+
+KINDS = {
+    "torch": ("--framework", "torch"),
+    "stable": ("--stable-abi", "2.11", "--backend", "cpu"),
+    "noarch": ("--framework", "torch-noarch"),
+    "tvm-ffi": ("--framework", "tvm-ffi"),
+}
+
+EDITION = ("--catalog", "2026-08-20")
+"""In which torch 2.13 is the newest: the builds then share the one that other tests have."""
+
+
+def built_and_tested(name: str, place: Path, cache: Path, *, torch: bool = True) -> None:
+    here = {"cwd": place, "KCI_CACHE": str(cache), "GITHUB_ACTIONS": ""}
+    chosen = ("--where", "torch == 2.13") if torch else ()  # what does not compile against torch has no version of it
+    built = kci_process("run", name, "--only", "*cpu*", *chosen, *EDITION, **here)  # type: ignore[arg-type]
+    assert built.code == 0, built.stdout + built.stderr
+    assert "1 variants in" in built.stdout
+    tested = kci_process("test", name, "--torch", "2.13", *EDITION, **here)  # type: ignore[arg-type]
+    assert tested.code == 0, tested.stdout + tested.stderr
+    assert tested.stdout.splitlines()[-1].split()[2] == "passed"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_new_kernel_is_built_verified_loaded_and_tested(kind: str, tmp_path: Path, torch_cache: Path) -> None:
+    made = kci_process("init", "my-kernel", "-y", *KINDS[kind], cwd=tmp_path)
+    assert made.code == 0, made.stderr
+    built_and_tested("my-kernel", tmp_path, torch_cache, torch=kind in ("torch", "stable"))
+
+
+ADD = """
+#include <torch/extension.h>
+
+at::Tensor add(const at::Tensor& a, const at::Tensor& b, double alpha) { return a + b * alpha; }
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("add", &add, "adds two tensors");
+}
+"""
+SETUP = """
+from setuptools import setup
+from torch.utils.cpp_extension import BuildExtension, CppExtension
+setup(name="added", ext_modules=[CppExtension("added", ["added.cpp"])], cmdclass={"build_ext": BuildExtension})
+"""
+TEST = """
+
+def test_it_adds(kernel):
+    import torch
+    one = torch.ones(3)
+    assert kernel.add(one, one, 2.0).tolist() == [3.0, 3.0, 3.0]
+"""
+
+
+def test_what_was_a_setup_py_is_built_verified_loaded_and_tested(tmp_path: Path, torch_cache: Path) -> None:
+    write_tree(tmp_path / "old", {"setup.py": SETUP, "added.cpp": ADD})
+    made = kci_process("init", "added", "--from", "old", "-y", cwd=tmp_path)
+    assert made.code == 0, made.stderr
+    with (tmp_path / "added" / "tests" / "test_added.py").open("a") as file:
+        file.write(TEST)
+    built_and_tested("added", tmp_path, torch_cache)
