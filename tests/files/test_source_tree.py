@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kci.files import stat_cache
+from kci.files.include_scan import READ_AT_MOST, quoted_includes, scan
 from kci.files.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.files.stat_cache import StatCache
 
@@ -161,3 +164,26 @@ def test_a_folder_that_was_a_link_or_a_file_hides_what_is_in_it_now(tmp_path: Pa
     assert then.file("d/x.h") == "e/x.h"
     submodule = PatchedTree(now, {"d": (EntryKind.OTHER, b"0" * 40)})
     assert submodule.file("d/x.h") is None
+
+
+def test_a_source_that_is_too_long_to_search_may_include_anything() -> None:
+    assert scan(b" " * READ_AT_MOST).macros == ()
+    assert scan(b" " * (READ_AT_MOST + 1)).macros == ("",)
+
+
+def test_a_line_may_end_with_a_carriage_return() -> None:
+    assert scan(b"int x;\r#include HEADER\rint y;").macros == ("HEADER",)
+    assert quoted_includes(b'int x;\r#include "../x.h"\rint y;') == ["../x.h"]
+
+
+@pytest.mark.parametrize("part", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
+def test_whatever_the_file_system_says_anew_makes_a_file_be_read_again(tmp_path: Path, part: str) -> None:
+    said = {"st_size": 1, "st_mtime_ns": 2, "st_ctime_ns": 3, "st_ino": 4, "st_dev": 5}
+    cache = StatCache(tmp_path, tmp_path / "place")
+    status: Any = SimpleNamespace(**said)
+    cache.put("x.h", status, status, "0" * 64, None)
+    assert cache.get("x.h", status) == ("0" * 64, None)
+    other: Any = SimpleNamespace(**said | {part: 9})
+    assert cache.get("x.h", other) is None
+    cache.put("y.h", status, other, "0" * 64, None)
+    assert (cache.get("y.h", status), cache.get("y.h", other)) == (None, None), "it changed while it was read"

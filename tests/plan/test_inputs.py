@@ -76,6 +76,8 @@ def labels(root: Path, path: str, made: Build) -> set[str]:
         '\f#\vinclude\f"b.h"',
         '%:include "b.h"',
         'int x;\r#include "b.h"\rint y;',
+        'int x;\r#define HEADER "b.h"\r#include HEADER\rint y;',
+        '??=include "b.h"',
         '#inc\\  \nlude "b.h"',
         '#/* a * b */include/* c * d */"b.h"',
         "#/*" + "long " * 30 + '*/include "b.h"',
@@ -165,7 +167,9 @@ def test_even_such_a_file_counts_if_a_component_lists_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("folder", ["tests", "build", ".hidden", "docs"])
-@pytest.mark.parametrize("flag", ["-Ikernel/{}", "-iquotekernel/{}", "-isystem=kernel/{}", "-Xcompiler,-Ikernel/{}"])
+@pytest.mark.parametrize(
+    "flag", ["-Ikernel/{}", "-iquotekernel/{}", "-isystemkernel/{}", "-isystem=kernel/{}", "-Xcompiler,-Ikernel/{}"]
+)
 def test_directories_that_flags_name_are_searched(tmp_path: Path, folder: str, flag: str) -> None:
     write(tmp_path, {"csrc/a.cu": '#include "odd.h"', f"{folder}/odd.h": '#include "more.h"', f"{folder}/more.h": ""})
     made = build(

@@ -125,6 +125,24 @@ def test_a_published_variant_that_is_gone_or_damaged_is_built_again(norm: Path, 
     assert done.stderr.count("KCI314") == 2
 
 
+@pytest.mark.rule("KCI314", triggers=True)
+@pytest.mark.parametrize(("name", "version"), [("norm", 2), ("other", 1)])
+def test_a_published_variant_of_another_version_or_kernel_is_built_again(
+    norm: Path, tmp_path: Path, name: str, version: int
+) -> None:
+    """Whoever wrote the manifest took what was there for what it should be."""
+    tree = tmp_path / "tree"
+    first = release(norm, tree)["built"]
+    shutil.rmtree(tree / first[0])
+    make_variant(tree, first[0], name=name, version=version)
+    manifest = json.loads((tree / "kci-manifest.json").read_bytes())
+    for entry in manifest["present"]:
+        entry["digest"] = variant_digest(tree / entry["variant"])
+    (tree / "kci-manifest.json").write_text(json.dumps(manifest))
+    plan = json.loads(kci("plan", norm, "--published", tree, "--format", "json").stdout)
+    assert [name for leg in plan["legs"] for name in leg["variants"]] == first[:1]
+
+
 def test_a_damaged_cache_of_digests_is_as_good_as_none(
     norm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

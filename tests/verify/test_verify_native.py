@@ -422,6 +422,16 @@ def test_libraries_are_known_by_their_content(tmp_path: Path, compile: Compile) 
     assert ids(verify(make_variant(tmp_path / "tool-noarch", "torch-cpu", files=files))) == ["KCI717"]
 
 
+@pytest.mark.rule("KCI757", triggers=True)
+def test_a_static_library_is_none_that_can_be_loaded(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {
+        "__init__.py": "",
+        "lib/parts.so": b"!<arch>\nparts.o/         0           0     0     644     1\n",
+    }
+    found = [item for item in verify(make_variant(tmp_path, files=files)) if item.path.endswith("parts.so")]
+    assert [item.rule for item in found] == ["KCI757"]
+
+
 @pytest.mark.rule("KCI717", triggers=False)
 def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
     cubin = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190) + bytes(60)

@@ -22,6 +22,7 @@ from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests, varian
 @click.option("--tree", type=click.Path(path_type=Path), help="The tree to take variants from (default: KERNEL/build).")
 @click.option("--variant", "names", multiple=True, metavar="NAME", help="Only this variant; repeat for more.")
 @click.option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")
+@click.option("--with", "extra", multiple=True, metavar="PACKAGE", help="The tests import it; repeat for more.")
 @click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
 @click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
@@ -34,6 +35,7 @@ def command(
     tree: Path | None,
     names: tuple[str, ...],
     torch: str | None,
+    extra: tuple[str, ...],
     no_isolation: bool,
     allow_empty: bool,
     cache: Path | None,
@@ -54,6 +56,7 @@ def command(
             cache=cache or default_cache(),
             isolation=not no_isolation,
             torch=torch or _built_with(options, sources, directory.name, catalog),
+            extra=extra,
         )
         for directory in variants_of(tree, names, isolation=not no_isolation)
     ]

@@ -205,7 +205,10 @@ class SourceTree:
                     self._digests[real] = hashlib.file_digest(file, "sha256").hexdigest()
                     self._scans[real] = ANYTHING
                 else:
-                    self._take(real, file.readall(), searched=searched)
+                    raw = file.read(after.st_size + 1)
+                    if len(raw) != after.st_size:  # it changes, or the system gave less than was there
+                        raw += file.readall()
+                    self._take(real, raw, searched=searched)
                     after = os.fstat(file.fileno()) if remembered is not None else after
         except OSError as error:
             raise _unreadable(self.root, real, error) from error

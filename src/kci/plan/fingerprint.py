@@ -117,14 +117,13 @@ class Fingerprints:
         """A hash over the names of some files, and one over names and content."""
         if files not in self._of_files:
             shown, tree = self.inputs.shown, self.inputs.tree
-            named, held = hashlib.sha256(), hashlib.sha256()
+            named, held = [], []
             for path, real in sorted(files):
                 name = shown(path)
                 behind = name if real == path else shown(real) if real else self._instead(path)
-                named.update(f"{name}\0{behind}\n".encode(errors="surrogateescape"))
-                content = tree.digest(real) if real else behind
-                held.update(f"{name}\0{content}\n".encode(errors="surrogateescape"))
-            self._of_files[files] = (named.hexdigest(), held.hexdigest())
+                named.append(f"{name}\0{behind}\n")
+                held.append(f"{name}\0{tree.digest(real) if real else behind}\n")
+            self._of_files[files] = (_digest_of(named), _digest_of(held))
         return self._of_files[files]
 
     def _instead(self, path: str) -> str:
@@ -226,6 +225,10 @@ def builder() -> str:
             if file.is_file() and not is_bytecode(name):
                 total.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
     return f"{__version__}+{total.hexdigest()[:16]}"
+
+
+def _digest_of(lines: Iterable[str]) -> str:
+    return hashlib.sha256("".join(lines).encode(errors="surrogateescape")).hexdigest()
 
 
 def _encoded(value: Any) -> bytes:
