@@ -17,8 +17,10 @@ from kci.render.workflow_yaml import load_workflow
 
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
-    "kci/build/gate": ("failed",),
+    "kci/build/gate": ("failed", "has-releases", "releases"),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
+    "kci/build/publish": ("commit", "url"),
+    "kci/build/test": ("passed", "report"),
     "kci/build/plan": (
         "callers",
         "carries",
@@ -28,6 +30,7 @@ OWN_OUTPUTS = {
         "matrix",
         "parallel",
         "plan",
+        "tests",
         "tree-run",
     ),
 }
