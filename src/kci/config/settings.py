@@ -163,6 +163,8 @@ class Decisions(Table, frozen=True):
     """How many changes between passing and failing make a leg flaky."""
     flaky_runs: Unsigned = 14
     """The number of its latest runs among which they are counted."""
+    carry_out: bool = True
+    """Whether the scheduled workflow changes issues by itself, or only shows what it would do."""
     tell: tuple[Tell, ...] = ()
 
 

@@ -54,6 +54,8 @@ class Leg(msgspec.Struct, frozen=True):
     """The gigabytes of free disk that the image needs, where not every runner has them."""
     shard: int = 0
     """Which of the workflow's matrices it is in."""
+    loads: tuple[str, ...] = ()
+    """The torch versions with which what it builds is loaded and tested; see `Variant.loads`."""
 
     @property
     def runner_text(self) -> str:

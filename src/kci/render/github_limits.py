@@ -17,6 +17,7 @@ from kci.render.workflow_yaml import load_workflow
 
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
+    "kci/build/decide": ("report",),
     "kci/build/gate": ("failed", "has-releases", "releases"),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
     "kci/build/publish": ("commit", "url"),
@@ -33,6 +34,7 @@ OWN_OUTPUTS = {
         "tests",
         "tree-run",
     ),
+    "kci/build/record": ("new",),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
 

@@ -55,6 +55,8 @@ class TestState(enum.StrEnum):
     FAILED = "failed"
     NOTHING_RAN = "nothing ran"
     NOT_LOADED = "not loaded"
+    OTHER_TORCH = "for another torch"
+    """It has the full ABI of one torch version, and was to be loaded with another."""
 
 
 class TestReport(msgspec.Struct, frozen=True):
@@ -143,6 +145,9 @@ def run_kernel_tests(
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
+    if name.kind is Kind.FULL and torch is not None and torch != name.framework_version:
+        said = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
+        return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=said)
     alone = isolation and python is None
     python = python or (_python(name, torch, cache, log) if isolation else Path(sys.executable))
     declared = [*_declared(metadata, name.backend), *_triton(variant_dir, name, torch)] if alone else []
