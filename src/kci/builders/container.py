@@ -21,7 +21,7 @@ import msgspec
 from kci.builders.process import Finished, guarded, run
 from kci.builders.request import Log
 from kci.builders.running_wheel import PACKAGE, running_wheel
-from kci.errors import BuildFailedError, KciError, MissingToolError, UsageError
+from kci.errors import BuildFailedError, FindingsError, MissingToolError, UnsafeError, UsageError
 
 ENGINES = ("docker", "podman")
 """The container engines that kci can run, in the order in which they are looked for."""
@@ -57,6 +57,9 @@ PLACES = ("PIP_CERT", "PIP_FIND_LINKS", "SSL_CERT_FILE")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _BY_DIGEST = re.compile(r"[A-Za-z0-9._/:-]+@sha256:[0-9a-f]{64}")
 _ENGINE_SECONDS = 15
+_KINDS = (FindingsError, UsageError, MissingToolError, BuildFailedError, UnsafeError)
+"""What kci in the container can end with; other rooms have kinds of their own, with some of the same codes."""
+
 _ENGINE_CODES = (125, 126, 127)
 """docker's own exit codes: it failed itself, or the image has nothing to run."""
 
@@ -236,7 +239,7 @@ def run_in_container(
     if done.code in _ENGINE_CODES:
         hint = "check the image's name, and that this machine may fetch it"
         raise MissingToolError(f"{engine()} cannot run {image}:\n{done.tail()}", hint=hint)
-    kinds = {kind.exit_code: kind for kind in KciError.__subclasses__()}
+    kinds = {kind.exit_code: kind for kind in _KINDS}
     kind = kinds.get(done.code, BuildFailedError)
     raise kind(f"the build in {image} failed with exit code {done.code}\n{done.tail()}")
 
