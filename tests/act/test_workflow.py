@@ -36,13 +36,22 @@ class Runner(NamedTuple):
 
     checkout: Path
     env: dict[str, str]
+    variables: dict[str, str] | None = None
 
     def run(
         self, repository: Path, workflow: str, event: str, scratch: Path, earlier: Sequence[Run] = (), **payload: Any
     ) -> Run:
         """One run of a workflow; see `run_workflow`."""
         return run_workflow(
-            repository, workflow, event, scratch, checkout=self.checkout, payload=payload, env=self.env, earlier=earlier
+            repository,
+            workflow,
+            event,
+            scratch,
+            checkout=self.checkout,
+            payload=payload,
+            env=self.env,
+            earlier=earlier,
+            variables=self.variables,
         )
 
 

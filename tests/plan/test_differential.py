@@ -169,6 +169,8 @@ def test_the_compiler_confirms_it_and_its_record_is_exact(name: str, tmp_path: P
         assert "csrc/x.h" in read
     if "declared" in name:
         assert "../common/scale.h" in read
+    for layout, unlisted in (("assembler", "data.bin"), ("flag in a file", "flags.txt")):
+        assert name != layout or unlisted in read, "no dependency file lists it, and it decides what is compiled"
 
 
 @pytest.mark.rule("KCI510", triggers=True)

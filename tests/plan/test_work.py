@@ -95,6 +95,15 @@ def test_what_was_recorded_of_a_kernel_tells_its_other_variants() -> None:
     assert durations.minutes("k", "torch212-cxx11-cu130-x86_64-linux", "cuda", 200.0) == (20, False)
 
 
+def test_a_record_of_its_own_goes_before_its_kernel_s_and_that_before_other_kernels() -> None:
+    names = [f"torch2{minor}-cxx11-cu130-x86_64-linux" for minor in (11, 12, 13)]
+    estimates = {(kernel, name): 100.0 for kernel in "jk" for name in names}
+    recorded = [Duration("k", names[0], 600.0), Duration("k", names[1], 1200.0), Duration("j", names[0], 60_000.0)]
+    durations = Durations(recorded, estimates)
+    assert durations.minutes("k", names[0], "cuda", 100.0) == (10, True)
+    assert durations.minutes("k", names[2], "cuda", 100.0) == (15, False), "the median of its own two"
+
+
 def test_other_kernels_tell_of_one_without_a_record_each_once() -> None:
     names = [f"torch2{minor}-cxx11-cu130-x86_64-linux" for minor in (11, 12, 13)]
     estimates = {("a", name): 10.0 for name in names} | {("b", CUDA): 10.0, ("c", CUDA): 60.0}

@@ -15,7 +15,7 @@ from kci.files.lock import in_use
 
 PARTS = {
     "builds": ("run", "work", "trees", "inputs"),
-    "toolchains": ("envs", "cuda", "headers", "wheels", "test-tools"),
+    "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache", "sccache"),
 }
 """Folders of the cache by what they are for: builds, what they are made with, and objects."""

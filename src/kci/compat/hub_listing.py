@@ -31,6 +31,8 @@ class HubFile(msgspec.Struct, frozen=True):
     size: int
     sha256: str | None = None
     """In hexadecimal; None for a small file, whose content the Hub keeps in git."""
+    git_oid: str | None = None
+    """What git calls the file's content; None where nobody asked."""
 
 
 class HubReader(Protocol):
@@ -153,8 +155,11 @@ class HubRepository:
             raise FindingsError(f"{self.source} cannot be read: {reason}", hint=hint) from error
 
 
-def hub_client() -> Any:
-    """What talks to the Hub.
+def hub_client(token: str | bool | None = None) -> Any:
+    """The Hub's own client.
+
+    Args:
+        token: what to authenticate with; False for nothing, None for what the user has logged in with.
 
     Raises:
         MissingToolError: it is not installed.
@@ -162,6 +167,6 @@ def hub_client() -> Any:
     try:
         from huggingface_hub import HfApi  # noqa: PLC0415  - heavy, and not everybody has it
     except ImportError:
-        hint = "install it: pip install huggingface_hub"
-        raise MissingToolError("huggingface_hub, which talks to the Hub, is not there", hint=hint) from None
-    return HfApi()
+        hint = "install it: pip install 'kci[hf]'"
+        raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
+    return HfApi(token=token)

@@ -18,8 +18,10 @@ from kci.render.workflow_yaml import load_workflow
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
     "kci/build/decide": ("report",),
-    "kci/build/gate": ("failed",),
+    "kci/build/gate": ("failed", "has-releases", "releases"),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
+    "kci/build/publish": ("commit", "url"),
+    "kci/build/test": ("passed", "report"),
     "kci/build/plan": (
         "callers",
         "carries",
@@ -29,6 +31,7 @@ OWN_OUTPUTS = {
         "matrix",
         "parallel",
         "plan",
+        "tests",
         "tree-run",
     ),
     "kci/build/record": ("new",),

@@ -222,7 +222,6 @@ def _build(job: _Job, tree: Path) -> Manifest:
         version = data.version if version is None else version
         if (data.name, data.version) != (job.kernel, version):
             raise _mixed(job.target / entry.variant, data, f"{job.kernel} version {version}")
-        refuse_partial(job.target / entry.variant)
         carry(job.target / entry.variant, tree / entry.variant)
         stale = _unique(data) not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
