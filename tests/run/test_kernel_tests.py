@@ -193,6 +193,15 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     assert "nothing ran" in done.stdout
 
 
+def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: Path, python: Path) -> None:
+    variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
+    own = kernel_tests.parse_variant_name(CPU).framework_version
+    other = run_kernel_tests(variant, None, quiet, cache=tmp_path, torch="2.11")
+    assert other.state is TestState.OTHER_TORCH
+    assert other.output == f"built for torch {own}, whose full ABI torch 2.11 does not have"
+    assert run_kernel_tests(variant, None, quiet, cache=tmp_path, torch=own).state is TestState.NOTHING_RAN
+
+
 def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path: Path) -> None:
     """On a machine with CUDA 13.0 and torch 2.14: of four variants, the one for that."""
     fits = "torch214-cxx11-cu130-x86_64-linux"
