@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 export KCI_CACHE ?= $(HOME)/.cache/kci
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types format docs bench clean
+.PHONY: help demo test test-fast lint types format docs site bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,8 +49,12 @@ format: $(VENV)/.dev  ## mend what can be mended by machine
 docs: $(VENV)/.dev  ## write the generated pages of docs/
 	$(BIN)/python bin/gen_docs.py
 
+# The generator is told to treat every warning as an error; its own notice about its successor is none.
+site: $(VENV)/.dev  ## the pages of docs/ as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/.dev  ## figures, as ratios against something measured in the same run
 	for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 clean:  ## remove what the targets made here (not the cache)
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import kci
 from common import (
     add_summary,
     count_input,
+    escape,
     fail,
     flag_input,
     group,
@@ -23,10 +25,12 @@ from common import (
 )
 from kci.builders.cache import default_cache
 from kci.cli._output import print_error
+from kci.compat.history import LegOutcome
 from kci.matrix.names import upload_name
 from kci.run.build_leg import ci_run
 from kci.run.disk_room import make_room
 from kci.run.run_records import VariantFailure, first_error, write_failure
+from kci.run.watched_leg import WatchedRun, watch_leg, write_results
 from kci.tree.leg_record import artifact_name
 
 
@@ -58,9 +62,9 @@ class Leg:
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
 
-    def build(self, variant: kci.Variant) -> kci.BuiltLeg:
-        """Build and pack one variant."""
-        request = kci.LegRequest(
+    def request(self, variant: kci.Variant) -> kci.LegRequest:
+        """How one variant is built and packed."""
+        return kci.LegRequest(
             kernel=self.kernel,
             variant=variant,
             output=self.output,
@@ -75,8 +79,21 @@ class Leg:
             artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
             tier=self.tier,
         )
+
+    def build(self, variant: kci.Variant) -> kci.BuiltLeg:
+        """Build and pack one variant."""
         with group(f"Build {variant.name}"):
-            return kci.build_leg(self.workspace, request, lambda line: print(line, flush=True))
+            return kci.build_leg(self.workspace, self.request(variant), log)
+
+    @property
+    def upload_name(self) -> str:
+        """What it uploads is called, without what tells attempts apart."""
+        return upload_name(self.kernel.build.name, self.name)
+
+
+def log(line: str) -> None:
+    """Show a line of progress."""
+    print(line, flush=True)
 
 
 def main() -> None:
@@ -86,6 +103,9 @@ def main() -> None:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # a container is told too
     if leg.disk and leg.container != "none":
         make_room(leg.disk, lambda line: print(line, flush=True))
+    if flag_input("results", "false"):
+        watch(leg)
+        return
     built: list[kci.BuiltLeg] = []
     failed: list[tuple[str, kci.KciError]] = []
     for variant in leg.variants:
@@ -96,7 +116,7 @@ def main() -> None:
             report_failure(leg, variant.name, error)
     # Set even if all failed: then what is uploaded is the reasons. An artifact cannot be replaced, and those of all
     # attempts of a run are one set: merging takes the newest.
-    set_output("artifact-name", f"{upload_name(leg.kernel.build.name, leg.name)}-{leg.run.attempt or 1}")
+    set_output("artifact-name", f"{leg.upload_name}-{leg.run.attempt or 1}")
     set_output("folder", str(leg.packed))
     set_output("variant-dir", "\n".join(str(item.directory) for item in built))
     set_output("artifact", "\n".join(str(item.artifact) for item in built))
@@ -112,6 +132,35 @@ def main() -> None:
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         told = f"{name} was not built{more} (exit code {first.exit_code})"
         fail(f"{told}: {first_error(first)}", first.exit_code)
+
+
+def watch(leg: Leg) -> None:
+    """Build and load every variant for a scheduled run: what became of it is a result, and never fails the job."""
+    number, server = os.environ.get("GITHUB_RUN_NUMBER", ""), os.environ.get("GITHUB_SERVER_URL", "")
+    if not re.fullmatch(r"[0-9]{1,18}", number):
+        fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow", 2)
+    run = WatchedRun(
+        number=int(number),
+        attempt=leg.run.attempt or 1,
+        catalog=leg.workspace.catalog.name,
+        commit=os.environ.get("GITHUB_SHA", ""),
+        log=f"{server}/{os.environ.get('GITHUB_REPOSITORY', '')}/actions/runs/{leg.run.id}" if server else "",
+    )
+    folder = runner_temp() / "kci-results"
+    rows = []
+    for variant in leg.variants:
+        with group(f"Build and load {variant.name}"):
+            results = watch_leg(leg.workspace, leg.request(variant), run, leg.replay(variant.name), log)
+        write_results(folder, results)
+        for item in results:
+            first = item.error.partition("\n")[0][:300]
+            rows.append(table_row(item.kernel, item.variant, item.torch, item.outcome, first))
+            if item.outcome is LegOutcome.FAILED:
+                print(f"::warning::{escape(printable(f'{item.variant} with torch {item.torch}: {first}'))}", flush=True)
+                print(f"To do the same on your machine:\n  {item.replay}", flush=True)
+    add_summary(["| kernel | variant | torch | result | error |", "|---|---|---|---|---|"], rows)
+    set_output("results-name", f"watch-{leg.upload_name.removeprefix('kci-')}-{leg.run.attempt or 1}")
+    set_output("results-folder", str(folder))
 
 
 def report_failure(leg: Leg, variant: str, error: kci.KciError) -> None:

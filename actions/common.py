@@ -6,6 +6,7 @@ values, never as part of a script.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ from typing import NoReturn
 import msgspec
 
 from kci.cli._output import print_error
+from kci.compat.history_branch import HistoryBranch
 from kci.errors import KciError
 
 SUMMARY_LIMIT = 1024 * 1024
@@ -178,6 +180,19 @@ def unpacked(place: Path) -> Path:
     except (OSError, tarfile.TarError) as error:
         fail(f"the published tree {tars[-1].name} cannot be unpacked: {error}", 5)
     return into
+
+
+def history_branch() -> HistoryBranch:
+    """The branch that `branch` names in this repository, written with `token`, which no command line shows."""
+    server = os.environ["GITHUB_SERVER_URL"]
+    remote = f"{server}/{os.environ['GITHUB_REPOSITORY']}"
+    login = base64.b64encode(f"x-access-token:{required_input('token')}".encode()).decode()
+    environment = {
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"http.{server}/.extraheader",
+        "GIT_CONFIG_VALUE_0": f"AUTHORIZATION: basic {login}",
+    }
+    return HistoryBranch(remote, required_input("branch"), environment)
 
 
 def compact_json(value: object) -> str:

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common import add_summary, escape, fail, group, required_input, run_action, set_output, table_row
+from common import (
+    add_summary,
+    compact_json,
+    escape,
+    fail,
+    flag_input,
+    group,
+    required_input,
+    run_action,
+    set_output,
+    table_row,
+    text_input,
+)
+from kci.run.build_leg import ci_run
 from kci.run.gate import GateRow, judge
-from kci.run.run_records import read_records, read_run_plan
+from kci.run.releases import Releasable, releasable
+from kci.run.run_records import read_records, read_run_plan, read_tests
+from kci.run.tree_index import read_index
 
 SHOWN = 10
 """Annotations; GitHub keeps ten of a step."""
@@ -18,17 +33,30 @@ def main() -> None:
     plan = read_run_plan(folder) if folder.is_dir() else None
     if result != "success" or plan is None:
         fail(f"there is no plan: the plan job ended as {result}", 1, "see the plan job")
-    records = read_records(folder)
-    rows = judge(plan, records)
+    records, tests = read_records(folder), read_tests(folder)
+    rows = judge(plan, records, tests)
+    offer(releasable(plan, records, tests, read_index(folder), ci_run().id))
     kernels = {leg.kernel for leg in plan.legs}
     set_output("failed", str(len(rows)))
     if rows:
         report(rows)
+    if not flag_input("judge", default="true"):
+        return
+    if rows:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
+    published = text_input("publish-result", "skipped")
+    if published not in ("success", "skipped"):
+        fail(f"publishing ended as {published}", 1, "see the jobs that publish")
     built = sum(len(leg.variants) for leg in plan.legs)
     print(f"all is well: {built} variants of {len(kernels)} kernels" if kernels else "there was nothing to do")
     trees = [table_row(name, len(records[name].present)) for name in sorted(kernels)]
     add_summary(["| kernel | variants in its tree |", "|---|---|"] if trees else ["There was nothing to do."], trees)
+
+
+def offer(releases: list[Releasable]) -> None:
+    """Say which kernels can be published."""
+    set_output("releases", compact_json({"include": releases}))
+    set_output("has-releases", "true" if releases else "false")
 
 
 def report(rows: list[GateRow]) -> None:

@@ -1,6 +1,7 @@
 """Makes the environment of the actions: the locked dependencies, and kci itself as it lies in this checkout.
 
     python -I install.py DIRECTORY
+    python -I install.py DIRECTORY publish    adds what only that action needs
 
 With Python's own library only. kci is not built: a file of paths leads to `src`, and a few lines of metadata say what
 is installed, which `kci build --container` takes into its images.
@@ -27,17 +28,21 @@ _ABOUT_INDEX = re.compile("INDEX|FIND_LINKS|CERT|TLS|PROXY|HOST|TIMEOUT|RETRIES|
 """The variables of pip and uv that say where packages come from. Others would send them elsewhere, or add more."""
 
 
-def main(directory: str) -> int:
-    """Make the environment; 3 if it cannot be made."""
+def main(directory: str, action: str = "") -> int:
+    """Make the environment, or add to it what one action needs besides; 3 if that cannot be done."""
     place = Path(directory)
-    shutil.rmtree(place, ignore_errors=True)
+    lock = LOCK.with_name(f"requirements-{action}.txt") if action else LOCK
+    if not action:
+        shutil.rmtree(place, ignore_errors=True)
     uv = shutil.which("uv")
     bare = uv is None and importlib.util.find_spec("pip") is None
     try:
         # Beside uv or a pip that is there already no other pip is needed, and installing one takes seconds.
-        venv.EnvBuilder(symlinks=os.name != "nt", with_pip=bare).create(place)
+        if not action:
+            venv.EnvBuilder(symlinks=os.name != "nt", with_pip=bare).create(place)
         packages = site_packages(place)
-        command = uv_command(uv, place) if uv else pip_command(interpreter(place) if bare else sys.executable, packages)
+        python = interpreter(place) if bare else sys.executable
+        command = [*(uv_command(uv, place) if uv else pip_command(python, packages)), str(lock)]
         # In a directory of kci's own: uv reads the pyproject.toml of the one it is started in.
         subprocess.run(command, check=True, cwd=place, env=surroundings())
     except (OSError, subprocess.CalledProcessError) as error:
@@ -45,8 +50,9 @@ def main(directory: str) -> int:
         print("A runner without the package index needs a mirror: PIP_INDEX_URL for pip, UV_DEFAULT_INDEX for uv. A")
         print("Python without pip and venv lacks a package: on Debian and Ubuntu, apt-get install python3-venv")
         return 3
-    add_kci(packages)
-    (place / "complete").touch()
+    if not action:
+        add_kci(packages)
+    (place / (f"complete-{action}" if action else "complete")).touch()
     return 0
 
 
@@ -62,7 +68,7 @@ def interpreter(place: Path) -> str:
     return str(place / "Scripts" / "python.exe" if os.name == "nt" else place / "bin" / "python")
 
 
-_LOCKED = ["--require-hashes", "--no-deps", "--only-binary=:all:", "--requirement", str(LOCK)]
+_LOCKED = ["--require-hashes", "--no-deps", "--only-binary=:all:", "--requirement"]
 """Nothing but what the lock names, byte for byte: no resolution, and no code of a package runs."""
 
 
@@ -102,6 +108,6 @@ def add_kci(packages: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("install.py takes a directory")
-    sys.exit(main(sys.argv[1]))
+    if len(sys.argv) not in (2, 3):
+        sys.exit("install.py takes a directory, and perhaps the name of an action")
+    sys.exit(main(*sys.argv[1:]))

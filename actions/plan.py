@@ -28,6 +28,7 @@ from common import (
 from kci.cli._output import print_diagnostics
 from kci.config.values import Forks
 from kci.plan.forks import only_hosted, only_own
+from kci.plan.github import tests_matrix
 from kci.plan.plan import LeftOut, Skipped
 from kci.plan.plan_json import promised
 from kci.plan.sharding import MAX_MATRIX
@@ -82,6 +83,7 @@ def main() -> None:
     }
     if output_units(*outputs.values()) > OUTPUT_LIMIT:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
+    set_output("tests", "" if callers else compact_json(tests_matrix(plan.tests)))
     for name, value in outputs.items():
         set_output(name, value)
     set_output("parallel", str(plan.shards[0].max_parallel or MAX_MATRIX) if plan.shards else str(MAX_MATRIX))

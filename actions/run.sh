@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one of kci's actions: run.sh plan|build|merge|gate.
+# Runs one of kci's actions: run.sh plan|build|merge|gate|test|publish.
 #
 # kci runs from the checkout that this script is part of, so the commit of the action is the version of the tool. What
 # it depends on is locked with hashes beside this script and installed once for each job: later actions of the job find
@@ -7,7 +7,7 @@
 set -euo pipefail
 
 if [ "$#" -ne 1 ] || [ -z "${RUNNER_TEMP:-}" ]; then
-  echo "::error::run.sh takes one argument, plan, build, merge or gate, and runs inside of a job only"
+  echo "::error::run.sh takes one argument, plan, build, merge, gate, test or publish, and runs inside of a job only"
   exit 2
 fi
 action=$1
@@ -25,6 +25,15 @@ if [ ! -f "$environment/complete" ]; then
   # gets these variables as they are.
   env -u PYTHONPATH -u PYTHONHOME -u PYTHONSTARTUP -u PYTHONINSPECT -u PYTHONUSERBASE \
     "$python" -I "$here/install.py" "$environment" || exit "$?"
+  echo "::endgroup::"
+fi
+
+# What only one of the actions needs has a lock of its own, and is added to the environment.
+if [ -f "$here/requirements-$action.txt" ] && [ ! -f "$environment/complete-$action" ]; then
+  echo "::group::Install what $action depends on"
+  python=${KCI_PYTHON:-$(bash "$here/find_python.sh")}
+  env -u PYTHONPATH -u PYTHONHOME -u PYTHONSTARTUP -u PYTHONINSPECT -u PYTHONUSERBASE \
+    "$python" -I "$here/install.py" "$environment" "$action" || exit "$?"
   echo "::endgroup::"
 fi
 

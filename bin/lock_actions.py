@@ -1,4 +1,6 @@
-"""Writes actions/requirements.txt: what the actions install, every file of it by its hash. Needs uv.
+"""Writes the locks of actions/: what the actions install, every file of it by its hash. Needs uv.
+
+`requirements.txt` is for all of them; `requirements-publish.txt` has what publishing needs besides.
 
 python bin/lock_actions.py              after a change of the dependencies in pyproject.toml; keeps what is locked
 python bin/lock_actions.py --upgrade    takes the newest of everything, before a release
@@ -15,10 +17,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "actions" / "requirements.txt"
+PUBLISH = ROOT / "actions" / "requirements-publish.txt"
+EXTRAS = ("hf", "sign")
+"""What publishing needs of the optional dependencies."""
 HEAD = """\
 # What the actions install beside kci itself, for every system and every Python that kci runs on.
 # Written by bin/lock_actions.py from the dependencies in pyproject.toml. Do not edit.
 # dependencies: {digest}
+"""
+PUBLISH_HEAD = """\
+# What kci/build/publish installs besides requirements.txt: the optional dependencies hf and sign.
+# Written by bin/lock_actions.py. Do not edit.
 """
 
 
@@ -29,8 +38,20 @@ def digest(pyproject: str) -> str:
     return hashlib.sha256(wanted.encode()).hexdigest()[:16]
 
 
+def blocks(lock: str) -> dict[str, str]:
+    """The entries of a lock by package: a name with its version, and the hashes below it."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in lock.splitlines(keepends=True):
+        if not line.startswith((" ", "#")) and line.strip():
+            name = line.partition("==")[0]
+        if name and not line.startswith("#"):
+            found[name] = found.get(name, "") + line
+    return found
+
+
 def main(arguments: list[str]) -> int:
-    """Write the lock."""
+    """Write the locks."""
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     oldest = tomllib.loads(text)["project"]["requires-python"].removeprefix(">=")
@@ -46,7 +67,15 @@ def main(arguments: list[str]) -> int:
     ]
     command += ["--quiet", "--python-version", oldest, "--only-binary", ":all:", "--output-file", str(LOCK), *arguments]
     subprocess.run(command, cwd=ROOT, check=True)
-    LOCK.write_text(HEAD.format(digest=digest(text)) + LOCK.read_text(encoding="utf-8"), encoding="utf-8")
+    base = LOCK.read_text(encoding="utf-8")
+    more = [word for extra in EXTRAS for word in ("--extra", extra)]
+    command[command.index(str(LOCK))] = str(PUBLISH)
+    subprocess.run([*command, *more, "--constraint", str(LOCK)], cwd=ROOT, check=True)
+    added = blocks(PUBLISH.read_text(encoding="utf-8"))
+    for name in blocks(base):
+        added.pop(name, None)
+    PUBLISH.write_text(PUBLISH_HEAD + "".join(added[name] for name in sorted(added)), encoding="utf-8")
+    LOCK.write_text(HEAD.format(digest=digest(text)) + base, encoding="utf-8")
     return 0
 
 

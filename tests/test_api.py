@@ -17,10 +17,11 @@ from conftest import ROOT
 PAGE = ROOT / "docs" / "api.md"
 NAMES = [
     "BuildFailedError", "BuildOptions", "BuiltLeg", "Choice", "Diagnostic", "FindingsError", "KciError", "Leg",
-    "LegRequest", "Manifest", "Matrix", "MissingToolError", "Plan", "PlanRequest", "PlannedRun", "RenderedFiles",
+    "LegRequest", "Manifest", "Matrix", "MissingToolError", "Plan", "PlanRequest", "PlannedRun", "PublishRequest",
+    "PublishedTree", "RenderedFiles",
     "RunResult", "Severity", "UnsafeError", "UsageError", "Variant", "Workspace", "__version__", "build_leg",
-    "check_kernels", "leg_commands", "merge_artifacts", "open_workspace", "outcomes_of", "plan_run", "read_plan",
-    "render_workflows", "run_here", "tree_places", "verify_path",
+    "check_kernels", "leg_commands", "merge_artifacts", "open_workspace", "outcomes_of", "plan_run",
+    "publish_tree", "read_plan", "render_workflows", "run_here", "tree_places", "verify_path",
 ]  # fmt: skip
 """Other programs rely on these: adding is free, taking away is a breaking change."""
 

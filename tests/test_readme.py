@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
+SESSION = blocks("text")[0]
 COMMANDS = [line[2:] for block in blocks("console") for line in block.splitlines() if line.startswith("$ ")]
 KCI_COMMANDS = [command for command in COMMANDS if command.startswith("kci ")]
 
@@ -54,12 +56,34 @@ def test_the_matrix_is_the_one_shown(copy: Path) -> None:
     assert kci_process(*command.split()[2:], cwd=copy).stdout == output
 
 
+def test_the_session_uses_commands_and_columns_that_there_are(tmp_path: Path) -> None:
+    lines = SESSION.splitlines()
+    made = kci_process(*lines[0].split()[2:], "-y", cwd=tmp_path)
+    assert made.code == 0, made.stderr
+    assert kci_process("check", cwd=tmp_path / "softcap").stdout.strip() in lines
+
+
+@pytest.mark.torch
+def test_the_session_is_what_a_terminal_shows(tmp_path: Path, torch_cache: Path) -> None:
+    place, seen = tmp_path, ""
+    for command in [line[2:] for line in SESSION.splitlines() if line.startswith("$ ")]:
+        seen += f"$ {command}\n"
+        if command.startswith("cd "):
+            place = place / command[3:]
+            continue
+        extra = ["-y"] if "init" in command else []
+        done = kci_process(*shlex.split(command)[1:], *extra, cwd=place, KCI_CACHE=str(torch_cache))
+        assert done.code == 0, done.stderr
+        seen += "" if extra else done.stdout
+    assert re.sub(r"\d+ s$", "N s", seen, flags=re.MULTILINE) == re.sub(r"\d+ s$", "N s", SESSION, flags=re.MULTILINE)
+
+
 def test_ci_runs_the_readmes_test_command() -> None:
     assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
 def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -> None:
-    (text,) = blocks("yaml")
+    text = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)[-1]
     jobs = yaml.safe_load(text)["jobs"]
     used = [step["uses"] for job in jobs.values() for step in job["steps"]]
     assert {"kci/build/plan@v1", "kci/build@v1", "kci/build/merge@v1"} <= set(used)

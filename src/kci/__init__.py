@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnsafeError, UsageError
     from kci.matrix.variants import Matrix, Variant
     from kci.plan.plan import Leg, Plan
+    from kci.publish.publish_tree import PublishedTree, PublishRequest, publish_tree
     from kci.render.repository import RenderedFiles, render_workflows
     from kci.run.build_leg import BuiltLeg, LegRequest, build_leg, leg_commands
     from kci.run.local import RunResult, outcomes_of, run_here, tree_places
@@ -45,6 +46,8 @@ _HOMES = {
     "Plan": "kci.plan.plan",
     "PlanRequest": "kci.workspace.planning",
     "PlannedRun": "kci.workspace.planning",
+    "PublishRequest": "kci.publish.publish_tree",
+    "PublishedTree": "kci.publish.publish_tree",
     "RenderedFiles": "kci.render.repository",
     "RunResult": "kci.run.local",
     "Severity": "kci.diagnostics",
@@ -59,6 +62,7 @@ _HOMES = {
     "open_workspace": "kci.workspace.workspace",
     "outcomes_of": "kci.run.local",
     "plan_run": "kci.workspace.planning",
+    "publish_tree": "kci.publish.publish_tree",
     "read_plan": "kci.tree.planned",
     "render_workflows": "kci.render.repository",
     "run_here": "kci.run.local",
@@ -83,6 +87,8 @@ __all__ = [
     "Plan",
     "PlanRequest",
     "PlannedRun",
+    "PublishRequest",
+    "PublishedTree",
     "RenderedFiles",
     "RunResult",
     "Severity",
@@ -98,6 +104,7 @@ __all__ = [
     "open_workspace",
     "outcomes_of",
     "plan_run",
+    "publish_tree",
     "read_plan",
     "render_workflows",
     "run_here",

@@ -75,11 +75,12 @@ def offline_pip(into: Path) -> dict[str, str]:
     return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(into)}
 
 
-def installed(shared: Path) -> dict[str, str]:
+def installed(shared: Path, *actions: str) -> dict[str, str]:
     """Environment variables with which jobs find kci installed, once for all workers of a test run.
 
     Args:
         shared: a folder that the workers have in common.
+        actions: those that need more than the others, and for which that is installed too.
     """
     root = shared / "kci-of-the-actions"
     with locked(root):
@@ -87,6 +88,10 @@ def installed(shared: Path) -> dict[str, str]:
             checkout = copy_checkout(shared / "kci-checkout")
             script = checkout / "actions" / "install.py"
             subprocess.run([sys.executable, "-I", str(script), str(root)], check=True, capture_output=True)
+        for action in actions:
+            if not (root / f"complete-{action}").exists():
+                script = shared / "kci-checkout" / "actions" / "install.py"
+                subprocess.run([sys.executable, "-I", str(script), str(root), action], check=True, capture_output=True)
     return {"KCI_ACT_INSTALLED": str(root), "KCI_ACT_FIND_INSTALLED": str(STAND_INS.parent / "find-installed.sh")}
 
 
@@ -110,6 +115,7 @@ def run_workflow(
     payload: dict[str, Any] | None = None,
     env: dict[str, str] | None = None,
     earlier: Sequence[Run] = (),
+    variables: dict[str, str] | None = None,
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -123,6 +129,7 @@ def run_workflow(
         payload: the event, as GitHub sends it.
         env: more environment variables for the steps.
         earlier: the runs on the branch before this one, oldest first; their artifacts can be fetched.
+        variables: the repository's variables, for `vars`.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -136,6 +143,7 @@ def run_workflow(
     command += [word for label in PLATFORMS for word in ("--platform", f"{label}=-self-hosted")]
     command += ["--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
+    command += [word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")]
     command += ["--secret", f"GITHUB_TOKEN={TOKEN}"]
     pinned = {(pin.action, pin.sha) for pin in find_pins(text, workflow)}
     tagged = set(re.findall(r"uses: (actions/[a-z-]+)@(v[0-9]+)$", text, flags=re.MULTILINE))

@@ -124,8 +124,8 @@ def test_the_compat_headers_come_before_those_of_the_system() -> None:
 def test_an_older_glibc_comes_before_every_other_library(name: str) -> None:
     made = chain(glibc_compat=True)
     command = link_command(made, target(name), ["a.o"])
-    first = command.index("stub/libc.so.6")
-    assert command[first - 2 : first] == ["obj/compat.o", "-Wl,--as-needed"]
+    first = command.index("stub/libdl.so.2")
+    assert command[first - 3 : first] == ["obj/compat.o", "stub/libolder.a", "-Wl,--as-needed"]
     assert first < next(place for place, word in enumerate(command) if word.startswith("-l"))
     assert not any("libdl" in word for word in link_command(chain(), target(name), ["a.o"]))
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import pytest
 
 from cli.runner import kci, kci_process
 from conftest import ROOT
 from kci.cli import COMMANDS
+from kci.cli import kci as commands
 
 GOOD = (
     '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
@@ -206,3 +213,32 @@ def test_catalog_show() -> None:
     answer = json.loads(kci("catalog", "show", "2026-09-02", "--format", "json").stdout)
     assert answer["as_of"] == "2026-09-02"
     assert {row["torch"] for row in answer["rows"]} == {"2.13", "2.14"}
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if importlib.util.find_spec(f"kci.cli.{name}")])
+def test_the_help_shows_examples_that_the_command_takes(command: str) -> None:
+    """They are parsed as the command line parses them, and not run."""
+    shown = kci(command, "--help").stdout.partition("\nExamples:\n")[2].splitlines()
+    lines = [line.strip() for line in shown if line.strip() and not line.strip().startswith("#")]
+    assert lines, "every command has an example"
+    for line in lines:
+        words = shlex.split(re.sub(r'^eval "\$\((.*)\)"$', r"\1", line).partition(" > ")[0])
+        assert words[:2] == ["kci", command], line
+        context = click.Context(commands)
+        found = commands.get_command(context, command)
+        assert found is not None
+        if isinstance(found, click.Group):
+            found, words = found.get_command(context, words[2]), words[1:]
+            assert found is not None
+        with suppress_missing_files():
+            found.make_context(command, words[2:], resilient_parsing=False)
+
+
+@contextmanager
+def suppress_missing_files() -> Iterator[None]:
+    """The files of an example need not be here."""
+    try:
+        yield
+    except click.BadParameter as error:
+        if "does not exist" not in error.message:
+            raise

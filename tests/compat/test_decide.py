@@ -127,7 +127,7 @@ def test_decide_is_what_the_last_run_leads_to() -> None:
     days = [run(number, cpu="fail") for number in range(3)]
     (action,) = decide(days, POLICY)
     assert action.kind is ActionKind.OPEN
-    assert mark(action.id) in action.body
+    assert mark(action.id, action.since) in action.body
     assert "kci build cpu" in action.body
     assert CPU in action.body
     assert decide([*days, run(3, cpu="fail")], POLICY) == []

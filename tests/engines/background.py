@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,22 @@ class Client:
                 [sys.executable, "-m", "kci", *arguments], env=environment, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output,
             )  # fmt: skip
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+    def wait_for(self, there: Callable[[], object], what: str) -> None:
+        """Look until something is there, as long as this client runs."""
+        for _ in range(1200):
+            if there():
+                return
+            assert self.process.poll() is None, f"kci ended before {what}:\n{self.said()}"
+            threading.Event().wait(0.1)
+        raise AssertionError(f"waited in vain for {what}:\n{self.said()}")
 
     def said(self) -> str:
         """All that it has said so far."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,7 +42,8 @@ def configure(kernel_dir: Path, script: str = "") -> None:
     kci.write_text(f'#!/bin/sh\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
     kci.chmod(0o755)
     (kernel_dir / "kci.toml").write_text(
-        f'[engines.cluster]\ntype = "slurm"\nkci = ["{kci}"]\npython = "{sys.executable}"\ncores = 1\nmemory-gb = 1\n'
+        f'[engines.cluster]\npoll-seconds = 0.2\ntype = "slurm"\nkci = ["{kci}"]\n'
+        f'python = "{sys.executable}"\ncores = 1\nmemory-gb = 1\n'
         'partition = "build"\nenvironment = ["PYTHONPATH"]\n'
     )
 
@@ -95,3 +99,38 @@ esac""",
     assert manifest is not None
     assert [entry.variant for entry in manifest.present] == ["torch-rocm"]
     assert manifest.missing == ("torch-cpu", "torch-cuda")
+
+
+def test_what_slurm_refuses_costs_the_legs_and_is_told(slurm: Cluster, kernel_dir: Path) -> None:
+    configure(kernel_dir)
+    text = (kernel_dir / "kci.toml").read_text().replace('partition = "build"', 'partition = "nope"')
+    (kernel_dir / "kci.toml").write_text(text)
+    done = client(slurm, kernel_dir, str(kernel_dir), "--engine", "cluster").end()
+    assert done.code == 1, done.output
+    assert "sbatch refuses: sbatch: error: invalid partition specified: nope" in done.output
+
+
+def test_clients_that_are_killed_leave_one_array(slurm: Cluster, kernel_dir: Path) -> None:
+    """Killed when the batch is noted and perhaps submitted; whoever resumes finds it by its name."""
+    moments = random.Random(22)
+    arrays = 0
+    for number in range(6):
+        place = kernel_dir.parent / str(number) / "swiglu"
+        shutil.copytree(kernel_dir, place)
+        configure(place)
+        runs = place.parent / "cache" / "runs"
+        with client(slurm, place, str(place), "--engine", "cluster") as going:
+            going.wait_for(partial(_begun, runs), "the journal")
+            threading.Event().wait(moments.uniform(0, 0.15))
+            going.kill()
+        (run,) = [path.name for path in runs.iterdir()]
+        done = client(slurm, place, "--resume", run).end()
+        assert done.code == 0, done.output
+        assert [len((job / "executions").read_text().splitlines()) for job in runs.glob("*/jobs/*")] == [1, 1, 1]
+        listed = slurm.ask("squeue", "-h", "-r", "-t", "all", "-o", "%j %i")
+        arrays += len({line.split()[1].partition("_")[0] for line in listed.splitlines() if run in line})
+    assert arrays == 6
+
+
+def _begun(runs: Path) -> bool:
+    return any(runs.glob("*/journal.jsonl"))

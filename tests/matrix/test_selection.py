@@ -232,6 +232,14 @@ def test_compat_is_outside_the_supported_range(catalog: Catalog) -> None:
     assert everything == released | {(variant.system, variant.name) for variant in compat}
 
 
+def test_compat_loads_a_build_for_the_cpu_with_its_own_torch(catalog: Catalog) -> None:
+    compat = select(torch_kernel(["cpu", "cuda"]), catalog, Tier.COMPAT).variants
+    assert {variant.loads for variant in compat if variant.backend == "cuda"} == {()}
+    for variant in compat:
+        assert variant.loads == ((variant.torch,) if variant.backend == "cpu" else ())
+    assert not any(variant.loads for variant in select(torch_kernel(["cpu"]), catalog).variants)
+
+
 @pytest.mark.rule("KCI202", triggers=True)
 def test_a_bound_that_nobody_wrote_is_called_a_default(catalog: Catalog) -> None:
     from msgspec.structs import replace

@@ -229,6 +229,10 @@ def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
         '[actions."checkout"]\nsha = "0000000000000000000000000000000000000000"\n',
         '[publish]\nrepo-prefix = "acme/norm"\n',
         '[publish]\nbranch = "a..b"\n',
+        '[publish]\nbranch = "v{number}"\n',
+        '[publish]\nenvironment = "a\\nb"\n',
+        "[publish]\ntags = []\n",
+        '[publish]\ntags = ["${{ x }}"]\n',
     ],
 )
 def test_impossible_values(text: str) -> None:

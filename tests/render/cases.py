@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from kci.render.own_parts import NO_PARTS, OwnParts
 from kci.render.pins import Pin, shipped_pins
-from kci.render.workflow import Inputs, Mode, render
+from kci.render.workflow import Inputs, Mode, PublishJobs, render
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSION = "1.2.3"
@@ -140,4 +140,19 @@ CASES = [
         shipped_pins(),
     ),
     Case("static-hosted", Inputs(names=("relu",), mode=Mode.STATIC, release_legs=(CPU,), pr_legs=(PR_CPU,)), _pinned()),
+    Case(
+        "published",
+        Inputs(
+            names=("relu", "rms-norm"),
+            callers=1,
+            tested=True,
+            publish=PublishJobs(environment="the hub", tags=("v*", "release-*"), attest=True, sign=True),
+        ),
+        shipped_pins(),
+    ),
+    Case(
+        "published-alone",
+        Inputs(names=("relu",), tested=True, publish=PublishJobs("hub", ("v*",), attest=False, sign=False)),
+        _pinned(),
+    ),
 ]

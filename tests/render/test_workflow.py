@@ -123,15 +123,22 @@ def test_triggers_and_concurrency() -> None:
     assert "github.run_id" in release["concurrency"]["group"]
 
 
+MAY_WRITE = {"record": {"contents"}, "issues": {"issues"}, "awake": {"actions"}}
+"""The jobs of the scheduled workflow that may write, and what."""
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_security_baseline(case: Case) -> None:
-    for text in case.files().values():
+    for path, text in case.files().items():
         jobs = parsed(text)["jobs"]
         assert parsed(text)["permissions"] == {}
-        for job in jobs.values():
-            written = {scope for scope, level in job["permissions"].items() if level != "read"}
-            # A commit status, by jobs that check out nothing of what they judge, or before they do.
-            assert written <= ({"statuses"} if case.inputs.forks == "dispatch" else set())
+        for name, job in jobs.items():
+            written = {right for right, how in job["permissions"].items() if how != "read"}
+            # A commit status, by jobs that check out nothing of what they judge, or before they do. Only the job that
+            # publishes proves who it is, and it builds nothing.
+            allowed = {"attestations", "id-token"} if "environment" in job else set()
+            allowed |= {"statuses"} if case.inputs.forks == "dispatch" else set()
+            assert written <= (MAY_WRITE.get(name, set()) if path == COMPAT_FILE else allowed)
             assert "secrets" not in json.dumps(job)
             for step in job.get("steps", []):
                 assert "${{" not in step.get("run", "")
@@ -150,16 +157,33 @@ def test_the_gate_needs_every_job_and_always_runs() -> None:
         assert jobs["kci"]["name"] == "kci"
 
 
-def test_the_scheduled_run_merges_what_is_there_and_is_red_if_something_is_not() -> None:
+def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:
     compat = parsed(CASES[0].files()[COMPAT_FILE])
     assert set(compat[True]) == {"schedule", "workflow_dispatch"}
-    assert "continue-on-error" not in json.dumps(compat)
-    merge = next(step for step in compat["jobs"]["merge"]["steps"] if "merge@" in step.get("uses", ""))
-    assert merge["with"]["allow-partial"] == "true"
-    assert compat["jobs"]["kci"]["if"] == "${{ always() }}"
+    jobs = compat["jobs"]
+    assert set(jobs) == {"plan", "build", "record", "issues", "awake"}
+    assert jobs["build"]["continue-on-error"] is True
+    build = next(step["with"] for step in jobs["build"]["steps"] if step.get("uses", "").startswith("kci/build@"))
+    assert (build["results"], build["upload"]) == ("true", "false")
+    assert inputs_of_plan(jobs)["allow-empty"] == "true"
+    assert jobs["record"]["needs"] == ["plan", "build"]
+    assert "!cancelled()" in jobs["record"]["if"]
+    assert jobs["awake"]["if"] == "${{ github.event_name == 'schedule' }}"
     assert "60 days" in CASES[0].files()[COMPAT_FILE]
     several = parsed(case_of("several").files()[COMPAT_FILE])
-    assert several["jobs"]["kernels"]["with"]["allow-partial"] is True
+    assert several["jobs"]["record"]["needs"] == ["plan", "kernels"]
+    assert several["jobs"]["kernels"]["with"]["watch"] is True
+    called = parsed(case_of("several").files()[KERNEL_FILE])
+    assert called["jobs"]["build"]["continue-on-error"] == "${{ inputs.watch }}"
+    assert "!inputs.watch" in called["jobs"]["merge"]["if"]
+
+
+def test_no_code_of_a_kernel_runs_where_something_may_be_written() -> None:
+    for case in CASES:
+        for name, job in parsed(case.files()[COMPAT_FILE])["jobs"].items():
+            if name in MAY_WRITE:
+                used = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}
+                assert used <= {"actions/checkout", "kci/build/record", "kci/build/decide"}
 
 
 def test_the_schedule_is_that_of_kci_toml() -> None:
@@ -183,12 +207,13 @@ def test_every_kernel_is_called_on_its_own() -> None:
     assert set(files) == {RELEASE_FILE, COMPAT_FILE, KERNEL_FILE}
     for path in (RELEASE_FILE, COMPAT_FILE):
         jobs = parsed(files[path])["jobs"]
-        assert set(jobs) == {"plan", "kernels-1", "kernels-2", "kci"}
+        last = {"kci"} if path == RELEASE_FILE else {*MAY_WRITE}
+        assert set(jobs) == {"plan", "kernels-1", "kernels-2", *last}
         assert jobs["kernels-2"]["uses"] == f"./{KERNEL_FILE}"
         assert jobs["kernels-2"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.callers)[1] }}"
         assert inputs_of_plan(jobs)["callers"] == "2"
         called, given = parsed(files[KERNEL_FILE]), jobs["kernels-1"]["with"]
-        assert set(given) == set(called[True]["workflow_call"]["inputs"])
+        assert set(given) | {"watch"} == set(called[True]["workflow_call"]["inputs"])
         granted = jobs["kernels-1"]["permissions"]
         for job in called["jobs"].values():
             assert job["permissions"].items() <= granted.items(), "a called workflow gets no more than its caller has"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from cli.runner import kci
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.run import kernel_tests
 from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of
+from run.cuda_python import python_with_cuda
 from variants import CPU, CUDA, make_variant
 
 # Stands in for a Python with torch: `kernels` is a module that finds what LOCAL_KERNELS or a path names.
@@ -99,6 +101,56 @@ def test_a_broken_test_file_is_a_failure(tmp_path: Path, python: Path) -> None:
     assert outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n").state is TestState.FAILED
 
 
+IMPORTS = TEST.replace("import pytest", "import pytest, needed")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Stands in for pip: makes modules of the names it is asked for."""
+    asked: list[list[str]] = []
+
+    def install(folder: Path, command: Callable[[Path], list[str]], _what: str) -> None:
+        asked.append(command(folder))
+        write_tree(folder, {f"{name}.py": "" for name in asked[-1][asked[-1].index("--") + 1 :]})
+
+    monkeypatch.setattr(kernel_tests, "fetch", install)
+    return asked
+
+
+def test_what_tests_import_is_there_for_them_alone(tmp_path: Path, python: Path, wheels: list[list[str]]) -> None:
+    variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
+    root = sources(tmp_path, test_it=IMPORTS)
+    assert run_kernel_tests(variant, root, quiet, cache=tmp_path).state is TestState.FAILED
+    for _ in range(2):
+        assert run_kernel_tests(variant, root, quiet, cache=tmp_path, extra=["needed"]).state is TestState.PASSED
+    assert len(wheels) == 1, "the second time they are there"
+    assert "--no-deps" in wheels[0]
+    needs = make_variant(tmp_path / "needs", CPU, files={"__init__.py": "import needed\n"})
+    assert run_kernel_tests(needs, root, quiet, cache=tmp_path, extra=["needed"]).state is TestState.NOT_LOADED
+
+
+def test_what_a_kernel_declares_is_there_when_it_is_loaded(
+    tmp_path: Path, python: Path, wheels: list[list[str]]
+) -> None:
+    variant = make_variant(tmp_path / "tree", CPU, files={"__init__.py": "import einops\n"})
+    metadata = variant / "metadata.json"
+    metadata.write_text(metadata.read_text().replace('"python-depends": []', '"python-depends": ["einops"]'))
+    assert run_kernel_tests(variant, None, quiet, cache=tmp_path).state is TestState.NOTHING_RAN
+    assert wheels[0][-1] == "einops"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch brings triton along on Linux only")
+def test_triton_is_there_for_a_kernel_that_imports_it(tmp_path: Path, python: Path, wheels: list[list[str]]) -> None:
+    variant = make_variant(
+        tmp_path / "tree", CPU, files={"__init__.py": "", "deep/a.py": "if 1:\n    import triton.x\n"}
+    )
+    run_kernel_tests(variant, None, quiet, cache=tmp_path)
+    assert [command[-1] for command in wheels] == ["triton==3.7.1"]
+    plain = make_variant(tmp_path / "plain", CPU, files={"__init__.py": "# import triton\n"})
+    run_kernel_tests(plain, None, quiet, cache=tmp_path)
+    assert len(wheels) == 1
+
+
 def test_nothing_is_written_into_the_tree(tmp_path: Path, python: Path) -> None:
     outcome(tmp_path, GOOD, test_it=TEST)
     assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
@@ -139,3 +191,31 @@ def test_the_command_counts_nothing_as_tested_unless_asked_to(
     done = kci("test", tmp_path / "tree", "--variant", CPU, "--cache", tmp_path, *more)
     assert done.code == code, done.stderr
     assert "nothing ran" in done.stdout
+
+
+def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path: Path) -> None:
+    """On a machine with CUDA 13.0 and torch 2.14: of four variants, the one for that."""
+    fits = "torch214-cxx11-cu130-x86_64-linux"
+    for name in (CPU, CUDA, fits, "torch214-cxx11-cu126-x86_64-linux"):
+        make_variant(tmp_path / "tree", name, archs=("9.0",) if "cu" in name else None)
+    kernel = write_tree(tmp_path / "kernel", {"tests/test_it.py": "# fine\n"})
+    done = kci("test", tmp_path / "tree", "--kernel", kernel, "--python", python_with_cuda(tmp_path))
+    rows = [line.split()[1:3] for line in done.stdout.splitlines()[1:]]
+    assert rows == [[fits, "passed"]], done.stderr
+    assert done.code == 0
+
+
+def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
+    make_variant(tmp_path / "tree", CUDA, archs=("9.0",))
+    done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
+    assert done.code == 1
+    assert "needs torch 2.13" in done.stderr
+
+
+def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: Path, python: Path) -> None:
+    variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
+    own = kernel_tests.parse_variant_name(CPU).framework_version
+    other = run_kernel_tests(variant, None, quiet, cache=tmp_path, torch="2.11")
+    assert other.state is TestState.OTHER_TORCH
+    assert other.output == f"built for torch {own}, whose full ABI torch 2.11 does not have"
+    assert run_kernel_tests(variant, None, quiet, cache=tmp_path, torch=own).state is TestState.NOTHING_RAN

@@ -11,7 +11,7 @@ from cli.runner import kci
 from kci.diagnostics import Diagnostic
 from kci.errors import MissingToolError
 from kci.matrix.names import parse_variant_name
-from kci.verify.load_rules import LoaderEnvironment, _unfit, probe
+from kci.verify.load_rules import LoaderEnvironment, probe, unfit
 from kci.verify.requirements import verify_loading
 from variants import CPU, STABLE, make_variant
 
@@ -112,7 +112,7 @@ def test_variants_for_other_machines_say_which(tmp_path: Path, python: Path) -> 
 def test_which_environment_can_load_a_variant(monkeypatch: pytest.MonkeyPatch, name: str, fits: bool) -> None:
     monkeypatch.setattr("kci.verify.load_rules.this_system", lambda: "x86_64-linux")
     environment = LoaderEnvironment(torch="2.13.1", cuda="13.1", backend="cuda")
-    assert (_unfit(parse_variant_name(name), environment) == "") is fits
+    assert (unfit(parse_variant_name(name), environment) == "") is fits
 
 
 def test_a_python_that_cannot_load_kernels(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from kci.builders.cutlass import Headers
 from kci.builders.environment import Environment
 from kci.builders.extension_name import POISON
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
-from kci.builders.newer_cxx import ARCHIVE, NewerParts
+from kci.builders.newer_cxx import NewerParts
 from kci.builders.old_glibc import OldLibrary, old_libraries
 from kci.builders.rocm import Rocm
 from kci.builders.toolchains import toolchains
@@ -42,6 +42,7 @@ GENERATED = "generated/torch-ext"
 COMPAT = "compat"
 COMPAT_SOURCE = "compat.cpp"
 COMPAT_OBJECT = "obj/compat.o"
+OLDER = "stub/libolder.a"
 EXPORTS = "exports.map"
 _TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
 """What torch's own CMake gives nvcc."""
@@ -204,8 +205,7 @@ def _for_older_systems(chain: Toolchain) -> list[str]:
     """What keeps a binary from needing a newer system than kernels may; see `kci.builders.older_systems`."""
     if not chain.glibc_compat:
         return []
-    parts = [ARCHIVE] if chain.newer_parts is not None else []
-    return [COMPAT_OBJECT, *parts, "-Wl,--as-needed", *(library.path for library in glibc_stubs(chain))]
+    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *(library.path for library in glibc_stubs(chain))]
 
 
 def gencode(archs: Iterable[str]) -> list[str]:

@@ -59,6 +59,11 @@ def ninja_version(ninja: Path) -> tuple[int, ...]:
     return (int(found[1]), int(found[2])) if found else ()
 
 
+def compiler_id(cxx: tuple[str, ...]) -> str:
+    """What CMake calls a compiler: `Clang` or `GNU`."""
+    return "Clang" if "clang" in version_line(cxx).lower() else "GNU"
+
+
 def glibc_is_newer() -> bool:
     """Whether this machine's glibc is newer than what published kernels may need."""
     if sys.platform == "win32":

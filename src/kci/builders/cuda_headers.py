@@ -70,7 +70,7 @@ def ensure_library_headers(headers: LibraryHeaders, log: Log) -> None:
             for requirement in headers.requirements:
                 package, _, version = requirement.partition("==")
                 log(f"taking the headers out of {requirement}")
-                extract(find_wheel(package, version, platform.machine()), below_include, partial)
+                extract(find_wheel(package, version, platform.machine()), below_include, partial, log)
             partial.rename(headers.folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)

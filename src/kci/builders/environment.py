@@ -290,7 +290,7 @@ def _make(environment: Environment, log: Log) -> None:
         raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
     if environment.headers_only:
         log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {environment.root}")
-        _take_headers(environment, index if reachable else None)
+        _take_headers(environment, index if reachable else None, log)
     for command in torch:
         what = environment.requirement or f"torch {environment.release} ({environment.flavour})"
         log(f"installing {what} into {environment.root}")
@@ -299,11 +299,11 @@ def _make(environment: Environment, log: Log) -> None:
     _must(ninja, "ninja")
 
 
-def _take_headers(environment: Environment, index: str | None) -> None:
+def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     """Ten megabytes out of the five hundred of a wheel for GPUs."""
     release = f"{environment.release}+{environment.flavour}" if index else str(environment.release)
     wheel = find_wheel("torch", release, platform.machine(), index)
-    extract(wheel, needed_to_compile, environment.torch.parent)
+    extract(wheel, needed_to_compile, environment.torch.parent, log)
 
 
 def needed_to_compile(path: str) -> str | None:

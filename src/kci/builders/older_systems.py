@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kci.builders import generate, newer_cxx
+from kci.builders import generate
 from kci.builders.commands import (
     COMPAT,
     COMPAT_OBJECT,
     COMPAT_SOURCE,
+    OLDER,
     Target,
     Toolchain,
     compat_command,
@@ -16,6 +17,7 @@ from kci.builders.commands import (
     plain_command,
 )
 from kci.builders.ninjafile import Step
+from kci.builders.old_glibc import CALLS
 
 
 def files(chain: Toolchain) -> dict[str, str]:
@@ -27,8 +29,7 @@ def files(chain: Toolchain) -> dict[str, str]:
         f"{COMPAT}/bits/sstream.tcc": generate.SSTREAM_TCC,
         COMPAT_SOURCE: generate.COMPAT_CPP,
     }
-    if chain.newer_parts is not None:
-        made[newer_cxx.SOURCE] = newer_cxx.OLDER_CPP
+    made |= CALLS
     for library in glibc_stubs(chain):
         made |= library.files()
     return made
@@ -48,11 +49,13 @@ def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Itera
     for library in glibc_stubs(chain):
         link = tuple(library.command(chain.cxx))
         yield Step(library.path, (library.source,), link, f"link {library.path}", generated)
-    parts = chain.newer_parts
+    archived: tuple[str, ...] = ()
+    for source in CALLS:
+        made = f"{source}.o"
+        archived = (*archived, made)
+        yield Step(made, (source,), tuple(plain_command(chain, source, made)), f"c++ {source}", generated)
+    inputs, parts = archived, chain.newer_parts
     if parts is not None:
-        compiled = tuple(plain_command(chain, newer_cxx.SOURCE, newer_cxx.OBJECT))
-        yield Step(newer_cxx.OBJECT, (newer_cxx.SOURCE,), compiled, "c++ older", generated)
-        yield Step(parts.unpacked, (parts.library,), tuple(parts.unpack()), "ar newer", generated)
-        archived = tuple(parts.archive())
-        inputs = (newer_cxx.OBJECT, parts.unpacked)
-        yield Step(newer_cxx.ARCHIVE, inputs, archived, f"ar {newer_cxx.ARCHIVE}", generated)
+        inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)
+        yield Step(parts.unpacked[0], (parts.library,), tuple(parts.unpack()), "ar newer", generated)
+    yield Step(OLDER, inputs, ("ar", "rcsD", OLDER, *archived), f"ar {OLDER}", generated)

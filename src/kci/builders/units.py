@@ -8,7 +8,9 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.builders.compilers import compiler_id, cxx_compiler
 from kci.builders.extension_name import sources_with_name
+from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.paths import inside, is_plain, refused, source_file
 from kci.builders.request import Log, Request
 from kci.catalog.arch_tables import OLDEST, arch_tables
@@ -190,10 +192,23 @@ def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
             object="",
             language=language,
             include=include,
-            flags=origin.cxx_flags if language is Language.CXX else origin.device_flags,
+            flags=tuple(_evaluated(origin, language)),
             archs=() if language is Language.CXX else origin.archs,
             depends=origin.depends,
         )
+
+
+def _evaluated(origin: _Origin, language: Language) -> Iterator[str]:
+    """The author's flags for a language, with CMake's generator expressions evaluated."""
+    for flag in origin.cxx_flags if language is Language.CXX else origin.device_flags:
+        if "$<" not in flag:
+            yield flag
+            continue
+        facts = Facts(language.value.upper(), {"CXX": compiler_id(cxx_compiler()), "CUDA": "NVIDIA", "HIP": "Clang"})
+        try:
+            yield from expanded(flag, facts)
+        except ValueError as error:
+            raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
 
 
 def _with_names(kernel_dir: Path, units: Iterable[Unit]) -> tuple[Unit, ...]:

@@ -23,12 +23,15 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from kci.builders.request import Log
+from kci.builders.transfer import Transfer
 from kci.errors import MissingToolError
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 _SECONDS = 60
 _BLOCK = 1 << 16
+_PART = 1 << 18
 _GAP = 1 << 18
 """Files that lie closer together are read in one request, with what is between them."""
 
@@ -51,6 +54,8 @@ class RangeFile(io.RawIOBase):
         self._at = 0
         self._blocks: dict[int, bytes] = {}
         self.downloaded = 0
+        self.heard: Callable[[int], None] = lambda _count: None
+        """Is told of the bytes as they come."""
         tail, self.size = self._request(f"bytes=-{_BLOCK}")
         self._blocks[self.size - len(tail)] = tail
 
@@ -101,18 +106,23 @@ class RangeFile(io.RawIOBase):
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
             if answer.status != 206:
                 raise OSError(f"{self._url} cannot be read in parts")
-            data = answer.read()
+            parts = []
+            while part := answer.read(_PART):
+                parts.append(part)
+                self.heard(len(part))
+            data = b"".join(parts)
             self.downloaded += len(data)
             return data, int(answer.headers["Content-Range"].rpartition("/")[2])
 
 
-def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path) -> int:
+def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, log: Log = lambda _line: None) -> int:
     """Take files out of a wheel.
 
     Args:
         wheel: which one.
         wanted: for a path in the wheel, the path below `into` to write it to, or None to leave it.
         into: a directory.
+        log: is told how far the download is.
 
     Returns:
         How many bytes were downloaded.
@@ -127,7 +137,10 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path) -
             picked = [info for info in archive.infolist() if chosen.get(info.filename)]
             if sum(info.file_size for info in picked) > _MOST:
                 raise OSError("it claims to hold more than a gigabyte of headers")
-            for start, end in _stretches(archive, picked):
+            stretches = _stretches(archive, picked)
+            total = sum(end - start for start, end in stretches)
+            file.heard = Transfer(f"files of {wheel.name}", total, log).heard
+            for start, end in stretches:
                 file.prefetch(start, end)
             for info in picked:
                 _write(into, str(chosen[info.filename]), archive.read(info))

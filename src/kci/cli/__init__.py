@@ -36,6 +36,7 @@ COMMANDS = {
     "merge": "artifacts into one tree",
     "verify": "a tree, variant or kernel against the requirements",
     "sign": "an attestation over a tree or an artifact",
+    "publish": "a verified, complete tree to the Hub",
     "compat": "expected against published variants",
     "catalog": "the toolchain data",
     "explain": "what a rule means and how to fix it",
@@ -101,6 +102,10 @@ class Command(click.Command):
         ctx.find_root().color = ctx.color  # errors are shown when this context is gone
         return super().invoke(ctx)
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples, where there are some."""
+        _write_examples(ctx, self.name, formatter)
+
 
 def colored(options: Options) -> bool | None:
     """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
@@ -111,10 +116,24 @@ def colored(options: Options) -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
 
 
+def _write_examples(ctx: click.Context, name: str | None, formatter: click.HelpFormatter) -> None:
+    from kci.cli._examples import example_lines
+
+    below_group = ctx.parent is not None and isinstance(ctx.parent.command, CommandGroup)
+    if lines := [] if below_group else example_lines(name or ""):
+        with formatter.section("Examples"):
+            for line in lines:
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
 class CommandGroup(click.Group):
     """A command with commands of its own; those take the common options."""
 
     command_class = Command
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples, where there are some."""
+        _write_examples(ctx, self.name, formatter)
 
 
 class _Commands(click.Group):

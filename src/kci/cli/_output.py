@@ -7,6 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from kci.cli import Options
 from kci.cli._layout import Layout, lines_of, plain_lines
 from kci.diagnostics import Diagnostic, Severity, render_github, render_text
-from kci.errors import KciError
+from kci.errors import KciError, UsageError
 
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
@@ -81,6 +82,18 @@ def print_grouped(diagnostics: Sequence[Diagnostic], *, quiet: bool = False) -> 
         message = f"{first.message} (this file and {len(same) - 1} more)"
         hint = f"{first.hint}; `kci check` lists them all" if first.hint else "`kci check` lists them all"
         print_diagnostics([replace(first, message=message, hint=hint)], quiet=quiet)
+
+
+def day_of(text: str, option: str) -> date:
+    """The day that an option names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{option}: {text!r} is not a date", hint="such as 2026-08-20") from None
 
 
 def source_line(path: str, line: int, cache: dict[str, list[str]]) -> str | None:

@@ -16,7 +16,7 @@ from kci.catalog.wheel_index import read_indexes
 from kci.catalog.where import expression
 from kci.cli import CommandGroup, Options
 from kci.cli._impact import print_impact
-from kci.cli._output import print_diagnostics, table, to_json
+from kci.cli._output import day_of, print_diagnostics, table, to_json
 from kci.cli._workspace import opened
 from kci.compat.impact import impact
 from kci.config.document import parse_document, read_document
@@ -147,20 +147,13 @@ def import_(file: Path, as_of: str, name: str | None, source: str | None) -> Non
 def outdated(kernel: str, days: int | None, today: str | None, catalog: str | None, output: str) -> int:
     """How old the catalog is that holds for KERNEL, and whether kci has a newer one. Exit 1 if it is outdated."""
     loaded = load_catalog(catalog or find_settings(kernel).catalog)
-    found = freshness(loaded, _day(today, "--today") if today else date.today(), days)
+    found = freshness(loaded, day_of(today, "--today") if today else date.today(), days)
     if output == "json":
         click.echo(to_json({"schema": 1, "outdated": found.outdated, "freshness": found}))
     else:
         newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
         click.echo(f"{found.name}: {found.days} days old, which is old after {found.most}{newer}")
     return 1 if found.outdated else 0
-
-
-def _day(text: str, option: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{option}: {text!r} is not a date", hint="such as 2026-08-20") from None
 
 
 @command.command("next")
@@ -197,7 +190,7 @@ def next_(
     Nothing that exists is changed: look at the file, then name it in kci.toml. Exit 1 if a kernel that differs
     cannot be planned with it.
     """
-    day = _day(as_of, "--as-of").isoformat()
+    day = day_of(as_of, "--as-of").isoformat()
     workspace = opened(options, kernels, catalog)
     known = [row for edition in editions() for row in load_catalog(edition).rows]
     published = read_published(table, known) if table is not None else []

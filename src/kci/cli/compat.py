@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,20 @@ import click
 
 from kci.cli import CommandGroup, Options
 from kci.cli._layout import Layout
-from kci.cli._output import print_diagnostics, table, to_json
-from kci.cli._workspace import opened, selection_options, take_choice
+from kci.cli._output import day_of, print_diagnostics, table, to_json
+from kci.cli._workspace import CATALOG, opened, selection_options, take_choice
 from kci.compat.coverage import CoverageState, coverage
 from kci.compat.decide import decide
 from kci.compat.held import Holding, held_in
 from kci.compat.history import RecordedRun, append, each_run, gather, read_results
+from kci.compat.history_branch import HistoryBranch, address_of
+from kci.compat.history_dataset import HistoryDataset
 from kci.compat.hub_listing import HubRepository, held_on_hub
 from kci.compat.leg_grid import CellState, grid_of
 from kci.compat.report_page import MAX_CELLS, whole_page
 from kci.compat.report_site import write_site
 from kci.compat.report_text import markdown_report
+from kci.compat.staleness import BehindKind, behind, newest_commit
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
@@ -83,22 +87,43 @@ def show_coverage(
 
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--history", required=True, type=click.Path(path_type=Path), help="The directory of the history.")
+@click.option("--history", type=click.Path(path_type=Path), help="The directory of the history.")
+@click.option("--branch", metavar="NAME", help="The branch that has the history, in place of a directory.")
+@click.option("--remote", default="origin", show_default=True, help="The remote or address that has the branch.")
+@click.option("--dataset", metavar="REPO", help="The dataset on the Hub that has it; needs huggingface_hub.")
 @click.pass_obj
-def record(options: Options, /, results: tuple[Path, ...], history: Path) -> int:
+def record(
+    options: Options,
+    /,
+    results: tuple[Path, ...],
+    history: Path | None,
+    branch: str | None,
+    remote: str,
+    dataset: str | None,
+) -> int:
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
     A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
     """
+    if sum(place is not None for place in (history, branch, dataset)) != 1:
+        raise UsageError("there has to be one place for the history", hint="one of --history, --branch and --dataset")
     found, problems = read_results(results)
     runs, conflicts = gather(found)
-    try:
-        written = append(history, runs)
-    except OSError as error:
-        raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
+    if branch is not None:
+        new = HistoryBranch(address_of(Path(), remote), branch).record(runs)
+    elif dataset is not None:
+        new = HistoryDataset(dataset).record(runs)
+    else:
+        assert history is not None  # noqa: S101  - counted above
+        try:
+            new = len(append(history, runs))
+        except OSError as error:
+            raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
     print_diagnostics([*problems, *conflicts], quiet=options.quiet)
-    new = f"{len(written)} new file" + "s" * (len(written) != 1)
-    click.echo(f"{len(found)} results of {len({run.run for run in runs})} runs; {new} in {history}")
+    files = f"{new} new file" + "s" * (new != 1)
+    click.echo(
+        f"{len(found)} results of {len({run.run for run in runs})} runs; {files} in {branch or dataset or history}"
+    )
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 
@@ -171,6 +196,41 @@ def report(options: Options, /, history: Path, output: str, into: Path | None, t
     else:
         click.echo(whole_page(grid, title), nl=False)
     return 1 if problems else 0
+
+
+@command.command("freshness")
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@click.option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
+@click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
+@CATALOG
+@click.option("--format", "output", type=click.Choice(["table", "json"]), default="table")
+@click.pass_obj
+def show_freshness(
+    options: Options,
+    /,
+    kernels: tuple[str, ...],
+    upstream: bool,
+    today: str | None,
+    catalog: str | None,
+    output: str,
+) -> int:
+    """What is behind the world: the catalog, action pins, upstreams, variants of KERNEL/build without a signature.
+
+    Exit 1 if something is.
+    """
+    workspace = opened(options, kernels, catalog)
+    trees = [(kernel, Path(kernel.directory) / "build") for kernel in workspace.kernels]
+    holdings = [(kernel, held_in(tree)) for kernel, tree in trees if tree.is_dir()]
+    day = day_of(today, "--today") if today else date.today()
+    found = behind(workspace, holdings, day, newest_commit if upstream else None)
+    if output == "json":
+        click.echo(to_json({"schema": 1, "behind": found}))
+    elif found:
+        rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
+        click.echo(table(("what", "where", "why", "command"), rows))
+    else:
+        click.echo("nothing is behind")
+    return 1 if any(item.kind is not BehindKind.UNKNOWN for item in found) else 0
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:

@@ -16,7 +16,7 @@ from kci.matrix.matrix_json import matrix_json
 if TYPE_CHECKING:
     from kci.matrix.variants import KernelMatrix
 
-FORMATS = ["table", "json", "names", "github", "markdown"]
+FORMATS = ["table", "json", "names", "github", "markdown", "html"]
 
 
 @click.command("matrix", cls=Command)
@@ -49,8 +49,12 @@ def command(
 
         show_coverage(workspace, choice, output)
         return
-    matrix = workspace.matrix(choice, explain=explain)
+    matrix = workspace.matrix(choice, explain=explain or output == "html")
     match output:
+        case "html":
+            from kci.matrix.matrix_page import matrix_page
+
+            click.echo(matrix_page(matrix), nl=False)
         case "names":
             names = sorted({variant.name for kernel in matrix.kernels for variant in kernel.variants})
             click.echo("".join(f"{name}\n" for name in names), nl=False)

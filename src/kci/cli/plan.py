@@ -19,6 +19,7 @@ from kci.errors import UsageError
 from kci.plan.affected import Touch
 from kci.plan.budget import Estimate, money
 from kci.plan.plan import Leg, Plan
+from kci.plan.plan_page import mermaid, plan_page
 from kci.tree.published_tree import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
@@ -47,7 +48,7 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option("--shards", type=click.IntRange(1, 64), help="The number of matrices that the workflow has.")
 @click.option("--shard", type=click.IntRange(0), help="Which of them --format github prints.")
 @click.option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
-@click.option("--format", "output", type=click.Choice(["table", "json", "github"]), default="table")
+@click.option("--format", "output", type=click.Choice(["table", "json", "github", "html", "mermaid"]), default="table")
 @click.pass_obj
 def command(
     options: Options,
@@ -97,6 +98,10 @@ def command(
     print_diagnostics(planned.diagnostics, quiet=options.quiet)
     print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics], quiet=options.quiet)
     match output:
+        case "html":
+            click.echo(plan_page(planned.plan, planned.estimate), nl=False)
+        case "mermaid":
+            click.echo(mermaid(planned.plan), nl=False)
         case "json":
             click.echo(to_json(planned.as_json()))
         case "github":

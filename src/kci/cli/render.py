@@ -10,11 +10,13 @@ import click
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
+from kci.config.find_settings import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.render.gitlab import GITLAB_FILE, child_pipeline, read_plan_document
 from kci.render.header import default_branch
 from kci.render.own_parts import template_start
-from kci.render.repository import recorded, render_workflows
+from kci.render.repository import RenderedFiles, publish_jobs, recorded, render_gitlab_files, render_workflows
 from kci.render.workflow import RELEASE_FILE, Mode, shipped_templates
 from kci.suggest import one_of
 
@@ -34,6 +36,19 @@ from kci.suggest import one_of
     type=click.Choice(["tag", "sha"]),
     help="Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
 )
+@click.option(
+    "--ci",
+    type=click.Choice(["github", "gitlab"]),
+    default="github",
+    show_default=True,
+    help="Whose files: GitHub's workflows, or .gitlab/kci.gitlab-ci.yml.",
+)
+@click.option(
+    "--from-plan",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
+)
 @click.option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
 @click.option(
     "--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing."
@@ -50,6 +65,8 @@ def command(
     mode: str | None,
     branch: str | None,
     pin: str | None,
+    ci: str,
+    from_plan: Path | None,
     force: bool,
     template: str | None,
     output: str,
@@ -69,8 +86,17 @@ def command(
         click.echo(template_start(shipped[template]) + shipped[template], nl=False)
         return 0
     root = Path(output)
+    if from_plan is not None:
+        if ci != "gitlab":
+            raise UsageError("--from-plan is about --ci gitlab", hint="GitHub's workflows plan when they run")
+        click.echo(child_pipeline(read_plan_document(from_plan), publish_jobs(find_settings(root))), nl=False)
+        return 0
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
+    if ci == "gitlab":
+        before = recorded(root, GITLAB_FILE)
+        named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
+        return _answer(render_gitlab_files(opened(options, named, None), root, named), options, check, diff, force)
     before = recorded(root)
     if before.mode is not None and before.mode not in list(Mode):
         raise UsageError(f"{RELEASE_FILE}: its header has no mode {before.mode[:40]!r}", hint="name one with --mode")
@@ -85,6 +111,11 @@ def command(
         branch=branch or before.branch or default_branch(root),
         by_commit={"sha": True, "tag": False, None: None}[pin or before.pin],
     )
+    return _answer(rendered, options, check, diff, force)
+
+
+def _answer(rendered: RenderedFiles, options: Options, check: bool, diff: bool, force: bool) -> int:
+    """Compare or write."""
     found = rendered.diagnostics
     always = [item for item in found if item.rule in ("KCI405", "KCI408", "KCI420")]
     if check or diff:

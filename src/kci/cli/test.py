@@ -13,7 +13,7 @@ from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.errors import KciError
-from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests, variants_of
+from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of
 
 
 @click.command("test", cls=Command)
@@ -22,7 +22,13 @@ from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests, varian
 @click.option("--tree", type=click.Path(path_type=Path), help="The tree to take variants from (default: KERNEL/build).")
 @click.option("--variant", "names", multiple=True, metavar="NAME", help="Only this variant; repeat for more.")
 @click.option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")
+@click.option("--with", "extra", multiple=True, metavar="PACKAGE", help="The tests import it; repeat for more.")
 @click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
+@click.option(
+    "--python",
+    type=click.Path(path_type=Path),
+    help="A Python with torch, kernels and pytest: test the variants that it can load; needed for GPUs.",
+)
 @click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
 @CATALOG
@@ -34,7 +40,9 @@ def command(
     tree: Path | None,
     names: tuple[str, ...],
     torch: str | None,
+    extra: tuple[str, ...],
     no_isolation: bool,
+    python: Path | None,
     allow_empty: bool,
     cache: Path | None,
     catalog: str | None,
@@ -46,16 +54,22 @@ def command(
     here = Path(place)
     sources = here if (here / BUILD_TOML).is_file() else kernel
     tree = tree or (here / "build" if sources == here else here)
+    isolation = not no_isolation and python is None
+    variants = variants_of(tree, names, isolation=isolation)
+    if python is not None:
+        variants = fitting(variants, python)
     reports = [
         run_kernel_tests(
             directory,
             sources,
             progress_log(options),
             cache=cache or default_cache(),
-            isolation=not no_isolation,
+            isolation=isolation,
             torch=torch or _built_with(options, sources, directory.name, catalog),
+            extra=extra,
+            python=python,
         )
-        for directory in variants_of(tree, names, isolation=not no_isolation)
+        for directory in variants
     ]
     for report in reports:
         if report.output and report.state is not TestState.PASSED:

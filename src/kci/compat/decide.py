@@ -38,6 +38,8 @@ class IssueAction(msgspec.Struct, frozen=True):
     """The legs that still fail; for a close, all that did."""
     tell: tuple[str, ...]
     """Whom to mention."""
+    since: int
+    """The run in which it was opened: a cause that comes back is another issue."""
 
 
 class OpenCause(msgspec.Struct):
@@ -194,7 +196,14 @@ class WatchState:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
         body = issue_body(key, issue.since, issue.failure, legs, kind is ActionKind.CLOSE)
         return IssueAction(
-            kind, key, issue_title(issue.cause, issue.all), body, issue.flaky, legs, whom(self.policy.tell, issue.all)
+            kind,
+            key,
+            issue_title(issue.cause, issue.all),
+            body,
+            issue.flaky,
+            legs,
+            whom(self.policy.tell, issue.all),
+            issue.since.run,
         )
 
 
@@ -210,6 +219,23 @@ def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueActio
     for run in history:
         actions = watch.step(run)
     return actions
+
+
+def standing(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
+    """The latest decision about each issue that a history has ever led to, in the order in which they began.
+
+    Who carries these out need not know which of them were carried out before.
+
+    Args:
+        history: the runs, oldest first, each once.
+        policy: the settings.
+    """
+    watch = WatchState(policy)
+    latest: dict[tuple[int, str], IssueAction] = {}
+    for run in history:
+        for action in watch.step(run):
+            latest[action.since, action.id] = action
+    return [action for _, action in sorted(latest.items())]
 
 
 def whom(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:

@@ -208,13 +208,17 @@ def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
     written = []
     history.mkdir(parents=True, exist_ok=True)
     for run in runs:
-        raw = msgspec.json.encode(run) + b"\n"
-        digest = hashlib.sha256(raw).hexdigest()[:16]
-        path = history / f"{run.run:0{_DIGITS}d}-{run.attempt}-{digest}.json"
-        if not path.exists():
-            write_atomic(path, raw)
-            written.append(path)
+        name, raw = run_file(run)
+        if not (history / name).exists():
+            write_atomic(history / name, raw)
+            written.append(history / name)
     return written
+
+
+def run_file(run: RecordedRun) -> tuple[str, bytes]:
+    """The name and content of the file that a run is in a history."""
+    raw = msgspec.json.encode(run) + b"\n"
+    return f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json", raw
 
 
 def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:

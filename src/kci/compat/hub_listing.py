@@ -31,6 +31,8 @@ class HubFile(msgspec.Struct, frozen=True):
     size: int
     sha256: str | None = None
     """In hexadecimal; None for a small file, whose content the Hub keeps in git."""
+    git_oid: str | None = None
+    """What git calls the file's content; None where nobody asked."""
 
 
 class HubReader(Protocol):
@@ -122,7 +124,7 @@ class HubRepository:
         self.repo_id = repo_id
         self.revision = revision
         self.source = f"{repo_id}@{revision}"
-        self.client = client or _client()
+        self.client = client or hub_client()
 
     def files(self) -> Iterable[HubFile]:
         """See `HubReader`."""
@@ -153,10 +155,18 @@ class HubRepository:
             raise FindingsError(f"{self.source} cannot be read: {reason}", hint=hint) from error
 
 
-def _client() -> Any:
+def hub_client(token: str | bool | None = None) -> Any:
+    """The Hub's own client.
+
+    Args:
+        token: what to authenticate with; False for nothing, None for what the user has logged in with.
+
+    Raises:
+        MissingToolError: it is not installed.
+    """
     try:
         from huggingface_hub import HfApi  # noqa: PLC0415  - heavy, and not everybody has it
     except ImportError:
-        hint = "install it: pip install huggingface_hub"
-        raise MissingToolError("the Hub is read with huggingface_hub, which is not there", hint=hint) from None
-    return HfApi()
+        hint = "install it: pip install 'kci[hf]'"
+        raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
+    return HfApi(token=token)

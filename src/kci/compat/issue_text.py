@@ -9,12 +9,12 @@ from kci.compat.history import Failure, RecordedRun
 SHOWN = 50
 """Legs that an issue lists one by one."""
 
-_MARK = "<!-- kci-cause: {} -->"
+_MARK = "<!-- kci-cause: {} since run {} -->"
 
 
-def mark(key: str) -> str:
-    """The invisible line by which an issue is found again."""
-    return _MARK.format(key)
+def mark(key: str, since: int) -> str:
+    """The invisible line by which an issue is found again: the cause, and the run in which it began."""
+    return _MARK.format(key, since)
 
 
 def issue_title(cause: str, legs: Iterable[str]) -> str:
@@ -34,7 +34,11 @@ def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[st
         legs: those that still fail, or all that did.
         recovered: whether all of them pass again.
     """
-    lines = [mark(key), "", "Every leg below passes again." if recovered else "Scheduled runs fail with this error:"]
+    lines = [
+        mark(key, since.run),
+        "",
+        "Every leg below passes again." if recovered else "Scheduled runs fail with this error:",
+    ]
     lines += ["", *(f"    {line}" for line in [plain(failure.error)]), ""]
     lines.append(f"First seen in run {since.run} ({plain(since.at)})" + _with(since) + ".")
     if failure.log:

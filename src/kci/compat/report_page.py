@@ -5,8 +5,6 @@ Every text is escaped by the template engine, and a policy in the page forbids w
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -15,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kci.compat.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
-from kci.files.templates import template_folder
+from kci.files.templates import html_environment, integrity, template_folder
 from kci.version import __version__
 
 if TYPE_CHECKING:
-    import jinja2
+    pass
 
 MAX_CELLS, MAX_BYTES = 2000, 1_000_000
 """A page with more is hard to read and slow to open: then every kernel has a page."""
@@ -182,15 +180,15 @@ def _render(grid: LegGrid, title: str, rows: Sequence[_RowView], **more: Any) ->
         "rows": rows,
         "style": style,
         "script": script,
-        "style_hash": _hash(style),
-        "script_hash": _hash(script),
+        "style_hash": integrity(style),
+        "script_hash": integrity(script),
         "version": __version__,
         "runs": grid.runs,
         "home": "",
         "columns": [],
         "backends": None,
     }
-    return _environment().get_template("report/page.html.j2").render(values | more)
+    return html_environment().get_template("report/page.html.j2").render(values | more)
 
 
 def _subtitle(grid: LegGrid) -> str:
@@ -281,23 +279,6 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + more
 
 
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 @cache
 def _asset(name: str) -> str:
     return (template_folder() / "report" / name).read_text(encoding="utf-8")
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    import jinja2  # noqa: PLC0415  - slow to import
-
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(template_folder()),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )

@@ -19,7 +19,7 @@ class EngineKind(enum.StrEnum):
 
 
 class EngineSettings(Table, frozen=True):
-    """One place where legs can run. The first in the file that takes a leg's backend and system gets it."""
+    """One place where legs can run. Of several that take a leg, the one that is done with it first gets it."""
 
     type: EngineKind
     backends: tuple[Backend, ...] = ()
@@ -34,8 +34,12 @@ class EngineSettings(Table, frozen=True):
     memory_gb: Unsigned = 16
     at_once: Unsigned = 32
     """How many legs may be there at the same time."""
+    queue_minutes: float = 0.0
+    """What a leg waits there, roughly; only for choosing between engines."""
     restarts: Unsigned = 2
     """How often a leg is started again that the engine has lost."""
+    poll_seconds: float | None = None
+    """How often it is asked; without it 0.2 for `local`, 2 for `ssh`, 5 for `slurm` and `command`, 10 for `hf-jobs`."""
     price: float | None = None
     """What an hour of a leg costs."""
     currency: str = "USD"

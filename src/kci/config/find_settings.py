@@ -175,4 +175,4 @@ def settings_schema() -> dict[str, Any]:
     from kci.config.schema import document_schema, value_definition  # noqa: PLC0415  - only asked for by `kci schema`
 
     title = "kci.toml: how and where a repository wants its GPU kernels built"
-    return document_schema(Settings, title, value_definition)
+    return document_schema(Settings, title, value_definition, file="kci.schema.json")

@@ -28,7 +28,7 @@ Hook = Callable[[type], dict[str, Any]]
 
 def build_schema() -> dict[str, Any]:
     """The JSON Schema of build.toml, editions 4 and 5. `[torch-noarch]` has the spelling that the reference reads."""
-    schema = document_schema(Build, "build.toml of a GPU kernel", _value_schema)
+    schema = document_schema(Build, "build.toml of a GPU kernel", _value_schema, file="build.schema.json")
     schema["oneOf"] = [{"required": [name]} for name in ("torch", "torch-noarch", "tvm-ffi")]
     definitions = schema["$defs"]
     definitions["General"]["properties"]["edition"]["const"] = 5
@@ -38,16 +38,24 @@ def build_schema() -> dict[str, Any]:
     return schema
 
 
-def document_schema(of: type[msgspec.Struct], title: str, hook: Hook | None = None) -> dict[str, Any]:
+PUBLISHED_AT = "https://raw.githubusercontent.com/kci/build/main/schemas/"
+"""Where the schemas that are checked in can be fetched; their ids, and what SchemaStore's catalog points at."""
+
+
+def document_schema(
+    of: type[msgspec.Struct], title: str, hook: Hook | None = None, *, file: str = ""
+) -> dict[str, Any]:
     """The JSON Schema of a file that is read as a struct.
 
     Args:
         of: the type of the whole file.
         title: what the file is.
         hook: gives the schema of types that msgspec does not know.
+        file: under which name it is checked in, which gives it an id.
     """
     definitions = {name: _tidy(part) for name, part in _definitions(of, hook).items()}
-    return _document(of, title, definitions)
+    made = _document(of, title, definitions)
+    return {"$schema": made.pop("$schema"), "$id": PUBLISHED_AT + file, **made} if file else made
 
 
 def answer_schema(of: type[msgspec.Struct], title: str) -> dict[str, Any]:

@@ -163,6 +163,8 @@ class Decisions(Table, frozen=True):
     """How many changes between passing and failing make a leg flaky."""
     flaky_runs: Unsigned = 14
     """The number of its latest runs among which they are counted."""
+    carry_out: bool = True
+    """Whether the scheduled workflow changes issues by itself, or only shows what it would do."""
     tell: tuple[Tell, ...] = ()
 
 
@@ -182,6 +184,17 @@ class Publish(Table, frozen=True):
     repo_prefix: str | None = None
     """The owner on the Hub; the kernel's name is appended."""
     branch: str | None = None
+    """The branch; `{version}` stands for the kernel's version. Without it, `v{version}`."""
+    prune: bool = False
+    """Whether variants that the kernel should no longer have are removed from the branch."""
+    environment: str = "hub"
+    """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
+    tags: tuple[str, ...] = ("v*",)
+    """The tags whose push publishes; patterns as GitHub has them."""
+    attest: bool = True
+    """Whether GitHub attests where each tree comes from."""
+    sign: bool = False
+    """Whether each tree is signed with the identity of the run, as `kci sign` does."""
 
 
 class ActionPin(Table, frozen=True):

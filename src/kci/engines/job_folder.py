@@ -64,9 +64,10 @@ def read_file(folder: Path, name: str) -> Iterator[bytes]:
         raise
     except OSError as error:
         raise UnsafeError(f"{folder / name} is not a plain file: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise UnsafeError(f"{folder / name} is not a plain file")
     with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise UnsafeError(f"{folder / name} is not a plain file")
         while data := file.read(_CHUNK):
             yield data
 

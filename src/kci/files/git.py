@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +65,39 @@ def run_git(directory: Path, *arguments: str) -> bytes | None:
             hint=f"git config --global --add safe.directory '{directory.resolve()}' (or its repository's root)",
         )
     return done.stdout if done.returncode == 0 else None
+
+
+def remote_git(
+    directory: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a git command that talks to another repository, or works in a clone of kci's own.
+
+    Args:
+        directory: where.
+        arguments: the command. What a user or a file named must come after `--end-of-options` or `--`.
+        environment: more variables, such as those that authenticate.
+
+    Raises:
+        MissingToolError: git is not installed.
+        GitRefusedError: it does not end.
+    """
+    surroundings = {key: value for key, value in os.environ.items() if key not in _OTHER_REPOSITORY}
+    surroundings |= {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
+    command = ["git", "-c", "core.hooksPath=/dev/null", "-C", str(directory), *arguments]
+    try:
+        return subprocess.run(
+            command, env=surroundings, capture_output=True, text=True, errors="replace", check=False, timeout=_SECONDS
+        )
+    except FileNotFoundError:
+        raise MissingToolError("git is not installed on this machine", hint="install git") from None
+    except subprocess.TimeoutExpired:
+        raise GitRefusedError(f"git {arguments[0]} does not end", hint="is the network there?") from None
+
+
+def last_line(text: str) -> str:
+    """What a program said last, printable and of a bounded length: git says the reason there."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "".join(char if char.isprintable() else " " for char in lines[-1])[:300] if lines else ""
 
 
 class Blob(NamedTuple):

@@ -33,4 +33,5 @@ def matrix_json(matrix: Matrix, *, explain: bool = False) -> dict[str, Any]:
 
 def _variant(variant: Variant) -> dict[str, Any]:
     """What the form has of a variant; the archs say all that their list's day could."""
-    return {key: value for key, value in msgspec.structs.asdict(variant).items() if key != "archs_since"}
+    left_out = {"archs_since"} if variant.loads else {"archs_since", "loads"}
+    return {key: value for key, value in msgspec.structs.asdict(variant).items() if key not in left_out}

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec.structs import replace
+
 from kci.catalog.arch_tables import ArchTables
 from kci.catalog.floors import floors
 from kci.catalog.rows import Catalog, Removed, Row, outside_range
@@ -98,7 +100,7 @@ def select(
         case Tier.RELEASE:
             variants = choice.released(rows)
         case Tier.COMPAT:
-            variants = choice.every(choice.rows_outside_range(catalog))
+            variants = choice.compat(rows, choice.rows_outside_range(catalog))
         case Tier.ALL:
             variants = choice.released(rows)
             names = {(variant.system, variant.name) for _, variant in variants}
@@ -144,6 +146,22 @@ class _Choice:
     def every(self, candidates: list[Row]) -> Pairs:
         """All rows, bundled or not, the first of each name per system."""
         return self.first_of_name(self.named(candidates))
+
+    def compat(self, supported: list[Row], outside: list[Row]) -> Pairs:
+        """Rows outside of the supported range, and every stable ABI, which is built as for a release.
+
+        What was built is loaded with its own torch, or with every torch that its stable ABI promises.
+        """
+        stable = [row for row in supported if self.build.stable_abi(row.backend) is not None]
+        chosen = [pair for pair in self.released(stable) if pair[1].kind is Kind.STABLE_ABI]
+        names = {(variant.system, variant.name) for _, variant in chosen}
+        for row, variant in self.every(outside):
+            if (variant.system, variant.name) in names:
+                self.drop(row, _one_for_all(row))
+            else:
+                chosen.append((row, variant))
+        rows = [*supported, *outside]
+        return [(row, replace(variant, loads=_loads(variant, rows))) for row, variant in chosen]
 
     def pr(self, candidates: list[Row]) -> Pairs:
         """One row per backend and system: bundled before not, newest torch, then oldest compute version."""
@@ -191,8 +209,7 @@ class _Choice:
         chosen = {id(item) for item in kept}  # a faulty catalog may have equal rows
         for item in candidates:
             if id(item) not in chosen:
-                reason = "one stable ABI build covers every torch: it uses the newest one for this compute version"
-                self.drop(item, Decision("KCI207", reason, ("torch", "stable-abi", str(item.backend))))
+                self.drop(item, _one_for_all(item))
         return kept
 
     def bundled(self, pairs: Pairs) -> Pairs:
@@ -266,6 +283,21 @@ class _Choice:
             case _:
                 reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
         return Kept(variant.name, variant.system, reason, path, line)
+
+
+def _one_for_all(row: Row) -> Decision:
+    reason = "one stable ABI build covers every torch: it uses the newest one for this compute version"
+    return Decision("KCI207", reason, ("torch", "stable-abi", str(row.backend)))
+
+
+def _loads(variant: Variant, rows: Iterable[Row]) -> tuple[str, ...]:
+    """With which torch versions a built variant can be tested: what kci has itself is torch for the CPU."""
+    if variant.backend != Backend.CPU or variant.torch is None:
+        return ()
+    if variant.stable_abi is None:
+        return (variant.torch,)
+    torches = sorted({row.torch for row in rows if (row.backend, row.system) == (variant.backend, variant.system)})
+    return tuple(dict.fromkeys(item.minor_text for item in torches if item >= Version.parse(variant.stable_abi)))
 
 
 def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:

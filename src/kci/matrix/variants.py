@@ -23,6 +23,8 @@ class Variant(msgspec.Struct, frozen=True):
     bundled: bool
     archs_since: str | None = None
     """The day of the arch list that `archs` was made with, for a compiled CUDA variant; None for the oldest list."""
+    loads: tuple[str, ...] = ()
+    """In the compat tier, the torch versions with which the built variant is loaded and tested; for the CPU only."""
 
 
 class Dropped(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.plan.github import MANY_JOBS, MAX_OUTPUT_UNITS, artifact_problems, leg_entry, output_units
+from kci.plan.github import MANY_JOBS, MAX_OUTPUT_UNITS, artifact_problems, leg_entry, output_units, tests_matrix
 from kci.plan.plan import Leg, Plan
 from kci.plan.plan_json import promised
 from kci.plan.sharding import MAX_MATRIX, SLACK, allowances, shard_of
@@ -40,8 +40,8 @@ def work_of(plan: Plan, count: int, trees: Mapping[str, str] | None = None) -> s
     """One line for `fromJSON`: a list with the matrix of each caller job.
 
     An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
-    how many of its legs may run at once (`parallel`), the part of the plan that merging is held against (`plan`), and
-    the run that has the tree from which variants are carried over (`tree_run`).
+    how many of its legs may run at once (`parallel`), the part of the plan that merging is held against (`plan`), the
+    matrix of the jobs that test (`tests`), and the run with the tree from which variants are carried over (`tree_run`).
 
     Args:
         plan: the plan.
@@ -69,7 +69,7 @@ def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
     if units > MAX_OUTPUT_UNITS:
         message = f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
         found.append(finding("KCI306", message, hint=_SMALLER))
-    jobs = run_jobs(len({leg.kernel for leg in plan.legs}), len(plan.legs))
+    jobs = run_jobs(len({leg.kernel for leg in plan.legs}), len(plan.legs) + len(plan.tests))
     if jobs > MAX_JOBS:
         found.append(finding("KCI305", f"{jobs} jobs; kci starts no run of more than {MAX_JOBS}", hint=_SMALLER))
     elif jobs > MANY_JOBS:
@@ -95,6 +95,7 @@ def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, An
             "matrix": {"include": [leg_entry(plan.tier, leg) for leg in by_kernel[name]]},
             "parallel": most[index[name]] or MAX_MATRIX,
             "plan": parts[name],
+            "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
             "tree_run": trees.get(name, "") if name in carried else "",
         }
         found[shard_of(name, count)]["include"].append({"kernel": name, "work": work})

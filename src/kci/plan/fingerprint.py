@@ -50,7 +50,7 @@ _BUILDING = (
 )
 """The parts of kci that decide what is in a variant directory."""
 
-_NOT_IN_BYTES = ("archs_since", "bundled")
+_NOT_IN_BYTES = ("archs_since", "bundled", "loads")
 """What is known of a variant and decides nothing about its bytes."""
 
 _SELECTION_ONLY = ("cuda_minver",)

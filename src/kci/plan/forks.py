@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.catalog.runners import is_hosted
-from kci.plan.plan import LeftOut, Leg, Plan
+from kci.plan.plan import LeftOut, Leg, Plan, TestLeg
 
 FORK_RULE = "KCI315"
 """A leg that a fork's pull request does not get, and nobody else builds."""
@@ -26,17 +26,20 @@ def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
         dispatched: a maintainer starts the others (KCI316); otherwise nobody does (KCI315).
     """
     rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
-    return _without(plan, [leg for leg in plan.legs if not is_hosted(leg.runner)], rule, reason)
+    refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
+    built = {leg.kernel for leg in plan.legs if is_hosted(leg.runner)}
+    tests = tuple(test for test in plan.tests if test.kernel in built and is_hosted(test.runner))
+    return _without(plan, refused, rule, reason, tests)
 
 
 def only_own(plan: Plan) -> Plan:
-    """The legs that `only_hosted` leaves out, for the run that a maintainer has started."""
-    return _without(plan, [leg for leg in plan.legs if is_hosted(leg.runner)], WAITING_RULE, _ELSEWHERE)
+    """The legs that `only_hosted` leaves out, for the run that a maintainer has started. It tests nothing."""
+    return _without(plan, [leg for leg in plan.legs if is_hosted(leg.runner)], WAITING_RULE, _ELSEWHERE, ())
 
 
-def _without(plan: Plan, refused: list[Leg], rule: str, reason: str) -> Plan:
+def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tuple[TestLeg, ...]) -> Plan:
     left = [
         LeftOut(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
     ]
     kept = tuple(leg for leg in plan.legs if leg not in refused)
-    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left))
+    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.plan.budget import Estimate
 from kci.plan.grouping import twins
-from kci.plan.plan import Leg, Plan
+from kci.plan.plan import Leg, Plan, TestLeg
 from kci.plan.sharding import MAX_MATRIX
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
@@ -24,6 +25,9 @@ MAX_ARTIFACT_NAME = 255
 
 LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
 """What a job of the matrix gets to know, beside the tier; each is `matrix.<key>` in the workflow."""
+
+TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout")
+"""What a job that tests gets to know."""
 
 LIMIT_KEYS = ("max_jobs", "cores", "disk")
 """Keys that a job has only where there is such a limit or need."""
@@ -44,6 +48,7 @@ def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
         "shards": plan.shards,
         "suppressions": plan.suppressions,
         "faulty": plan.faulty,
+        "tests": plan.tests,
     }
     return answer | ({"estimate": estimate} if estimate is not None else {})
 
@@ -105,6 +110,11 @@ def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:
     """What a job of the matrix gets to know about its leg."""
     entry = {key: getattr(leg, key) for key in LEG_KEYS} | {"tier": tier}
     return entry | {key: value for key in LIMIT_KEYS if (value := getattr(leg, key)) is not None}
+
+
+def tests_matrix(tests: Iterable[TestLeg]) -> dict[str, Any]:
+    """The jobs that test as a workflow's matrix."""
+    return {"include": [{key: getattr(test, key) for key in TEST_KEYS} for test in tests]}
 
 
 def _matrix(tier: str, legs: list[Leg]) -> str:

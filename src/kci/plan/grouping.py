@@ -121,6 +121,7 @@ def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
         cores=place.cores,
         disk=place.disk,
         artifact=upload_name(kernel.name, name),
+        loads=tuple(dict.fromkeys(torch for item in part for torch in item.variant.loads)),
     )
 
 

@@ -17,6 +17,7 @@ from kci.plan.grouping import Assignment, Placed, group
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
+from kci.plan.test_legs import plan_tests
 
 
 class PlanOptions(msgspec.Struct, frozen=True):
@@ -117,6 +118,7 @@ def make_plan(
         skipped=tuple(skipped),
         shards=shards(legs, count),
         commit=options.commit,
+        tests=plan_tests(kernels, legs, runners),
     )
 
 

@@ -54,6 +54,8 @@ class Leg(msgspec.Struct, frozen=True):
     """The gigabytes of free disk that the image needs, where not every runner has them."""
     shard: int = 0
     """Which of the workflow's matrices it is in."""
+    loads: tuple[str, ...] = ()
+    """The torch versions with which what it builds is loaded and tested; see `Variant.loads`."""
 
     @property
     def runner_text(self) -> str:
@@ -61,6 +63,24 @@ class Leg(msgspec.Struct, frozen=True):
         if isinstance(self.runner, tuple):
             return " ".join(self.runner)
         return " ".join((f"group:{self.runner.group}", *self.runner.labels))
+
+
+class TestLeg(msgspec.Struct, frozen=True):
+    """One job that tests a kernel's tree on a machine with the hardware."""
+
+    __test__ = False  # pytest would take it for a test
+
+    kernel: str
+    path: str
+    name: str
+    """Backend and system, which tell it from others of its kernel."""
+    backend: str
+    system: str
+    variants: tuple[str, ...]
+    """Those of which the machine tests the ones that it can load."""
+    runner: tuple[str, ...] | RunnerGroup
+    timeout: int
+    """Minutes."""
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -121,3 +141,5 @@ class Plan(msgspec.Struct, frozen=True):
     """What kci.toml suppresses of the findings about trees: whoever merges has no kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
     """The kernels that are not planned because `kci check` finds an error in them."""
+    tests: tuple[TestLeg, ...] = ()
+    """The jobs that test what was merged."""

@@ -10,7 +10,7 @@ from kci.config.discover import FaultyKernel
 from kci.config.schema import answer_schema
 from kci.config.settings import Ignore
 from kci.plan.budget import Estimate
-from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped
+from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped, TestLeg
 
 
 class CatalogName(msgspec.Struct, frozen=True):
@@ -39,6 +39,8 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """What kci.toml suppresses of the findings about trees; a `path` is a pattern, relative to kci.toml."""
     faulty: tuple[FaultyKernel, ...] = ()
     """Kernels that are not planned, because `kci check` finds an error in them."""
+    tests: tuple[TestLeg, ...] = ()
+    """The jobs that test what was merged."""
     estimate: Estimate | None = None
 
 

@@ -193,7 +193,17 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
         values.append((("actions", action, "version"), version_ok, "a version such as `v4.2.1`"))
     prefix, branch = settings.publish.repo_prefix, settings.publish.branch
     values.append((("publish", "repo-prefix"), prefix is None or bool(_OWNER.fullmatch(prefix)), "an owner on the Hub"))
-    values.append((("publish", "branch"), branch is None or bool(_BRANCH.fullmatch(branch)), "the name of a branch"))
+    values.append(
+        (
+            ("publish", "branch"),
+            branch is None or is_branch(branch),
+            "the name of a branch; only {version} stands for something",
+        )
+    )
+    environment = settings.publish.environment
+    values.append((("publish", "environment"), bool(_LABEL.fullmatch(environment)), "the name of an environment"))
+    tags = bool(settings.publish.tags) and all(_TAG.fullmatch(tag) for tag in settings.publish.tags)
+    values.append((("publish", "tags"), tags, "patterns for tags, such as `v*`"))
     for path, fine, expected in values:
         if not fine:
             yield subject.at(path, "KCI330", f"`{'.'.join(map(str, path))[:100]}` must be {expected}")
@@ -207,7 +217,8 @@ _AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
-_BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./{}-]{0,199}", re.ASCII)
+_BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
+_TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
 _CRON = (range(60), range(24), range(1, 32), range(1, 13), range(7))
 _CRON_NAMES = (
     (),
@@ -216,6 +227,11 @@ _CRON_NAMES = (
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
 )
+
+
+def is_branch(name: str) -> bool:
+    """Whether a text is the name of a branch, in which `{version}` stands for a kernel's version."""
+    return bool(_BRANCH.fullmatch(name.replace("{version}", "1")))
 
 
 def is_cron(text: str) -> bool:

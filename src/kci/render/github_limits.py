@@ -17,8 +17,11 @@ from kci.render.workflow_yaml import load_workflow
 
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),
-    "kci/build/gate": ("failed",),
+    "kci/build/decide": ("report",),
+    "kci/build/gate": ("failed", "has-releases", "releases"),
     "kci/build/merge": ("complete", "manifest", "tar", "tree"),
+    "kci/build/publish": ("commit", "url"),
+    "kci/build/test": ("passed", "report"),
     "kci/build/plan": (
         "callers",
         "carries",
@@ -28,8 +31,10 @@ OWN_OUTPUTS = {
         "matrix",
         "parallel",
         "plan",
+        "tests",
         "tree-run",
     ),
+    "kci/build/record": ("new",),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
 

@@ -29,6 +29,7 @@ class RecordedOptions(msgspec.Struct, frozen=True):
     mode: str | None = None
     branch: str | None = None
     pin: str | None = None
+    ci: str | None = None
 
 
 def recorded_options(text: str) -> RecordedOptions:
@@ -45,13 +46,15 @@ def recorded_options(text: str) -> RecordedOptions:
     kernels = []
     while words:
         word = words.pop(0)
-        if word in ("--mode", "--branch", "--pin") and words:
+        if word in ("--mode", "--branch", "--pin", "--ci") and words:
             values[word[2:]] = words.pop(0)
         elif word.startswith("-") or Path(word).is_absolute() or ".." in Path(word).parts:
             return RecordedOptions()
         else:
             kernels.append(word)
-    return RecordedOptions(tuple(kernels), values.get("mode"), values.get("branch"), values.get("pin"))
+    return RecordedOptions(
+        tuple(kernels), values.get("mode"), values.get("branch"), values.get("pin"), values.get("ci")
+    )
 
 
 def with_content(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kci.config.find_settings import FoundSettings
 from kci.config.model import Build
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
@@ -21,6 +22,7 @@ from kci.render.bounds import check_bounds, grown
 from kci.render.committed import read_committed, remove_files, write_files
 from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
 from kci.render.github_limits import check_files
+from kci.render.gitlab import GitlabInputs, render_gitlab
 from kci.render.header import RecordedOptions, plain_newlines, recorded_options
 from kci.render.own_parts import read_own_parts
 from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
@@ -28,9 +30,11 @@ from kci.render.workflow import (
     COMPAT_FILE,
     KERNEL_FILE,
     OWN_MACHINES_FILE,
+    PUBLISH_FILE,
     RELEASE_FILE,
     Inputs,
     Mode,
+    PublishJobs,
     render,
     shipped_templates,
 )
@@ -125,11 +129,13 @@ def render_workflows(
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
         tiers=tuple(sorted(chosen.tiers)),
+        tested=bool(workspace.runners.test),
+        publish=publish_jobs(workspace.settings),
         **legs,
     )
     own = release_pin() if by_commit else None
     fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE))
+    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE))
     parts = read_own_parts(root, shipped_templates())
     files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
     problems = [*bounds.refused, *check_files(files)]
@@ -143,6 +149,33 @@ def render_workflows(
     return RenderedFiles(root, files, tuple(comparisons), tuple(found), rewritten)
 
 
+def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
+    """Render the file for GitLab and compare it with the committed one. Nothing is written.
+
+    Args:
+        workspace: the kernels.
+        root: the root of the repository.
+        kernels: the directories to name in the file, as they were given; by default the root.
+
+    Raises:
+        UsageError: a kernel lies outside of the root.
+        UnsafeError: a name or path holds an expression or control characters.
+    """
+    chosen = workspace.settings.settings
+    inputs = GitlabInputs(
+        kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),
+        pr_tier=chosen.pull_request.tier,
+        schedule_tier=chosen.schedule.tier,
+        publish=publish_jobs(workspace.settings),
+    )
+    files = render_gitlab(inputs)
+    committed = read_committed(root, files)
+    comparisons = compare(files, committed)
+    found = tuple(drift_diagnostics(comparisons, committed, __version__))
+    rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
+    return RenderedFiles(root, files, tuple(comparisons), found, rewritten)
+
+
 def moved_pins(committed: Mapping[str, str], fixed: Collection[str]) -> list[Diagnostic]:
     """Pins that this kci did not write: KCI407 for older ones, KCI408 for commits that nothing here knows.
 
@@ -152,14 +185,26 @@ def moved_pins(committed: Mapping[str, str], fixed: Collection[str]) -> list[Dia
     return [item for path in sorted(ours) for item in judge_pins(ours[path], path, fixed)]
 
 
-def recorded(root: Path) -> RecordedOptions:
+def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
     """The options that the committed files were rendered with.
+
+    Args:
+        root: the root of the repository.
+        file: the file whose header says it.
 
     Raises:
         UnsafeError: see `read_committed`.
         FindingsError: likewise.
     """
-    return recorded_options(read_committed(root, (RELEASE_FILE,)).get(RELEASE_FILE, ""))
+    return recorded_options(read_committed(root, (file,)).get(file, ""))
+
+
+def publish_jobs(found: FoundSettings) -> PublishJobs | None:
+    """How the kernels are published: asked for by a `[publish]` in kci.toml, even an empty one."""
+    if found.document is None or "publish" not in found.document.data:
+        return None
+    chosen = found.settings.publish
+    return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)
 
 
 def _published_name(build: Build) -> str:

@@ -26,6 +26,8 @@ COMPAT_FILE = ".github/workflows/kci-compat.yml"
 KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
 
+PUBLISH_FILE = ".github/workflows/kci-publish.yml"
+
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}
 """What is there besides where every kernel is called on its own."""
@@ -44,6 +46,15 @@ class Mode(enum.StrEnum):
     """The plan job computes them when the workflow runs."""
     STATIC = "static"
     """They are written into the file, for review; the file changes with every kernel and catalog."""
+
+
+class PublishJobs(msgspec.Struct, frozen=True):
+    """What the jobs that publish are to do; see `[publish]` of kci.toml."""
+
+    environment: str
+    tags: tuple[str, ...]
+    attest: bool
+    sign: bool
 
 
 class Inputs(msgspec.Struct, frozen=True):
@@ -72,6 +83,10 @@ class Inputs(msgspec.Struct, frozen=True):
     """What the cron line is in."""
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
+    tested: bool = False
+    """Whether there are machines that test."""
+    publish: PublishJobs | None = None
+    """How the kernels are published; None for no such workflow."""
     release_legs: tuple[dict[str, Any], ...] = ()
     """Static mode: the legs of the release tier, as in the plan's GitHub form."""
     pr_legs: tuple[dict[str, Any], ...] = ()
@@ -123,8 +138,7 @@ def render(
         FindingsError: static mode without a single leg; or a part of the repository's that cannot be used (KCI422) or
             has no place (KCI423).
     """
-    for value in _strings(msgspec.to_builtins(inputs)):
-        _refuse_unsafe(value)
+    refuse_unsafe(inputs)
     groups = build_groups(inputs)
     values = {
         "version": version,
@@ -147,19 +161,28 @@ def render(
         "pr_tier": inputs.pr_tier,
         "dispatched": inputs.forks == Forks.DISPATCH,
         "schedule_tier": inputs.schedule_tier,
+        "tested": inputs.tested,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "point": own.mark,
         "job_ids": list(own.job_ids),
     }
-    environment = template_environment()
-    templates = _TEMPLATES | (_CALLED if inputs.callers else {})
+    jinja = template_environment()
+    templates = _TEMPLATES | (_CALLED if inputs.callers or inputs.publish else {})
+    special: dict[str, dict[str, Any]] = {}
+    if inputs.publish is not None:
+        # Kernels are published one by one, so they are called one by one too, even if there is only one.
+        callers = max(1, inputs.callers)
+        templates |= {PUBLISH_FILE: "github/publish.yml.j2"}
+        special[PUBLISH_FILE] = {"several": True, "callers": callers, "caller_names": caller_names(callers),
+                                 "publish": inputs.publish}  # fmt: skip
     if inputs.forks == Forks.DISPATCH:
-        templates[OWN_MACHINES_FILE] = "github/own_machines.yml.j2"
+        templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
     if own.templates:
-        environment = with_overrides(environment, own)
+        jinja = with_overrides(jinja, own)
     with override_errors(own):
         rendered = {
-            path: tidy(environment.get_template(name).render(values)) for path, name in sorted(templates.items())
+            path: tidy(jinja.get_template(name).render(values | special.get(path, {})))
+            for path, name in sorted(templates.items())
         }
     if lost := own.without_place(rendered):
         raise FindingsError("what the repository adds to the workflows has no place", diagnostics=lost)
@@ -251,9 +274,18 @@ def _strings(value: Any) -> list[str]:
             return []
 
 
-def _refuse_unsafe(value: str) -> None:
-    """GitHub evaluates expressions everywhere in the file, in quotes too; and YAML has no place for controls."""
-    if "${{" in value or not value.isprintable():
+def refuse_unsafe(inputs: Any) -> None:
+    """Refuse what a CI service would evaluate, in quotes too, and control characters, for which YAML has no place.
+
+    Raises:
+        UnsafeError: there is one in the inputs, be it deep in them.
+    """
+    for value in _strings(msgspec.to_builtins(inputs)):
+        _refuse(value)
+
+
+def _refuse(value: str) -> None:
+    if "${{" in value or "$[[" in value or not value.isprintable():
         raise UnsafeError(
             f"{value!r} cannot be written into a workflow: it holds an expression or unprintable characters",
             hint="rename the kernel, directory, label or branch",

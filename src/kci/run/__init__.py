@@ -1,1 +1,1 @@
-"""The whole job on one machine: plan, build what can be built here, merge, verify."""
+"""The whole job, on one machine or on engines: plan, build, merge, verify."""

@@ -8,7 +8,7 @@ import secrets
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -115,8 +115,7 @@ def prepare_run(workspace: Workspace, request: EngineRequest, cache: Path) -> tu
         raise refuse_faulty(plan.faulty, len(workspace.kernels))
     placed: list[tuple[Leg, str]] = []
     left = list(plan.left_out)
-    for leg in plan.legs:
-        name = next((name for name, engine in engines.items() if takes(engine, leg)), None)
+    for leg, name in share_out(plan.legs, engines):
         if name is not None:
             placed.append((_priced(leg, engines[name]), name))
         else:
@@ -181,6 +180,30 @@ def choose_engines(known: Mapping[str, EngineSettings], asked: str) -> dict[str,
     names = [*known, *EngineKind]
     hint = f"there are {', '.join(dict.fromkeys(names))}; kci.toml adds others: [engines.<name>]"
     raise UsageError(f"there is no engine {asked[:60]!r}", hint=hint)
+
+
+def share_out(legs: Iterable[Leg], engines: Mapping[str, EngineSettings]) -> Iterator[tuple[Leg, str | None]]:
+    """Where each leg goes; None where no engine takes it.
+
+    Of several that do, it is the one that would be done with it first, by the minutes and by how many legs each runs
+    at once. A plan has the longest legs first, so no long one is left for the end.
+    """
+    busy = dict.fromkeys(engines, 0.0)
+    for leg in legs:
+        after = {
+            name: busy[name] + (leg.minutes + item.queue_minutes) / at_once(item)
+            for name, item in engines.items()
+            if takes(item, leg)
+        }
+        chosen = min(after, key=lambda name: after[name], default=None)
+        if chosen is not None:
+            busy[chosen] = after[chosen]
+        yield leg, chosen
+
+
+def at_once(engine: EngineSettings) -> int:
+    """How many legs an engine may have at the same time."""
+    return max(1, engine.at_once)
 
 
 def takes(engine: EngineSettings, leg: Leg) -> bool:

@@ -19,9 +19,9 @@ from kci.engines.job_folder import Fetched, fetch_into, log_tail
 from kci.engines.protocol import Batch, Engine, EngineAwayError, EngineHome, open_engine
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
 from kci.files.lock import locked
-from kci.run.engine_plan import EngineLeg, EngineRun
+from kci.run.engine_plan import EngineLeg, EngineRun, at_once
 from kci.run.local import TreeResult
-from kci.run.run_journal import FINAL, JOURNAL_FILE, Journal, LegPhase, LegProgress, RunEvent
+from kci.run.run_journal import FINAL, Journal, LegPhase, LegProgress, RunEvent
 from kci.tree.artifacts import find_sources
 from kci.tree.binding import CiRun, require_bound
 from kci.tree.merge import merge
@@ -59,6 +59,11 @@ class Driver:
             self.engines[name] = open_engine(self.run.engines[name], self.homes[name])
         return self.engines[name]
 
+    def pause(self, name: str) -> float:
+        """Seconds between two questions to an engine."""
+        wanted = self.run.engines[name].poll_seconds
+        return self.engine(name).pause if wanted is None else max(0.05, wanted)
+
     def mine(self, engine: str, *phases: LegPhase) -> list[str]:
         """An engine's legs that are in these phases."""
         return [name for name in self.journal.of(*phases) if self.legs[name].engine == engine]
@@ -70,10 +75,12 @@ class Driver:
             KeyboardInterrupt: the user stopped it; legs that run go on.
             KciError: an engine cannot be used at all. The run can be resumed.
         """
-        while open_legs := [name for name in self.legs if self.journal.legs[name].phase not in FINAL]:
+        for name in sorted({self.legs[leg].engine for leg in self._open()}):
+            self.engine(name)  # what is missing is known before anything is submitted
+        while open_legs := self._open():
             pauses = []
             for name in dict.fromkeys(self.legs[leg].engine for leg in open_legs):
-                again, pause = self.away.get(name, (0.0, self.engine(name).pause))
+                again, pause = self.away.get(name, (0.0, self.pause(name)))
                 if time.monotonic() >= again:
                     try:
                         self._turn(name)
@@ -82,9 +89,12 @@ class Driver:
                         pause = min(_LONGEST_PAUSE, pause * 2)
                         self.away[name] = (time.monotonic() + pause, pause)
                         self.log(f"{name} is away, asked again in {pause:.0f} s: {error.message}")
-                pauses.append(self.engine(name).pause)
+                pauses.append(self.pause(name))
             if self.journal.of(LegPhase.WAITING, LegPhase.SUBMITTING, LegPhase.SUBMITTED):
                 time.sleep(min(pauses))
+
+    def _open(self) -> list[str]:
+        return [name for name, leg in self.journal.legs.items() if leg.phase not in FINAL]
 
     def cancel(self) -> None:
         """Have every leg end that has not ended yet."""
@@ -137,7 +147,7 @@ class Driver:
 
     def _submit(self, name: str) -> None:
         """Submit what waits, as far as the engine has room and there is money."""
-        room = self.run.engines[name].at_once - len(self.mine(name, LegPhase.SUBMITTED))
+        room = at_once(self.run.engines[name]) - len(self.mine(name, LegPhase.SUBMITTED))
         legs: list[str] = []
         for leg in self.mine(name, LegPhase.WAITING)[: max(0, min(room, _BATCH))]:
             if self._too_dear([*legs, leg]):
@@ -268,7 +278,7 @@ def driving(folder: Path, run: EngineRun, changed: Changed, log: Callable[[str],
     Raises:
         FindingsError: the journal cannot be read.
     """
-    with locked(folder / JOURNAL_FILE, log):
+    with locked(folder, log):
         driver = Driver(folder, run, Journal(folder, [leg.name for leg in run.legs]), changed, log)
         try:
             yield driver

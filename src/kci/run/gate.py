@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from kci.plan.forks import FORK_RULE
-from kci.plan.plan import Leg
-from kci.run.run_records import KernelRecord, RunPlan, VariantFailure
+from kci.plan.plan import Leg, TestLeg
+from kci.run.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
 
 _SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 _NO_RECORD = "the job that merges it left no record: it was cancelled, or its machine was lost"
@@ -28,7 +28,9 @@ class GateRow(msgspec.Struct, frozen=True):
     """The command that shows the same elsewhere; empty if there is none."""
 
 
-def judge(plan: RunPlan, records: Mapping[str, KernelRecord]) -> list[GateRow]:
+def judge(
+    plan: RunPlan, records: Mapping[str, KernelRecord], tests: Mapping[tuple[str, str], TestRecord] | None = None
+) -> list[GateRow]:
     """What is wrong with a run; nothing if all went well, or there was nothing to do.
 
     A record counts only if no newer attempt has made a new plan: then it is about an older run of everything.
@@ -36,6 +38,7 @@ def judge(plan: RunPlan, records: Mapping[str, KernelRecord]) -> list[GateRow]:
     Args:
         plan: what was to be done.
         records: what became of each kernel.
+        tests: what came of the tests of each kernel, by their legs.
     """
     found = [
         GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
@@ -53,6 +56,9 @@ def judge(plan: RunPlan, records: Mapping[str, KernelRecord]) -> list[GateRow]:
             found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
             found += _of_kernel(plan.tier, record, legs)
+            if record.complete:
+                wanted = (test for test in plan.tests if test.kernel == kernel)
+                found += [row for test in wanted if (row := _of_test(test, plan.attempt, tests or {}))]
     return found
 
 
@@ -66,6 +72,14 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
     if record.error or (not record.complete and not lacking):
         error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
+
+
+def _of_test(test: TestLeg, attempt: int, tests: Mapping[tuple[str, str], TestRecord]) -> GateRow | None:
+    record = tests.get((test.kernel, test.name))
+    job = f"{test.kernel} / test {test.name}"
+    if record is None or record.attempt < attempt:
+        return GateRow(test.kernel, "", job, _SILENT, "")
+    return None if record.passed else GateRow(test.kernel, "", job, record.error, record.replay)
 
 
 def _silent(tier: str, leg: Leg, variant: str) -> VariantFailure:

@@ -6,6 +6,7 @@ The tests are those that the reference's CI runs: `pytest tests -m kernels_ci`, 
 from __future__ import annotations
 
 import enum
+import hashlib
 import os
 import re
 import shutil
@@ -17,20 +18,25 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from kci.builders.environment import ensure_runtime
+from kci.builders.cuda import fetch
+from kci.builders.environment import ensure_runtime, pip_install
 from kci.builders.process import Finished, guarded
 from kci.builders.toolchains import toolchains
+from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.files.lock import locked
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.suggest import suggestion
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
+from kci.verify.load_rules import probe, unfit
 
 Log = Callable[[str], None]
 
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
 _REPOSITORY = re.compile(r"""["']([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)["']""")
+_TRITON = re.compile(r"^\s*(?:import|from)\s+triton\b", re.MULTILINE)
 _LOAD = """\
 import json, sys
 from pathlib import Path
@@ -49,6 +55,8 @@ class TestState(enum.StrEnum):
     FAILED = "failed"
     NOTHING_RAN = "nothing ran"
     NOT_LOADED = "not loaded"
+    OTHER_TORCH = "for another torch"
+    """It has the full ABI of one torch version, and was to be loaded with another."""
 
 
 class TestReport(msgspec.Struct, frozen=True):
@@ -91,8 +99,33 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
     return chosen
 
 
+def fitting(variants: Sequence[Path], python: Path) -> list[Path]:
+    """The variants that a Python on this machine can load.
+
+    Raises:
+        MissingToolError: it has no torch or no loader.
+        FindingsError: there is none.
+    """
+    environment = probe(python)
+    reasons = {path: unfit(parse_variant_name(path.name), environment) for path in variants}
+    found = [path for path in variants if not reasons[path]]
+    if not found:
+        first = next(iter(reasons.items()))
+        message = f"none of {len(variants)} variants can be loaded here: {first[0].name}: {first[1]}"
+        raise FindingsError(message, hint="name a Python with a torch that one of them is for")
+    return found
+
+
 def run_kernel_tests(
-    variant_dir: Path, sources: Path | None, log: Log, *, cache: Path, isolation: bool = True, torch: str | None = None
+    variant_dir: Path,
+    sources: Path | None,
+    log: Log,
+    *,
+    cache: Path,
+    isolation: bool = True,
+    torch: str | None = None,
+    extra: Sequence[str] = (),
+    python: Path | None = None,
 ) -> TestReport:
     """Load a variant and run its kernel's tests.
 
@@ -103,26 +136,36 @@ def run_kernel_tests(
         cache: where environments are kept.
         isolation: load it with a torch of kci's own, which is one for the CPU, instead of this Python's.
         torch: the torch minor version to load it with; by default the one of its name, else the newest known.
+        extra: packages that the tests import. The variant is loaded without them, but with those that it declares.
+        python: a Python with torch, kernels and pytest to load it with, in place of both.
 
     Raises:
         FindingsError: it is no variant.
-        MissingToolError: there is no Python that could load it.
+        MissingToolError: there is no Python that could load it, or a package cannot be installed.
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
-    python = _python(name, torch, cache, log) if isolation else Path(sys.executable)
+    if name.kind is Kind.FULL and torch is not None and torch != name.framework_version:
+        said = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
+        return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=said)
+    alone = isolation and python is None
+    python = python or (_python(name, torch, cache, log) if isolation else Path(sys.executable))
+    declared = [*_declared(metadata, name.backend), *_triton(variant_dir, name, torch)] if alone else []
+    own = _packages(declared, python, cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
         tree = Path(folder) / "tree"
         # Alone, so that the loader cannot take another variant, and a copy, so that nothing writes into the tree.
         shutil.copytree(variant_dir, tree / variant_dir.name)
         log(f"loading {variant_dir.name}")
-        loaded = _run([str(python), "-c", _LOAD, str(tree), name.backend], None, _environment(tree, (), metadata))
+        environment = _environment(tree, (), metadata) | _python_path(own)
+        loaded = _run([str(python), "-c", _LOAD, str(tree), name.backend], None, environment)
         if loaded.code != 0:
             return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
-        return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), log)
+        own = _packages([*declared, *extra], python, cache, log)
+        return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
 
 
 def repositories(sources: Path, kernel: str) -> list[str]:
@@ -134,7 +177,43 @@ def repositories(sources: Path, kernel: str) -> list[str]:
     return sorted(found)
 
 
-def _tested(python: Path, variant_dir: Path, sources: Path, metadata: Metadata, folder: Path, log: Log) -> TestReport:
+def _declared(metadata: Metadata, backend: str) -> list[str]:
+    """The packages of the names in `python-depends`; the loader itself refuses a name that is not known."""
+    found = (depends_table().lookup(name, backend) for name in metadata.python_depends)
+    return [package.package for package in found if package is not None]
+
+
+def _triton(variant_dir: Path, name: VariantName, torch: str | None) -> list[str]:
+    """What a user's torch for Linux brings along, for a kernel that imports it."""
+    requirement = toolchains().triton.get(_torch(name, torch))
+    texts = (path.read_text(encoding="utf-8", errors="replace") for path in sorted(variant_dir.rglob("*.py")))
+    wanted = sys.platform == "linux" and any(_TRITON.search(text) for text in texts)
+    return [requirement] if requirement is not None and wanted else []
+
+
+def _packages(wanted: Sequence[str], python: Path, cache: Path, log: Log) -> Path | None:
+    """A folder with packages and not with what they depend on: that is torch, for some, of which there must be one."""
+    if not wanted:
+        return None
+    key = hashlib.sha256("\n".join([str(python), *sorted(wanted)]).encode()).hexdigest()[:16]
+    folder = cache / "test-packages" / key
+    what = ", ".join(wanted)
+    with locked(folder, log):
+        if not folder.is_dir():
+            log(f"installing {what} for the tests")
+            pip = [*pip_install(python), "--no-deps"]
+            fetch(folder, lambda target: [*pip, "--target", str(target), "--", *wanted], what)
+    return folder
+
+
+def _python_path(*folders: Path | None) -> dict[str, str]:
+    found = [str(folder) for folder in folders if folder is not None]
+    return {"PYTHONPATH": os.pathsep.join(found)} if found else {}
+
+
+def _tested(
+    python: Path, variant_dir: Path, sources: Path, metadata: Metadata, folder: Path, own: Path | None, log: Log
+) -> TestReport:
     report = folder / "report.xml"
     command = [str(python), "-m", "pytest", "tests", "-m", MARKER, "-q", "-p", "no:cacheprovider"]
     command += ["-W", "ignore::pytest.PytestUnknownMarkWarning", f"--junitxml={report}"]
@@ -145,7 +224,7 @@ def _tested(python: Path, variant_dir: Path, sources: Path, metadata: Metadata, 
     packages.mkdir()
     (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
     environment = _environment(tree, repositories(sources, metadata.name), metadata)
-    done = _run(command, sources, environment | {"PYTHONPATH": str(packages)})
+    done = _run(command, sources, environment | _python_path(packages, own))
     passed, failed, skipped = _counts(report)
     if done.code == _NOTHING_SELECTED or (done.code == 0 and not passed):
         state = TestState.NOTHING_RAN
@@ -184,9 +263,13 @@ def _python(name: VariantName, torch: str | None, cache: Path, log: Log) -> Path
     if name.backend != "cpu":
         hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
         raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
+    return ensure_runtime(_torch(name, torch), cache=cache, log=log)
+
+
+def _torch(name: VariantName, torch: str | None) -> str:
+    """The torch minor version to load a variant with."""
     own = name.framework_version if name.kind is Kind.FULL else None
-    newest = max(toolchains().torch, key=lambda item: tuple(map(int, item.split("."))))
-    return ensure_runtime(torch or own or newest, cache=cache, log=log)
+    return torch or own or max(toolchains().torch, key=lambda item: tuple(map(int, item.split("."))))
 
 
 def _could_load(name: str, isolation: bool) -> bool:

@@ -18,13 +18,14 @@ from msgspec import Meta
 from kci.config.discover import FaultyKernel
 from kci.errors import FindingsError, KciError
 from kci.files.bounded_json import read_json, require_schema
-from kci.plan.plan import KernelPlan, LeftOut, Leg
+from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
 
 SCHEMA = 1
 FAILURE_PREFIX = "kci-failure-"
 RECORD_FILE = "kci-record.json"
+TEST_FILE = "kci-test.json"
 PLAN_FILE = "kci-plan.json"
 
 _MAX_BYTES = 16 * 1024 * 1024
@@ -76,6 +77,26 @@ class KernelRecord(msgspec.Struct, frozen=True):
             raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
 
 
+class TestRecord(msgspec.Struct, frozen=True):
+    """What came of testing a kernel's tree on one kind of machine."""
+
+    __test__ = False  # pytest would take it for a test
+
+    kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
+    leg: Text
+    """The name of the test's leg in the plan."""
+    attempt: Attempt
+    passed: bool
+    tested: tuple[Text, ...] = ()
+    """The variants that the machine could load."""
+    error: Text = ""
+    replay: Text = ""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+
+
 class RunPlan(msgspec.Struct, frozen=True):
     """What the gate needs to know of the plan's JSON (`kci plan --format json`), and the attempt that made it."""
 
@@ -85,6 +106,8 @@ class RunPlan(msgspec.Struct, frozen=True):
     legs: tuple[Leg, ...]
     left_out: tuple[LeftOut, ...]
     faulty: tuple[FaultyKernel, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    tests: tuple[TestLeg, ...] = ()
     attempt: Attempt = 1
 
     def __post_init__(self) -> None:
@@ -98,7 +121,7 @@ def first_error(error: KciError) -> str:
     if told is None and error.diagnostics:
         first = error.diagnostics[0]
         told = f"{first.place}: {first.message}" if first.path else first.message
-    return _one_line(told or (lines[0] if lines else type(error).__name__))
+    return one_line(told or (lines[0] if lines else type(error).__name__))
 
 
 def write_failure(folder: Path, failure: VariantFailure) -> Path:
@@ -125,8 +148,8 @@ def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     return [newest[name] for name in sorted(newest)]
 
 
-def write_record(path: Path, record: KernelRecord) -> None:
-    """Write what became of a kernel."""
+def write_record(path: Path, record: KernelRecord | TestRecord) -> None:
+    """Write what became of a kernel, or of a test."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.encode(record))
 
@@ -142,6 +165,21 @@ def read_records(folder: Path) -> dict[str, KernelRecord]:
         record = _read(path, KernelRecord)
         if record.kernel not in newest or newest[record.kernel].attempt < record.attempt:
             newest[record.kernel] = record
+    return newest
+
+
+def read_tests(folder: Path) -> dict[tuple[str, str], TestRecord]:
+    """The records of tests below a folder by kernel and leg; of several of one leg the newest.
+
+    Raises:
+        FindingsError: one cannot be read.
+    """
+    newest: dict[tuple[str, str], TestRecord] = {}
+    for path in sorted(folder.rglob(TEST_FILE)):
+        record = _read(path, TestRecord)
+        key = (record.kernel, record.leg)
+        if key not in newest or newest[key].attempt < record.attempt:
+            newest[key] = record
     return newest
 
 
@@ -164,6 +202,7 @@ def _read(path: Path, shape: type[_Shape]) -> _Shape:
         raise FindingsError(f"{path} is no record of a run: {error}") from error
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """A text as one printable line of bounded length."""
     safe = "".join(char if char.isprintable() else " " for char in text)
     return safe if len(safe) <= _LINE else safe[: _LINE - 1] + "…"

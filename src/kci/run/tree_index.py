@@ -96,6 +96,16 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
     return TreeIndex(kept, day)
 
 
+def read_index(folder: Path) -> TreeIndex:
+    """The index that a run was planned with, from the folder with what its jobs uploaded.
+
+    Raises:
+        FindingsError: it cannot be read.
+    """
+    found = [_read(path) for path in sorted(folder.rglob(INDEX_FILE))]
+    return max(found, key=lambda index: index.day, default=TreeIndex())
+
+
 def _read(path: Path) -> TreeIndex:
     try:
         return read_json(path, TreeIndex)

@@ -95,7 +95,7 @@ def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironmen
     name = variant.name
     if name is None or variant.metadata is None:
         return  # reported when it was read
-    if reason := _unfit(name, environment):
+    if reason := unfit(name, environment):
         yield finding("KCI783", f"not loaded here: {reason}", path=variant.shown)
         return
     try:
@@ -113,7 +113,7 @@ def check_loads(variant: VariantDir, python: Path, environment: LoaderEnvironmen
             yield finding("KCI782", message, path=variant.shown)
 
 
-def _unfit(name: VariantName, environment: LoaderEnvironment) -> str:
+def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
     """Why this machine is no environment for a variant; empty if it is one."""
     wanted = []
     if name.system is not None and name.system != this_system():

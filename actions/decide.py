@@ -1,0 +1,55 @@
+"""kci/build/decide: from the history of scheduled runs to issues and a report."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from common import (
+    add_summary,
+    flag_input,
+    history_branch,
+    printable,
+    required_input,
+    run_action,
+    runner_temp,
+    set_output,
+)
+from kci.cli._output import print_diagnostics
+from kci.compat.decide import standing
+from kci.compat.history import each_run
+from kci.compat.issue_tracker import GitHubIssues, carry_out
+from kci.compat.leg_grid import grid_of
+from kci.compat.report_site import write_site
+from kci.compat.report_text import markdown_report
+from kci.config.find_settings import find_settings
+from kci.diagnostics import Diagnostic
+
+
+def main() -> None:
+    """Make issues and report what the history asks for."""
+    dry_run, author = flag_input("dry-run", "false"), required_input("author")
+    repository = os.environ["GITHUB_REPOSITORY"]
+    policy = find_settings(Path()).settings.schedule.issues
+    dry_run = dry_run or not policy.carry_out
+    problems: list[Diagnostic] = []
+    with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
+        history = history_branch().fetch(Path(folder) / "clone")
+        actions = standing(each_run(history, problems.append), policy)
+        grid = grid_of(each_run(history, lambda _: None), policy)
+    print_diagnostics(problems)
+    site = runner_temp() / "kci-report"
+    write_site(grid, site, repository)
+    set_output("report", str(site))
+    add_summary([], markdown_report(grid, repository).splitlines())
+    if dry_run:
+        for action in actions:
+            print(f"{action.kind} {action.id}: {printable(action.title)}")
+        return
+    for line in carry_out(actions, GitHubIssues(repository, author)):
+        print(printable(line))
+
+
+if __name__ == "__main__":
+    run_action(main)

@@ -1,0 +1,60 @@
+"""kci/build/publish: a verified, complete tree to the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import kci
+from common import (
+    add_summary,
+    flag_input,
+    group,
+    required_input,
+    run_action,
+    set_output,
+    table_row,
+    text_input,
+    unpacked,
+)
+from kci.cli._output import print_diagnostics
+from kci.cli._signing import ci_context
+from kci.publish.publish_tree import PublishRequest, publish_tree
+from kci.tree.sigstore_bundles import sign_tree_as_run
+
+
+def main() -> None:
+    """Sign if that is asked for, publish, and say what was done."""
+    tree, kernel = unpacked(Path(required_input("tree"))), text_input("kernel")
+    dry_run = flag_input("dry-run", default="false")
+    if flag_input("sign", default="false") and not dry_run:
+        with group("Sign"):
+            for written in sign_tree_as_run(tree, ci_context("", "")):
+                print(written)
+    request = PublishRequest(
+        tree,
+        kci.open_workspace([kernel]) if kernel else None,
+        repo_id=text_input("repo-id"),
+        branch=text_input("branch"),
+        dry_run=dry_run,
+    )
+    warnings: list[kci.Diagnostic] = []
+    with group("Publish"):
+        done = publish_tree(request, lambda line: print(line, flush=True), warnings.append)
+    print_diagnostics(warnings)
+    builds = done.publication.builds
+    for part in done.branches:
+        print(f"{done.target.repo_id}@{part.branch}: {part.state} {part.commit}".rstrip())
+    set_output("commit", builds.commit)
+    set_output("url", done.url)
+    rows = [
+        table_row(done.target.repo_id, part.branch, part.state, len(part.changes.added), len(part.changes.changed),
+                  len(part.changes.deleted), part.commit[:12])
+        for part in done.branches
+    ]  # fmt: skip
+    head = ["### Published" if not dry_run else "### Would be published", ""]
+    head += ["| repository | branch | state | added | changed | deleted | commit |", "|---|---|---|---|---|---|---|"]
+    add_summary(head, rows)
+
+
+if __name__ == "__main__":
+    run_action(main)

@@ -1,0 +1,83 @@
+"""kci/build/test: a merged tree on a machine with the hardware, in the real loader and with the kernel's own tests."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import kci
+from common import (
+    add_summary,
+    fail,
+    flag_input,
+    group,
+    required_input,
+    run_action,
+    runner_temp,
+    set_output,
+    table_row,
+    text_input,
+    unpacked,
+    words_input,
+)
+from kci.builders.cache import default_cache
+from kci.cli._output import print_error
+from kci.run.build_leg import ci_run
+from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of
+from kci.run.run_records import TEST_FILE, TestRecord, first_error, one_line, write_record
+
+
+def main() -> None:
+    """Test, and upload what came of it, whatever that is."""
+    kernel, names, python = Path(text_input("kernel", ".")), words_input("variant"), text_input("python")
+    leg = text_input("leg", "test")
+    flag_input("upload", default="false")
+    replay = shlex.join(["kci", "test", str(kernel), *(["--python", python] if python else [])])
+    name = kci.open_workspace([str(kernel)]).only_kernel().build.name
+    reports: list[TestReport] = []
+    error = ""
+    try:
+        reports = tested(unpacked(Path(required_input("tree"))), kernel, names, Path(python) if python else None)
+    except kci.KciError as problem:
+        print_error(problem, annotate=False)
+        error = first_error(problem)
+    wrong = [report for report in reports if report.state is not TestState.PASSED]
+    if wrong and not error:
+        error = one_line(f"{wrong[0].variant}: {wrong[0].state}; {(wrong[0].output.strip().splitlines() or [''])[-1]}")
+    attempt = ci_run().attempt or 1
+    there = tuple(report.variant for report in reports)
+    record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "")
+    place = runner_temp() / "kci-test" / TEST_FILE
+    write_record(place, record)
+    set_output("record", str(place))
+    set_output("record-name", f"run-test.{name}.{leg}.{attempt}")
+    set_output("passed", "false" if error else "true")
+    set_output("report", str(place))
+    rows = [table_row(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
+    add_summary(["| variant | state | passed | failed | skipped |", "|---|---|---|---|---|"], rows)
+    if error:
+        fail(error, 1, f"to do the same on your machine: {replay}")
+
+
+def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:
+    """Test the variants that this machine can load."""
+    there = [name for name in names if (tree / name).is_dir()]
+    variants = variants_of(tree, there, isolation=python is None)
+    if python is not None:
+        variants = fitting(variants, python)
+    reports = []
+    for directory in variants:
+        with group(f"Test {directory.name}"):
+            report = run_kernel_tests(
+                directory, kernel, lambda line: print(line, flush=True), cache=default_cache(),
+                isolation=python is None, python=python,
+            )  # fmt: skip
+            print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+            if report.state is not TestState.PASSED:
+                print(report.output)
+        reports.append(report)
+    return reports
+
+
+if __name__ == "__main__":
+    run_action(main)

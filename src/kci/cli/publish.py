@@ -1,0 +1,86 @@
+"""`kci publish`: a verified, complete tree to the Hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from kci.cli import Command, Options
+from kci.cli._output import print_diagnostics, progress_log, to_json
+from kci.cli._workspace import CATALOG, opened
+from kci.diagnostics import Diagnostic
+from kci.publish.branch_changes import BranchChanges
+from kci.publish.publish_tree import PublishRequest, publish_tree, tree_of
+from kci.publish.upload import PublishedBranch
+
+
+@click.command("publish", cls=Command)
+@click.argument("place", default=".", metavar="[KERNEL|TREE]")
+@click.option("--kernel", type=click.Path(path_type=Path), help="The kernel that a TREE was made of.")
+@click.option("--tree", type=click.Path(path_type=Path), help="The tree to publish (default: KERNEL/build).")
+@click.option(
+    "--repo-id", default="", metavar="OWNER/NAME", help="The repository (default: what build.toml or kci.toml says)."
+)
+@click.option("--branch", default="", metavar="NAME", help="The branch (default: v and the kernel's version).")
+@click.option("--prune", is_flag=True, help="Remove variants from the branch that the kernel should no longer have.")
+@click.option("--create-repo", is_flag=True, help="Make the repository if it does not exist.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@CATALOG
+@click.pass_obj
+def command(
+    options: Options,
+    /,
+    *,
+    place: str,
+    kernel: Path | None,
+    tree: Path | None,
+    repo_id: str,
+    branch: str,
+    prune: bool,
+    create_repo: bool,
+    dry_run: bool,
+    as_json: bool,
+    catalog: str | None,
+) -> None:
+    """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
+
+    The tree has to be complete and to meet the requirements. What is on the branch and not in the tree stays, unless
+    it lies in a directory of the tree's variants, or is pruned. Authenticates with HF_TOKEN, the identity of the CI
+    job, or what `hf auth login` has stored.
+    """
+    tree, kernel = tree_of(Path(place), kernel, tree)
+    workspace = opened(options, [str(kernel)], catalog) if kernel is not None else None
+    request = PublishRequest(tree, workspace, repo_id, branch, prune, create_repo, dry_run)
+    warnings: list[Diagnostic] = []
+    try:
+        done = publish_tree(request, progress_log(options), warnings.append)
+    finally:
+        print_diagnostics(warnings, quiet=options.quiet)
+    if as_json:
+        click.echo(to_json(done.as_json()))
+    elif not options.quiet:
+        for part in done.branches:
+            click.echo("\n".join(_text(done.target.repo_id, part, options.verbose)))
+
+
+def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
+    changes = part.changes
+    at = f" at {part.commit[:12]}" if part.commit else ""
+    counts = f"{len(changes.added)} files added, {len(changes.changed)} changed, {len(changes.deleted)} deleted"
+    lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}, {changes.unchanged} as they were"]
+    for name in changes.removed_variants:
+        lines.append(f"  removed: {name}")
+    for name in changes.kept_variants:
+        lines.append(f"  kept, not in the tree: {name}")
+    lines += [f"  deleted: {path}" for path in _deleted(changes)]
+    if verbose:
+        lines += [f"  added: {path}" for path in changes.added] + [f"  changed: {path}" for path in changes.changed]
+    return lines
+
+
+def _deleted(changes: BranchChanges) -> list[str]:
+    """The files that are deleted, but for those of variants that are named as a whole."""
+    whole = tuple(f"build/{name}/" for name in changes.removed_variants)
+    return [path for path in changes.deleted if not (whole and path.startswith(whole))]

@@ -1,0 +1,108 @@
+"""Pictures of a plan: a page with its legs over time, and a graph for Markdown."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+from kci.matrix.table_page import PageRow, PageSection, table_page
+from kci.plan.budget import Estimate, money
+from kci.plan.plan import Leg, Plan
+
+_HEADS = ("leg", "kernel", "backend", "system", "runner", "starts", "takes", "cost", "time")
+_FILTERS = {"kernel": "Kernel", "backend": "Backend", "system": "System", "runner": "Runner"}
+_MOST_SHOWN = 40
+"""Legs that a graph shows one by one; GitHub draws no larger ones."""
+
+
+def starts(legs: Sequence[Leg]) -> dict[str, int]:
+    """The minute in which each leg starts if every pool takes its legs, longest first, as machines get free.
+
+    The same as `budget.simulate`, which counts without naming the legs.
+    """
+    by_pool: dict[object, list[Leg]] = {}
+    for leg in legs:
+        by_pool.setdefault(leg.pool, []).append(leg)
+    found: dict[str, int] = {}
+    for pool, same in by_pool.items():
+        size = getattr(pool, "size", None)
+        busy = [0] * min(size or len(same), len(same))
+        for leg in sorted(same, key=lambda item: (-item.minutes, item.kernel, item.name)):
+            found[f"{leg.kernel} {leg.name}"] = busy[0]
+            heapq.heapreplace(busy, busy[0] + leg.minutes)
+    return found
+
+
+def plan_page(plan: Plan, made: Estimate) -> str:
+    """A page with every leg as a bar over time, and what no job can build."""
+    begins = starts(plan.legs)
+    whole = max(made.wall_minutes, 1)
+    rows = []
+    for leg in sorted(plan.legs, key=lambda item: (begins[f"{item.kernel} {item.name}"], item.kernel, item.name)):
+        start = begins[f"{leg.kernel} {leg.name}"]
+        cost = money({leg.currency: leg.minutes * leg.rate}) if leg.rate is not None else "unknown"
+        takes = f"{'' if leg.measured else '~'}{leg.minutes} min"
+        facts = (leg.kernel, str(leg.backend), leg.system)
+        keys = {
+            "kernel": facts[0],
+            "backend": facts[1],
+            "system": facts[2],
+            "runner": leg.runner_text.replace(" ", "-"),
+        }
+        rows.append(
+            PageRow(
+                (leg.name, *facts, leg.runner_text, f"{start} min", takes, cost),
+                keys,
+                span=(round(100 * start / whole, 2), round(100 * leg.minutes / whole, 2)),
+            )
+        )
+    sections = [PageSection("Legs", _HEADS, tuple(rows))]
+    if plan.left_out:
+        left = tuple(
+            PageRow((item.variant, item.kernel, item.rule, item.reason), {"kernel": item.kernel}, "dropped")
+            for item in plan.left_out
+        )
+        sections.append(PageSection("Left out", ("variant", "kernel", "rule", "reason"), left))
+    free = f"; {made.unpriced} legs have no known price" if made.unpriced else ""
+    subtitle = (
+        f"{made.legs} legs in {made.waves} waves, {made.wall_minutes} minutes from the first to the last, "
+        f"{made.minutes} runner minutes, {money(made.costs)} at the prices of {made.prices_as_of}{free}."
+    )
+    return table_page("Plan", subtitle, sections, _FILTERS)
+
+
+def mermaid(plan: Plan) -> str:
+    """The plan as a graph in Mermaid, which GitHub and many editors draw in Markdown.
+
+    A plan of many legs shows one node for each kernel and backend.
+    """
+    lines = ["flowchart LR", "  plan([plan])"]
+    by_kernel: dict[str, list[Leg]] = {}
+    for leg in plan.legs:
+        by_kernel.setdefault(leg.kernel, []).append(leg)
+    single = len(plan.legs) <= _MOST_SHOWN
+    number = 0
+    for at, (kernel, legs) in enumerate(sorted(by_kernel.items())):
+        lines += [f"  subgraph k{at}[{_quoted(kernel)}]", f"    m{at}[[merge]]"]
+        for text in map(_leg, legs) if single else _groups(legs):
+            lines += [f"    l{number}[{_quoted(text)}] --> m{at}"]
+            number += 1
+        lines += ["  end", f"  plan --> k{at}", f"  m{at} --> gate([kci])"]
+    return "\n".join(lines) + "\n"
+
+
+def _leg(leg: Leg) -> str:
+    return f"{leg.name}<br>{leg.runner_text}, {leg.minutes} min"
+
+
+def _groups(legs: Sequence[Leg]) -> list[str]:
+    counts: dict[str, list[int]] = {}
+    for leg in legs:
+        counts.setdefault(str(leg.backend), []).append(leg.minutes)
+    return [f"{backend}<br>{len(each)} legs, {sum(each)} min" for backend, each in sorted(counts.items())]
+
+
+def _quoted(text: str) -> str:
+    """A label; what Mermaid would read as markup is written as entities."""
+    lines = [line.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;") for line in text.split("<br>")]
+    return f'"{"<br>".join(lines)}"'

@@ -1,0 +1,180 @@
+"""A kernel's repository on the Hub, for writing: what the API can do, and what its answers mean for trying again."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from kci.compat.hub_listing import HubFile, hub_client
+from kci.errors import FindingsError, KciError
+from kci.publish.access import Access
+from kci.publish.release import LocalFile
+
+MAIN = "main"
+"""The branch that the repository's front page is taken from."""
+
+_SMALL = 1024 * 1024
+"""Up to this many bytes a file is read once and uploaded from memory."""
+_MOST_PATIENT = 300.0
+
+_Answer = TypeVar("_Answer")
+
+
+class Obstacle(enum.StrEnum):
+    """Why the Hub did not do what it was asked."""
+
+    REFUSED = "refused"
+    """It will not, however often it is asked."""
+    MOVED = "moved"
+    """The branch is no longer where it was."""
+    BUSY = "busy"
+    """It writes another commit just now, or wants fewer requests."""
+    UNCLEAR = "unclear"
+    """Nothing was said, or an error of the server: the commit may be there all the same."""
+
+
+class HubAnswerError(Exception):
+    """The Hub did not do what it was asked."""
+
+    def __init__(self, obstacle: Obstacle, message: str, wait: float | None = None) -> None:
+        super().__init__(message)
+        self.obstacle = obstacle
+        self.message = message
+        self.wait = wait
+        """For how many seconds it asks to be left alone."""
+
+
+class HubWriter(Protocol):
+    """A repository that can be written to. Everything raises HubAnswerError if the Hub does not do it."""
+
+    def heads(self) -> dict[str, str]:
+        """The commit of each branch."""
+
+    def files(self, commit: str) -> dict[str, HubFile]:
+        """Every file of a commit by path."""
+
+    def create_branch(self, branch: str) -> None:
+        """Make a branch from the main one; one that exists is left alone."""
+
+    def commit(
+        self, branch: str, parent: str, add: Mapping[str, LocalFile], delete: Sequence[str], message: str
+    ) -> str:
+        """Upload files and add one commit to a branch that is still at its parent; returns the new commit."""
+
+
+class HubKernel:
+    """A repository of the type `kernel`, through `huggingface_hub`."""
+
+    def __init__(self, repo_id: str, access: Access | None = None) -> None:
+        self.repo_id = repo_id
+        self.access = access
+
+    def heads(self) -> dict[str, str]:
+        """See `HubWriter`."""
+        refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel"))
+        return {branch.name: branch.target_commit for branch in refs.branches}
+
+    def files(self, commit: str) -> dict[str, HubFile]:
+        """See `HubWriter`."""
+        listed = self._ask(
+            lambda api: list(api.list_repo_tree(self.repo_id, recursive=True, revision=commit, repo_type="kernel"))
+        )
+        found = [
+            HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None, entry.blob_id)
+            for entry in listed
+            if hasattr(entry, "size")  # folders have none
+        ]
+        return {file.path: file for file in sorted(found, key=lambda file: file.path)}
+
+    def create_branch(self, branch: str) -> None:
+        """See `HubWriter`."""
+        self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
+
+    def create_repository(self) -> None:
+        """Make the repository; one that exists is left alone."""
+        self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
+
+    def commit(
+        self, branch: str, parent: str, add: Mapping[str, LocalFile], delete: Sequence[str], message: str
+    ) -> str:
+        """See `HubWriter`."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete  # noqa: PLC0415  - heavy
+
+        if not sys.stderr.isatty():
+            utils: Any = importlib.import_module("huggingface_hub.utils")
+            utils.disable_progress_bars()
+        operations: list[Any] = []
+        for path, file in sorted(add.items()):
+            content = file.content() if file.size <= _SMALL else file.path
+            operation = CommitOperationAdd(path, content)
+            if operation.upload_info.sha256.hex() != file.sha256:
+                raise FindingsError(f"{file.path} changed while it was published")
+            operations.append(operation)
+        operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(delete)]
+        done = self._ask(
+            lambda api: api.create_commit(
+                self.repo_id,
+                operations,
+                commit_message=message,
+                repo_type="kernel",
+                revision=branch,
+                parent_commit=parent,
+            )
+        )
+        return str(done.oid)
+
+    def _ask(self, question: Callable[[Any], _Answer]) -> _Answer:
+        # A token for a CI job is valid for an hour, and an upload may take longer: each request begins with a good one.
+        client = hub_client(token=self.access() if self.access is not None else False)
+        try:
+            return question(client)
+        except KciError:
+            raise
+        except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+            raise _answer(error, self.repo_id) from error
+
+
+def _answer(error: Exception, repo_id: str) -> HubAnswerError:
+    """What an error means."""
+    chain = [error]
+    while isinstance(chain[-1].__cause__, Exception):
+        chain.append(chain[-1].__cause__)
+    cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
+    response = getattr(cause, "response", None)
+    said = getattr(cause, "server_message", None) or ": ".join(
+        dict.fromkeys(_first_line(item) for item in (error, cause))
+    )
+    if response is None:
+        if isinstance(error, ValueError):  # the client itself refuses, before anything is sent
+            return HubAnswerError(Obstacle.REFUSED, said[:300])
+        return HubAnswerError(Obstacle.UNCLEAR, f"no answer: {said[:300]}")
+    status = int(response.status_code)
+    obstacle = {409: Obstacle.BUSY, 412: Obstacle.MOVED, 429: Obstacle.BUSY, 408: Obstacle.UNCLEAR}.get(status)
+    if obstacle is None:
+        obstacle = Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED
+    told = _WHY.get(status, "")
+    return HubAnswerError(obstacle, f"{status}: {said[:300]}{told.format(repo_id)}", _wait(response.headers))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+_WHY = {
+    401: " (the token is not valid)",
+    403: " (the token may not write to {}; kernels can be published by accounts that the Hub has approved)",
+    404: " (is there a kernel repository {}, and may this token see it?)",
+}
+
+
+def _wait(headers: Mapping[str, str]) -> float | None:
+    """For how long the Hub asks to be left alone: `Retry-After: 7`, or `RateLimit: "api";r=0;t=7`."""
+    for value in (headers.get("retry-after", ""), *re.findall(r"r=0;\s*t=(\d{1,6})", headers.get("ratelimit", ""))):
+        if value.strip().isdecimal():
+            return min(float(value), _MOST_PATIENT)
+    return None

@@ -1,0 +1,147 @@
+"""What is to be published, and whether it may be: a tree that is complete, meets the requirements, and is read once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from kci.diagnostics import Diagnostic, Severity, finding
+from kci.errors import FindingsError, UnsafeError
+from kci.files.walk import is_bytecode, walk
+from kci.tree.artifacts import is_variant_dir
+from kci.tree.digest import directory_digest, file_hash
+from kci.tree.manifest import FILE_NAME, Manifest, read_manifest
+from kci.tree.merge import KEPT_AT_TOP
+from kci.verify.requirements import verify
+
+FOLDER = "build/"
+"""Where a branch has the tree; loaders look there."""
+
+CARD = "CARD.md"
+BENCHMARKS = "benchmarks/"
+
+
+class LocalFile(msgspec.Struct, frozen=True):
+    """A file that is to be on the Hub, and what it held when it was checked."""
+
+    path: Path
+    sha256: str
+    """In hexadecimal."""
+    size: int
+
+    def content(self) -> bytes:
+        """What the file holds; for small files.
+
+        Raises:
+            FindingsError: it is not what was checked.
+        """
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            raise FindingsError(f"cannot read {self.path}: {error.strerror}") from error
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise _changed(self.path)
+        return data
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A tree that may be published."""
+
+    manifest: Manifest
+    files: dict[str, LocalFile]
+    """What the version branch is to have, by path there."""
+    card: LocalFile | None
+    """What the front page of the repository is to say; None where the tree has no card."""
+
+    @property
+    def variants(self) -> frozenset[str]:
+        """The names of the tree's variants."""
+        return frozenset(entry.variant for entry in self.manifest.present)
+
+
+def read_release(
+    tree: Path, sources: Path | None = None, report: Callable[[Diagnostic], None] = lambda _finding: None
+) -> Release:
+    """Check a tree and read what of it is to be published.
+
+    Args:
+        tree: the merged tree.
+        sources: the kernel's directory, from which the benchmarks come; the loader's tools look for them on the branch.
+        report: takes findings that do not stop a release.
+
+    Raises:
+        FindingsError: it is not a merged tree, is not complete (KCI811), or does not meet a requirement.
+        UnsafeError: it holds a link.
+    """
+    manifest = _complete(tree)
+    found = verify(tree)
+    errors = [item for item in found if item.severity is Severity.ERROR]
+    if errors:
+        more = f" (and {len(errors) - 1} more findings)" if len(errors) > 1 else ""
+        message = f"not published, {tree} does not meet the requirements: {errors[0].message}{more}"
+        raise FindingsError(message, hint=f"kci verify {tree}", diagnostics=errors)
+    for item in found:
+        report(item)
+    inside = _read(tree)
+    for entry in manifest.present:
+        prefix = f"{entry.variant}/"
+        hashes = {name.removeprefix(prefix): inside[name].sha256 for name in inside if name.startswith(prefix)}
+        if directory_digest(hashes) != entry.digest:
+            raise _changed(tree / entry.variant)
+    files = {f"{FOLDER}{name}": file for name, file in inside.items()}
+    benchmarks = _benchmarks(sources) if sources is not None else {}
+    return Release(manifest, dict(sorted((files | benchmarks).items())), inside.get(CARD))
+
+
+def _complete(tree: Path) -> Manifest:
+    """The manifest of a tree that has all that was planned."""
+    if not tree.is_dir():
+        raise FindingsError(f"{tree} does not exist", hint="`kci merge` makes one, and `kci run` all of it")
+    manifest = read_manifest(tree)
+    if manifest is None:
+        message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
+        raise _incomplete(tree, message, "merge its variants with `kci merge --plan`")
+    for entry in sorted(tree.iterdir()):
+        # A build.toml, for example, would have it taken for a kernel when it is verified.
+        if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry) and not is_bytecode(entry.name):
+            raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
+    if manifest.planned is None:
+        message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
+        raise _incomplete(tree, message, "merge with --plan, from `kci plan --format json`")
+    if manifest.missing or not manifest.complete:
+        names = ", ".join(manifest.missing[:3]) or "something that was planned"
+        more = f" and {len(manifest.missing) - 3} more" if len(manifest.missing) > 3 else ""
+        raise _incomplete(tree, f"not published, {tree} lacks {names}{more}", "build what is missing and merge it in")
+    return manifest
+
+
+def _incomplete(tree: Path, message: str, hint: str) -> FindingsError:
+    return FindingsError(message, hint=hint, diagnostics=[finding("KCI811", message, hint=hint, path=str(tree))])
+
+
+def _read(tree: Path) -> dict[str, LocalFile]:
+    found = {}
+    for entry in walk(tree):
+        if is_bytecode(entry.name):
+            continue
+        if entry.link or not entry.regular:
+            raise UnsafeError(f"not published, {entry.path} is not a plain file", hint="merge the tree again")
+        found[entry.name] = _local(entry.path)
+    return found
+
+
+def _benchmarks(sources: Path) -> dict[str, LocalFile]:
+    """The kernel's benchmark scripts, as the reference's builder publishes them."""
+    found = sorted((sources / BENCHMARKS).glob("benchmark*.py"))
+    return {f"{BENCHMARKS}{path.name}": _local(path) for path in found if path.is_file() and not path.is_symlink()}
+
+
+def _local(path: Path) -> LocalFile:
+    return LocalFile(path, file_hash(path), path.stat().st_size)
+
+
+def _changed(path: Path) -> FindingsError:
+    return FindingsError(f"{path} changed while it was published", hint="let nothing write there meanwhile")

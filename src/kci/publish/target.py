@@ -1,0 +1,54 @@
+"""Where a tree is published: what was said, else what the kernel says, else what kci.toml says."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from kci.config.model import Build
+from kci.config.settings import Publish
+from kci.errors import UsageError
+from kci.plan.settings_lints import is_branch
+
+_REPOSITORY = re.compile(
+    r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?/[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+)
+
+
+class HubBranch(msgspec.Struct, frozen=True):
+    """A branch of a repository on the Hub."""
+
+    repo_id: str
+    branch: str
+
+
+def target_of(
+    kernel: str, version: int, settings: Publish, *, build: Build | None = None, repo_id: str = "", branch: str = ""
+) -> HubBranch:
+    """The repository and branch of a kernel.
+
+    Args:
+        kernel: its name.
+        version: its version.
+        settings: `[publish]` of kci.toml.
+        build: its build.toml, where that is there.
+        repo_id: goes before all of them.
+        branch: likewise.
+
+    Raises:
+        UsageError: no repository is named, or what is named cannot be one.
+    """
+    hub = build.general.hub if build is not None else None
+    prefix = settings.repo_prefix
+    repo_id = repo_id or (hub and hub.repo_id) or (f"{prefix}/{kernel}" if prefix else "")
+    branch = branch or (hub and hub.branch) or settings.branch or "v{version}"
+    branch = branch.replace("{version}", str(version))
+    if not repo_id:
+        hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
+        raise UsageError(f"it is not said where {kernel} is published", hint=hint)
+    if not _REPOSITORY.fullmatch(repo_id):
+        raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
+    if not is_branch(branch) or "{" in branch:
+        raise UsageError(f"{branch[:120]!r} is not the name of a branch", hint="only {version} is replaced in it")
+    return HubBranch(repo_id, branch)

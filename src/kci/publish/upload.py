@@ -1,0 +1,156 @@
+"""Publishing: one commit for the version branch, checked against the branch afterwards, and the card last.
+
+Every attempt starts from what the branch has now. So a run that was killed goes on where it stopped, a commit whose
+reply was lost is found, and another publisher's commit is either built upon or reported, never overwritten unseen.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from kci.compat.hub_listing import HubFile
+from kci.diagnostics import finding
+from kci.errors import FindingsError
+from kci.files.replace import Log
+from kci.publish.branch_changes import BranchChanges, WantedBranch, branch_of
+from kci.publish.hub import MAIN, HubAnswerError, HubWriter, Obstacle
+from kci.publish.release import Release
+
+ATTEMPTS = 8
+README = "README.md"
+
+
+class PublishState(enum.StrEnum):
+    """What became of a branch."""
+
+    PUBLISHED = "published"
+    UNCHANGED = "unchanged"
+    """It had everything already."""
+    WOULD_PUBLISH = "would publish"
+    """A dry run."""
+
+
+class PublishedBranch(msgspec.Struct, frozen=True):
+    """One branch after publishing."""
+
+    branch: str
+    state: PublishState
+    commit: str
+    """Where the branch is now; empty in a dry run for a branch that does not exist."""
+    changes: BranchChanges
+
+
+class Publication(msgspec.Struct, frozen=True):
+    """What publishing a tree has done, or would do."""
+
+    builds: PublishedBranch
+    card: PublishedBranch | None
+    """The front page; None where the tree has no card."""
+
+
+class Publisher(msgspec.Struct, frozen=True):
+    """A repository, and how to deal with it."""
+
+    hub: HubWriter
+    name: str
+    """What to call the repository in messages."""
+    dry_run: bool = False
+    log: Log = lambda _line: None
+    wait: Callable[[float], None] = time.sleep
+
+    def publish(self, release: Release, branch: str, expected: Collection[str] | None = None) -> Publication:
+        """Bring a branch, and the front page, to what a release says.
+
+        Args:
+            release: the tree.
+            branch: where its builds go.
+            expected: the variants that the kernel should have today, to remove others; None to keep them.
+
+        Raises:
+            FindingsError: the Hub refuses or does not answer, or another publisher changed the same (KCI812).
+        """
+        files = dict(release.files)
+        if release.card is not None and branch == MAIN:
+            files[README] = release.card
+        wanted = branch_of(msgspec.structs.replace(release, files=files), branch, expected)
+        manifest = release.manifest
+        count = len(manifest.present)
+        title = f"{manifest.kernel} version {manifest.version}: {count} variant{'' if count == 1 else 's'}"
+        builds = self._bring(wanted, f"{title} (kci)")
+        if release.card is None or branch == MAIN:
+            return Publication(builds, None)
+        card = WantedBranch(MAIN, {README: release.card})
+        return Publication(builds, self._bring(card, f"Card of {manifest.kernel} version {manifest.version} (kci)"))
+
+    def _bring(self, wanted: WantedBranch, message: str) -> PublishedBranch:
+        before: dict[str, HubFile] | None = None
+        sent: BranchChanges | None = None
+        made = False
+        problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
+        for attempt in range(ATTEMPTS):
+            if attempt:
+                seconds = problem.wait if problem.wait is not None else min(2.0**attempt, 60.0)
+                self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
+                self.wait(seconds)
+            try:
+                made = self._made(wanted.branch) or made
+                head, there, inherited = self._look(wanted.branch, made)
+                changes = wanted.changes(there, inherited=inherited)
+                if changes.empty:
+                    state = PublishState.UNCHANGED if sent is None else PublishState.PUBLISHED
+                    return PublishedBranch(wanted.branch, state, head, sent or changes)
+                if self.dry_run:
+                    return PublishedBranch(wanted.branch, PublishState.WOULD_PUBLISH, head, changes)
+                part = wanted.part(there)
+                if before is not None and part != before:
+                    raise self._rival(wanted, before, part)
+                before, sent = part, changes
+                add = {path: wanted.files[path] for path in (*changes.added, *changes.changed)}
+                commit = self.hub.commit(wanted.branch, head, add, changes.deleted, message)
+                return self._confirmed(wanted, commit, changes)
+            except HubAnswerError as answer:
+                if answer.obstacle is Obstacle.REFUSED:
+                    raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
+                problem = answer
+        raise FindingsError(
+            f"{self.name} did not take the commit in {ATTEMPTS} attempts: {problem.message}",
+            hint="run the same command again later: what was uploaded is not uploaded twice",
+        ) from problem
+
+    def _made(self, branch: str) -> bool:
+        """Make the branch if it does not exist."""
+        if self.dry_run or branch in self.hub.heads():
+            return False
+        self.hub.create_branch(branch)
+        self.log(f"{self.name}: made the branch {branch}")
+        return True
+
+    def _look(self, branch: str, made: bool) -> tuple[str, dict[str, HubFile], bool]:
+        """Where a branch is, what it has, and whether it is new: then all of that is the main branch's."""
+        heads = self.hub.heads()
+        head = heads.get(branch, "")
+        at = head or heads.get(MAIN, "")
+        inherited = (made or not head) and at == heads.get(MAIN)
+        return head, self.hub.files(at) if at else {}, inherited
+
+    def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
+        """The Hub may leave files out, those that a .gitignore of the repository names for example."""
+        left = wanted.changes(self.hub.files(commit))
+        if not left.empty:
+            first = (*left.added, *left.changed, *left.deleted)[0]
+            message = f"{self.name}@{commit[:12]} is not what was published: {first} differs"
+            raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
+        return PublishedBranch(wanted.branch, PublishState.PUBLISHED, commit, changes)
+
+    def _rival(self, wanted: WantedBranch, before: dict[str, HubFile], now: dict[str, HubFile]) -> FindingsError:
+        changed = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
+        message = f"another publisher has changed {changed[0]} on {self.name}@{wanted.branch} meanwhile"
+        hint = "find out which of the two is right, then publish that one again"
+        return FindingsError(message, hint=hint, diagnostics=[finding("KCI812", message, hint=hint)])
+
+
+_HINT = "docs/publishing.md says what a repository and its token need"

@@ -1,0 +1,192 @@
+"""GitLab: the file that plans, and the child pipeline that a plan is made into. Both are pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kci.catalog.runners import is_hosted
+from kci.errors import FindingsError
+from kci.files.bounded_json import read_json, require_schema
+from kci.files.dated_data import Dated, load_dated
+from kci.files.templates import template_environment, tidy
+from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
+from kci.plan.plan_json import PlanDocument
+from kci.render.header import with_content
+from kci.render.workflow import PublishJobs, refuse_unsafe
+from kci.version import __version__
+
+GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
+
+_SETUP = r"""
+install=${KCI_INSTALL-kci${KCI_EXTRA:-}==VERSION}
+if [ -n "$install" ]; then
+  for python in python3.14 python3.13 python3.12 python3.11 python3 /opt/python/cp31[4321]-cp31[4321]/bin/python; do
+    if "$python" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then break; fi
+  done
+  venv=$(mktemp -d) && "$python" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$install"
+  export PATH="$venv/bin:$PATH"
+fi
+""".strip()
+"""What a job does before its script. An empty KCI_INSTALL is for images that have kci."""
+
+
+class GitlabData(Dated, frozen=True):
+    """`data/gitlab.toml`."""
+
+    image: str
+    max_needs: int
+    tags: dict[str, tuple[str, ...]]
+
+
+@cache
+def gitlab_data() -> GitlabData:
+    """What GitLab has where nobody says otherwise, as dated data."""
+    return load_dated(Path(__file__).parent / "data" / "gitlab.toml", GitlabData)
+
+
+class GitlabInputs(msgspec.Struct, frozen=True):
+    """Everything that the file depends on, besides the template and kci's version."""
+
+    kernels: tuple[str, ...] = (".",)
+    pr_tier: str = "pr"
+    schedule_tier: str = "compat"
+    publish: PublishJobs | None = None
+
+
+def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str, str]:
+    """The file that plans, by its path in the repository.
+
+    Raises:
+        UnsafeError: a name or path holds an expression or control characters.
+    """
+    refuse_unsafe(inputs)
+    words = ["kci", "render", *(inputs.kernels if inputs.kernels != (".",) else ()), "--ci", "gitlab"]
+    digest = hashlib.sha256(json.dumps(msgspec.to_builtins(inputs), sort_keys=True).encode()).hexdigest()[:16]
+    values = _common(version) | {
+        "command": shlex.join(words),
+        "digest": digest,
+        "file": GITLAB_FILE,
+        "kernels": shlex.join(inputs.kernels),
+        "pr_tier": inputs.pr_tier,
+        "schedule_tier": inputs.schedule_tier,
+        "publish": inputs.publish,
+    }
+    text = tidy(template_environment().get_template("gitlab/parent.yml.j2").render(values))
+    return {GITLAB_FILE: with_content(text)}
+
+
+def read_plan_document(path: Path) -> PlanDocument:
+    """A plan as `kci plan --format json` prints it.
+
+    Raises:
+        FindingsError: it cannot be read, or is none.
+    """
+    try:
+        plan = read_json(path, PlanDocument)
+        require_schema(plan.schema, 1)
+    except OSError as error:
+        raise FindingsError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise FindingsError(f"{path} is not a plan: {error}", hint="`kci plan --format json` makes one") from error
+    return plan
+
+
+def child_pipeline(plan: PlanDocument, publish: PublishJobs | None = None, version: str = __version__) -> str:
+    """The jobs of a plan: one for each leg, and for each kernel those that merge, test and publish.
+
+    Args:
+        plan: the plan.
+        publish: how kernels are published when a tag is pushed; None for not at all.
+        version: kci's.
+
+    Raises:
+        UnsafeError: a name or path holds an expression or control characters.
+    """
+    refuse_unsafe([plan.legs, plan.kernels, plan.tests, plan.faulty])
+    legs = [_leg(leg, plan.tier) for leg in plan.legs]
+    built = {leg.kernel for leg in plan.legs}
+    kernels = [_kernel(plan, kernel) for kernel in plan.kernels if kernel.name in built]
+    # A kernel that cannot be planned is a job that fails, and stops no other.
+    faulty = [
+        {"job": _job(item.kernel or item.path, "check"), "script": shlex.join(["kci", "check", "--", item.path])}
+        for item in plan.faulty
+    ]
+    values = _common(version) | {"tier": plan.tier, "legs": legs, "kernels": kernels, "publish": publish}
+    values |= {"faulty": faulty}
+    return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
+
+
+def _common(version: str) -> dict[str, Any]:
+    return {
+        "version": version,
+        "image": gitlab_data().image,
+        "setup": _SETUP.replace("VERSION", version).splitlines(),
+    }
+
+
+def _leg(leg: Leg, tier: str) -> dict[str, Any]:
+    words = ["kci", "build", *(word for name in leg.variants for word in ("--variant", name))]
+    words += ["--tier", tier, "--container", "none", "--pack", "kci-artifacts", "--output", "kci-build"]
+    words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
+    threads = f"NVCC_THREADS={leg.cores} " if leg.cores is not None else ""
+    return {
+        "job": _job(leg.kernel, leg.name),
+        "image": leg.image or gitlab_data().image,
+        "tags": _tags(leg.runner, leg.system),
+        "timeout": leg.timeout,
+        "script": threads + shlex.join([*words, "--", leg.path]),
+    }
+
+
+def _kernel(plan: PlanDocument, kernel: KernelPlan) -> dict[str, Any]:
+    name, merge = kernel.name, _job(kernel.name, "merge")
+    jobs = [_job(leg.kernel, leg.name) for leg in plan.legs if leg.kernel == name]
+    built = {variant for leg in plan.legs if leg.kernel == name for variant in leg.variants}
+    # Without the path and the fingerprints: GitLab looks for its variables in this text.
+    entry = {"name": name, "version": kernel.version, "planned": [item for item in kernel.planned if item in built]}
+    promise: dict[str, Any] = {"schema": 1, "tier": plan.tier, "kernels": [entry]}
+    promise |= {"commit": plan.commit} if plan.commit else {}
+    command = ["kci", "merge", "kci-artifacts", "--into", "kci-tree", "--plan", "kci-planned.json", "--kernel", name]
+    tests = [_test(test) for test in plan.tests if test.kernel == name]
+    return {
+        "merge": merge,
+        # Beyond what GitLab takes, the stage before is waited for as a whole, and all of its artifacts are there.
+        "needs": jobs if len(jobs) <= gitlab_data().max_needs else [],
+        "plan": json.dumps(promise, separators=(",", ":")),
+        "script": shlex.join(command),
+        "tests": tests,
+        "publish": _job(name, "publish"),
+        "publish_needs": [merge, *(test["job"] for test in tests)],
+        "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
+    }
+
+
+def _test(test: TestLeg) -> dict[str, Any]:
+    script = shlex.join(["kci", "test", "kci-tree", "--kernel", test.path])
+    python = ' --python "${KCI_TEST_PYTHON:-python3}"' if test.backend != "cpu" else ""
+    return {
+        "job": _job(test.kernel, f"test {test.name}"),
+        "tags": _tags(test.runner, test.system),
+        "timeout": test.timeout,
+        "script": script + python,
+    }
+
+
+def _tags(runner: Sequence[str] | RunnerGroup, system: str) -> list[str]:
+    """The tags of a runner: the labels that kci.toml gives it, else those of GitLab's own for the system."""
+    if isinstance(runner, RunnerGroup):
+        return [*runner.labels] or [runner.group]
+    return [*gitlab_data().tags.get(system, ())] if is_hosted(runner) else [*runner]
+
+
+def _job(kernel: str, what: str) -> str:
+    return f"{kernel}: {what}"

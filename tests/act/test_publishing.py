@@ -1,0 +1,171 @@
+"""The rendered workflow that publishes, run by act with a Hub on this machine: builds, trees, tests, commits."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from act.harness import Run, act_path, commit_all, copy_checkout, installed
+from act.test_workflow import Runner, add_kernel, break_package, place, render
+from publish.fake_hub import TOKEN, FakeHub, serving
+from publish.test_publish import hub_environment
+from run.cuda_python import python_with_cuda
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
+
+PUSH, PUBLISH = ".github/workflows/kci.yml", ".github/workflows/kci-publish.yml"
+SETTINGS = '[publish]\nrepo-prefix = "acme"\n'
+TESTED = f'{SETTINGS}[test.cuda.x86_64-linux]\nlabels = ["ubuntu-24.04"]\n'
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with serving(FakeHub("acme/some-kernel", "acme/other-kernel", "acme/broken-kernel")) as running:
+        yield running
+
+
+@pytest.fixture
+def runner(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path, tmp_path: Path) -> Runner:
+    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
+    env = {**installed(shared_by_workers, "publish"), **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
+    return Runner(checkout, env)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    made = tmp_path / "repository"
+    for name in ("some-kernel", "other-kernel"):
+        add_kernel(made, name)
+    (made / "kci.toml").write_text(SETTINGS)
+    commit_all(made)
+    render(made)
+    return made
+
+
+def action(name: str, runner: Runner, scratch: Path, cwd: Path, **inputs: str) -> tuple[int, str, str]:
+    """An action on its own: act runs no job that needs a called workflow which failed, whatever its `if` says."""
+    output = scratch / f"output-{name}-{len(list(scratch.iterdir()))}"
+    env = {key: os.environ[key] for key in ("PATH", "HOME")} | runner.env
+    env |= {"GITHUB_OUTPUT": str(output), "RUNNER_TEMP": str(scratch), "GITHUB_RUN_ID": "1", "GITHUB_RUN_ATTEMPT": "1"}
+    env |= {f"KCI_INPUT_{key.upper()}": value for key, value in inputs.items()}
+    python = Path(runner.env["KCI_ACT_INSTALLED"]) / "bin" / "python"
+    command = [str(python), "-E", "-u", str(runner.checkout / "actions" / f"{name}.py")]
+    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr, output.read_text() if output.exists() else ""
+
+
+def releases(output: str) -> list[dict[str, str]]:
+    (line,) = [line for line in output.splitlines() if line.startswith('{"include"')]
+    found: list[dict[str, str]] = json.loads(line)["include"]
+    return found
+
+
+def published(hub: FakeHub) -> set[str]:
+    return {name for name, repository in hub.repositories.items() if "v1" in repository.branches}
+
+
+def test_a_tag_builds_merges_and_publishes_every_kernel(
+    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
+) -> None:
+    run = runner.run(repository, PUBLISH, "push", place(tmp_path, "scratch"), ref="refs/tags/v1.0")
+    names = ("some-kernel", "other-kernel")
+    ran = [f"build {name} torch-{backend}" for name in names for backend in ("cpu", "cuda")]
+    ran += [f"{job} {name}" for job in ("merge", "publish") for name in names]
+    assert run.jobs == dict.fromkeys(sorted([*ran, "kci", "plan", "ready"]), "success"), run.log
+    assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
+    for name in names:
+        there = hub[f"acme/{name}"].files("v1")
+        assert {"build/torch-cpu/metadata.json", "build/torch-cuda/metadata.json"} <= there.keys()
+        assert json.loads(there["build/kci-manifest.json"])["complete"] is True
+        assert len(hub.asked(rf"POST .*{name}/commit/")) == 1
+    assert run.log.count("attested: /") == 2
+
+
+def test_what_the_last_push_has_built_is_published_and_not_built_again(
+    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
+) -> None:
+    push = runner.run(repository, PUSH, "push", place(tmp_path, "1"))
+    assert push.ok, push.log
+    assert published(hub) == set()
+    commit_all(repository)
+    run = runner.run(repository, PUBLISH, "push", place(tmp_path, "2"), [push], ref="refs/tags/v1.0")
+    ran = ["kci", "plan", "publish other-kernel", "publish some-kernel", "ready"]
+    assert run.jobs == dict.fromkeys(ran, "success"), run.log
+    assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
+
+
+def test_a_dry_run_of_one_kernel(repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path) -> None:
+    inputs = {"tier": "release", "kernel": "some-kernel", "only": "", "backends": "", "dry-run": "true"}
+    run = runner.run(repository, PUBLISH, "workflow_dispatch", place(tmp_path, "scratch"), inputs=inputs)
+    assert run.ok, run.log
+    assert [job for job in run.jobs if job.startswith("publish ")] == ["publish some-kernel"]
+    assert "acme/some-kernel@v1: would publish" in run.log
+    assert published(hub) == set()
+    assert "attested: /" not in run.log
+
+
+def test_a_kernel_that_fails_to_build_stops_no_other(
+    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
+) -> None:
+    break_package(add_kernel(repository, "broken-kernel"))
+    commit_all(repository)
+    scratch = place(tmp_path, "scratch")
+    run = runner.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
+    assert run.jobs["merge broken-kernel"] == "failure", run.log
+    assert (run.jobs["merge some-kernel"], run.jobs["merge other-kernel"]) == ("success", "success")
+    publish_what_is_ready(run, runner, repository, scratch, {"some-kernel", "other-kernel"})
+    assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
+
+
+def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: Path, expected: set[str]) -> None:
+    records = {"plan_result": "success", "records": str(run.artifacts)}
+    code, said, output = action("gate", runner, scratch, repository, **records, judge="false")
+    assert code == 0, said
+    ready = releases(output)
+    assert {item["kernel"] for item in ready} == expected
+    for item in ready:
+        folder = scratch / f"release-{item['kernel']}"
+        (folder / "tree").mkdir(parents=True)
+        tar = next(run.artifacts.glob(f"tree.{item['kernel']}.*/kci-tree.tar"))
+        (folder / "tree" / "kci-tree.tar").write_bytes(tar.read_bytes())
+        code, said, _ = action("publish", runner, scratch, repository, tree=str(folder), kernel=item["path"])
+        assert code == 0, said
+    code, said, _ = action("gate", runner, scratch, repository, **records, publish_result="success")
+    assert code == 1
+    assert "broken-kernel" in said
+
+
+def test_trees_are_tested_where_a_machine_is_declared(
+    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
+) -> None:
+    """Two kernels pass on the machine and are published; the tests of the third one fail, which stops only that one."""
+    broken = add_kernel(repository, "broken-kernel")
+    for name in ("some-kernel", "other-kernel", "broken-kernel"):
+        (repository / name / "tests").mkdir()
+        (repository / name / "tests" / "test_it.py").write_text("# fine\n")
+    (broken / "tests" / "test_it.py").write_text("# BROKEN\n")
+    (repository / "kci.toml").write_text(TESTED)
+    commit_all(repository)
+    render(repository)
+    scratch = place(tmp_path, "scratch")
+    machine = Runner(runner.checkout, runner.env, variables={"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))})
+    run = machine.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
+    tests = {name: result for name, result in run.jobs.items() if name.startswith("test ")}
+    assert tests == {
+        "test broken-kernel cuda-x86_64-linux": "failure",
+        "test other-kernel cuda-x86_64-linux": "success",
+        "test some-kernel cuda-x86_64-linux": "success",
+    }, run.log
+    assert run.jobs["merge broken-kernel"] == "success"
+    publish_what_is_ready(run, runner, repository, scratch, {"some-kernel", "other-kernel"})
+    assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}

@@ -1,0 +1,195 @@
+"""The scheduled workflow of two examples, run after run: a removed API, an issue, a repair."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
+from act.test_workflow import add_kernel, break_package
+from cli.runner import kci
+from conftest import ROOT
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
+
+CATALOG = """
+name = "test"
+as-of = 2026-11-20
+source = "torch 2.13 is next"
+
+[[row]]
+torch = "2.12"
+backend = "cpu"
+systems = ["x86_64-linux"]
+
+[[row]]
+torch = "2.13"
+backend = "cpu"
+systems = ["x86_64-linux"]
+bundled = false
+"""
+SETTINGS = """
+catalog = "catalog.toml"
+
+[schedule.issues]
+failures = 2
+
+[[schedule.issues.tell]]
+who = ["@acme/kernels"]
+"""
+COMPAT = ".github/workflows/kci-compat.yml"
+LEGS = ["build relu torch213-cxx11-cpu-x86_64-linux", "build swiglu torch-cpu"]
+REMOVED = "  const at::Tensor gone = input.removed_in_this_torch();\n"
+
+
+class Scheduled:
+    """A repository whose scheduled workflow is run again and again."""
+
+    def __init__(self, folder: Path, shared: Path, cache: Path, catalog: str = CATALOG) -> None:
+        """Render and commit what is in `repository`."""
+        self.folder = folder
+        self.repository = folder / "repository"
+        self.origin = folder / "origin.git"
+        (self.repository / "catalog.toml").write_text(catalog)
+        (self.repository / "kci.toml").write_text(SETTINGS)
+        rendered = kci("render", "--output", self.repository, self.repository)
+        assert rendered.code == 0, rendered.stderr
+        commit_all(self.repository)
+        subprocess.run(["git", "init", "--quiet", "--bare", self.origin], check=True)
+        config = folder / "gitconfig"
+        config.write_text(f'[url "{self.origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
+        self.checkout = copy_checkout(folder / "checkout")
+        self.env = {
+            "KCI_CACHE": str(cache),
+            "KCI_ACT_ISSUES": str(folder / "issues.json"),
+            "GIT_CONFIG_GLOBAL": str(config),
+            **installed(shared),
+        }
+        self.count = 0
+
+    def run(self) -> Run:
+        """One scheduled run."""
+        self.count += 1
+        scratch = self.folder / f"run-{self.count}"
+        scratch.mkdir()
+        number = {"GITHUB_RUN_NUMBER": str(self.count)}
+        return run_workflow(
+            self.repository, COMPAT, "schedule", scratch, checkout=self.checkout, env={**self.env, **number}
+        )
+
+    def history(self) -> list[dict[str, Any]]:
+        """The files on the branch, oldest first."""
+        git = ["git", "-C", str(self.origin)]
+        listed = subprocess.run(
+            [*git, "ls-tree", "-r", "--name-only", "kci-history"], check=True, capture_output=True, text=True
+        ).stdout.split()
+        shown = (
+            subprocess.run([*git, "show", f"kci-history:{name}"], check=True, capture_output=True) for name in listed
+        )
+        return [json.loads(done.stdout) for done in shown]
+
+    def issues(self) -> list[tuple[str, str]]:
+        """State and title of each issue."""
+        return [(issue["state"], issue["title"]) for issue in self._told()["issues"]]
+
+    def bodies(self) -> list[str]:
+        return [issue["body"] for issue in self._told()["issues"]]
+
+    def changes(self) -> list[str]:
+        """The requests that change an issue, of the last run."""
+        told = self._told()["requests"]
+        last = max(number for number, item in enumerate(told) if item.startswith("GET"))
+        return [item.partition(" ")[0] for item in told[last:] if "/issues" in item and not item.startswith("GET")]
+
+    def _told(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads((self.folder / "issues.json").read_text())
+        return told
+
+
+@pytest.mark.torch
+def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
+    torch_cache: Path, torch_python: Path, shared_by_workers: Path, tmp_path: Path
+) -> None:
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    for name in ("relu", "swiglu"):
+        shutil.copytree(ROOT / "examples" / name, tmp_path / "repository" / "examples" / name, ignore=ignored)
+    place = Scheduled(tmp_path, shared_by_workers, torch_cache)
+    source = place.repository / "examples" / "relu" / "csrc" / "relu_cpu.cpp"
+    good = source.read_text()
+    source.write_text(good.replace("  at::Tensor output", f"{REMOVED}  at::Tensor output", 1))
+    commit_all(place.repository)
+
+    first = place.run()
+    assert first.jobs == dict.fromkeys([*LEGS, "awake", "issues", "plan", "record"], "success"), first.log
+    (run,) = place.history()
+    assert run["passed"] == ["swiglu torch-cpu x86_64-linux 2.13 -"]
+    (failure,) = run["failed"]
+    assert failure["leg"] == "relu torch213-cxx11-cpu-x86_64-linux x86_64-linux 2.13 -"
+    assert "has no member named" in failure["error"]
+    assert "removed_in_this_torch" in failure["error"]
+    assert failure["replay"].startswith("kci build --variant=torch213-cxx11-cpu-x86_64-linux")
+    assert place.issues() == []
+    page = (first.artifacts / "compat-report-1" / "index.html").read_text()
+    assert "removed_in_this_torch" in page
+
+    second = place.run()
+    assert second.ok, second.log
+    ((state, title),) = place.issues()
+    assert state == "open"
+    assert title.startswith("relu: ")
+    assert "removed_in_this_torch" in title
+    assert "cc @acme/kernels" in place.bodies()[0]
+    assert place.changes() == ["POST"]
+
+    third = place.run()
+    assert third.ok, third.log
+    assert place.changes() == []
+    assert len(place.issues()) == 1
+
+    source.write_text(good)
+    commit_all(place.repository)
+    fourth = place.run()
+    assert fourth.ok, fourth.log
+    assert place.changes() == ["PATCH"]
+    assert [state for state, _ in place.issues()] == ["closed"]
+    assert place.bodies()[0].count("Every leg below passes again.") == 1
+    last = place.history()[-1]
+    assert (last["run"], len(last["passed"]), last.get("failed", [])) == (4, 2, [])
+    assert "with torch 2.13: passed, 31 passed" in fourth.log
+
+
+def test_one_kernel_without_a_called_workflow_blocks_nothing(shared_by_workers: Path, tmp_path: Path) -> None:
+    """Python only and for CUDA, so that nothing is compiled or loaded."""
+    kernel = add_kernel(tmp_path / "repository", "some-kernel", ("cuda",))
+    catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
+    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog)
+    good = place.run()
+    jobs = dict.fromkeys(["awake", "build some-kernel torch-cuda", "issues", "plan", "record"], "success")
+    assert good.jobs == jobs, good.log
+    (run,) = place.history()
+    assert run["passed"] == ["some-kernel torch-cuda x86_64-linux 2.13 13.4"]
+    break_package(kernel)
+    commit_all(place.repository)
+    for _ in range(2):
+        broken = place.run()
+        assert broken.jobs == jobs, broken.log
+    assert [failure["leg"] for failure in place.history()[-1]["failed"]] == run["passed"]
+    assert [state for state, _ in place.issues()] == ["open"]
+    assert place.changes() == ["POST"]
+
+
+def test_nothing_outside_of_the_range_is_nothing_to_do(shared_by_workers: Path, tmp_path: Path) -> None:
+    add_kernel(tmp_path / "repository", "some-kernel", ("rocm",))
+    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache")
+    run = place.run()
+    assert run.jobs == {"awake": "success", "plan": "success"}, run.log

@@ -1,0 +1,123 @@
+"""The actions behind the legs of a scheduled run, each in a process of its own: what is recorded, and what is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conftest import ROOT
+from kci.compat.history import LegOutcome, LegResult
+
+BOT = "github-actions[bot]"
+STAND_INS = ROOT / "tests" / "act" / "stand-ins" / "bin"
+
+
+class Watch:
+    """A repository with an empty remote, and what a job's steps are told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.repository = folder / "repository"
+        self.repository.mkdir()
+        (folder / "temp").mkdir()
+        subprocess.run(["git", "init", "--quiet", "--bare", str(folder / "origin.git")], check=True)
+        config = folder / "gitconfig"
+        origin = folder / "origin.git"
+        config.write_text(f'[url "{origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
+        self.env = {
+            "PATH": f"{STAND_INS}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'actions'}",
+            "GIT_CONFIG_GLOBAL": str(config),
+            "GITHUB_SERVER_URL": "https://github.com",
+            "GITHUB_REPOSITORY": "example/kernels",
+            "GITHUB_OUTPUT": str(folder / "output"),
+            "GITHUB_STEP_SUMMARY": str(folder / "summary"),
+            "RUNNER_TEMP": str(folder / "temp"),
+            "KCI_ACT_ISSUES": str(folder / "issues.json"),
+            "GH_TOKEN": "token",
+            "KCI_INPUT_TOKEN": "token",
+            "KCI_INPUT_BRANCH": "kci-history",
+            "KCI_INPUT_AUTHOR": BOT,
+        }
+
+    def act(self, action: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+        env = self.env | {f"KCI_INPUT_{name.upper()}": value for name, value in inputs.items()}
+        command = [sys.executable, str(ROOT / "actions" / f"{action}.py")]
+        return subprocess.run(
+            command, cwd=self.repository, env=env, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    def record(self, run: int, *outcomes: LegOutcome) -> subprocess.CompletedProcess[str]:
+        """Record a run of a kernel for each outcome."""
+        results = self.folder / f"results-{run}"
+        results.mkdir(exist_ok=True)
+        for number, outcome in enumerate(outcomes):
+            made = LegResult(
+                run=run, at="2026-11-21T03:17:00+00:00", kernel=f"kernel-{number}", variant="torch-cpu",
+                system="x86_64-linux", outcome=outcome, error="error: gone" if outcome is LegOutcome.FAILED else "",
+            )  # fmt: skip
+            (results / f"{number}.json").write_bytes(msgspec.json.encode(made))
+        return self.act("record", results=str(results))
+
+    def issues(self) -> list[tuple[str, str]]:
+        place = self.folder / "issues.json"
+        found = json.loads(place.read_text())["issues"] if place.exists() else []
+        return [(issue["state"], issue["title"]) for issue in found]
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Watch:
+    return Watch(tmp_path)
+
+
+FAILED, PASSED = LegOutcome.FAILED, LegOutcome.PASSED
+
+
+def test_results_become_issues_a_summary_and_a_report(watch: Watch) -> None:
+    for run in (1, 2, 3):
+        done = watch.record(run, FAILED, PASSED)
+        assert done.stdout == "2 results, 1 new files in the history\n", done.stderr
+    done = watch.act("decide")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "opened: kernel-0: error: gone\n"
+    assert watch.issues() == [("open", "kernel-0: error: gone")]
+    assert "| kernel-0 | ✗ 0 d |" in (watch.folder / "summary").read_text()
+    site = watch.folder / "temp" / "kci-report"
+    assert (site / "index.html").is_file()
+    assert str(site) in (watch.folder / "output").read_text()
+    assert watch.act("decide").stdout == ""
+    watch.record(4, PASSED, PASSED)
+    assert watch.act("decide").stdout == "closed #1: kernel-0: error: gone\n"
+
+
+@pytest.mark.parametrize("by", ["settings", "input"])
+def test_nothing_is_changed_where_that_is_not_wanted(watch: Watch, by: str) -> None:
+    for run in (1, 2, 3):
+        watch.record(run, FAILED)
+    if by == "settings":
+        (watch.repository / "kci.toml").write_text("[schedule.issues]\ncarry-out = false\n")
+    done = watch.act("decide", **({"dry_run": "true"} if by == "input" else {}))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("open ")
+    assert watch.issues() == []
+
+
+def test_a_result_that_cannot_be_read_is_said_and_the_others_are_recorded(watch: Watch) -> None:
+    (watch.folder / "results-1").mkdir()
+    (watch.folder / "results-1" / "half.json").write_text('{"run": 1')
+    done = watch.record(1, PASSED)
+    assert done.returncode == 0
+    assert "KCI801" in done.stderr
+    assert done.stdout == "1 results, 1 new files in the history\n"
+
+
+def test_nothing_uploaded_is_nothing_recorded(watch: Watch) -> None:
+    assert (
+        watch.act("record", results=str(watch.folder / "missing")).stdout == "0 results, 0 new files in the history\n"
+    )

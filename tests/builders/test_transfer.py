@@ -1,0 +1,29 @@
+"""How far a download is, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from kci.builders.transfer import Transfer, progress_line
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "seconds", "line"),
+    [
+        (6_100_000, 13_200_000, 2.0, "it: 6.1 of 13.2 MB, 3.0 MB/s, 2 s left"),
+        (13_200_000, 13_200_000, 4.0, "it: 13.2 of 13.2 MB, 3.3 MB/s"),
+        (500_000, 0, 1.0, "it: 0.5 MB, 0.5 MB/s"),
+        (0, 10, 0.0, "it: 0.0 of 0.0 MB, 0.0 MB/s"),
+    ],
+)
+def test_the_line(done: int, total: int, seconds: float, line: str) -> None:
+    assert progress_line("it", done, total, seconds) == line
+
+
+def test_it_is_said_now_and_then() -> None:
+    times = iter([0.0, 0.1, 0.6, 0.7, 1.3])
+    said: list[str] = []
+    transfer = Transfer("it", 4_000_000, said.append, lambda: next(times))
+    for _ in range(4):
+        transfer.heard(1_000_000)
+    assert said == ["it: 2.0 of 4.0 MB, 3.3 MB/s, 1 s left", "it: 4.0 of 4.0 MB, 3.1 MB/s"]

@@ -1,0 +1,137 @@
+"""The pipelines for GitLab, run by gitlab-ci-local on this machine with the real kci: jobs, artifacts, results."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from act.harness import commit_all
+from act.test_workflow import add_kernel, break_package
+from cli.runner import kci
+from conftest import ROOT
+from kci.builders.cache import default_cache
+from kci.files.lock import locked
+from kci.render.gitlab import child_pipeline
+from planning import leg
+from render.test_gitlab import document, variants
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(sys.platform != "linux", reason="its shell executor stands in for a Linux runner"),
+]
+
+PACKAGES = ("gitlab-ci-local@4.75.1", "node@22.23.3")
+"""It needs a newer node than many machines have, so it brings one."""
+
+
+@pytest.fixture(scope="session")
+def program() -> list[str]:
+    """gitlab-ci-local, from npm; kept for later runs."""
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("gitlab-ci-local needs npm")
+    place = default_cache() / "test-tools" / "gitlab-ci-local"
+    node, script = (place / "node_modules" / name for name in ("node/bin/node", "gitlab-ci-local/dist/index.js"))
+    place.mkdir(parents=True, exist_ok=True)
+    with locked(place):
+        if not (place / "complete").exists():
+            command = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error", *PACKAGES]
+            done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                pytest.skip(f"npm cannot install gitlab-ci-local: {done.stderr.strip()[-200:]}")
+            (place / "complete").touch()
+    return [str(node), str(script)]
+
+
+class Pipeline(NamedTuple):
+    passed: set[str]
+    failed: set[str]
+    log: str
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    made = tmp_path / "repository"
+    for name in ("some-kernel", "other-kernel"):
+        add_kernel(made, name)
+    # Jobs have kci on their PATH, and install nothing.
+    (made / ".gitlab-ci.yml").write_text(
+        'include:\n  - local: .gitlab/kci.gitlab-ci.yml\nvariables:\n  KCI_INSTALL: ""\n'
+    )
+    commit_all(made)
+    assert kci("render", "--ci", "gitlab", "--output", made, made).code == 0
+    commit_all(made)
+    return made
+
+
+KCI = f'exec "{sys.executable}" -m kci "$@"'
+
+
+def run(program: list[str], repository: Path, tmp_path: Path, *options: str, does: str = KCI) -> Pipeline:
+    """One pipeline, as GitLab would run it for a push to the default branch."""
+    tools, home = tmp_path / "tools", tmp_path / "home"
+    tools.mkdir(exist_ok=True)
+    home.mkdir(exist_ok=True)
+    (tools / "kci").write_text(f"#!/bin/sh\n{does}\n")
+    (tools / "kci").chmod(0o755)
+    path = os.pathsep.join([str(Path(__file__).parent / "stand-ins"), str(tools), str(Path(program[0]).parent)])
+    env = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}", "HOME": str(home)}
+    env |= {"PYTHONPATH": str(ROOT / "src"), "KCI_CACHE": str(tmp_path / "cache"), "NO_COLOR": "1", "FORCE_COLOR": "0"}
+    command = [*program, "--force-shell-executor", "--shell-isolation", "--concurrency", "2", *options]
+    done = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, check=False)
+    log = done.stdout + done.stderr
+    (tmp_path / "pipeline.log").write_text(log)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
+    results = {
+        word: {name.strip().removeprefix("[kci] -> ") for name in re.findall(rf"^ {word} +(.+?) *$", plain, re.M)}
+        for word in ("PASS", "FAIL")
+    }
+    return Pipeline(results["PASS"], results["FAIL"], plain)
+
+
+def tree_of(repository: Path, kernel: str) -> set[str]:
+    (tar,) = repository.glob(f".gitlab-ci-local/artifacts/{kernel}*merge*/kci-tree.tar")
+    with tarfile.open(tar) as archive:
+        return {name.split("/")[1] for name in archive.getnames() if "/" in name}
+
+
+JOBS = {
+    f"{kernel}: {what}" for kernel in ("some-kernel", "other-kernel") for what in ("torch-cpu", "torch-cuda", "merge")
+}
+
+
+def test_a_push_plans_builds_and_merges_every_kernel(program: list[str], repository: Path, tmp_path: Path) -> None:
+    done = run(program, repository, tmp_path)
+    assert (done.passed, done.failed) == (JOBS | {"kci-plan", "kci"}, set()), done.log
+    for kernel in ("some-kernel", "other-kernel"):
+        assert {"torch-cpu", "torch-cuda", "kci-manifest.json"} <= tree_of(repository, kernel)
+
+
+def test_a_leg_that_fails_stops_only_its_kernel(program: list[str], repository: Path, tmp_path: Path) -> None:
+    break_package(add_kernel(repository, "broken-kernel", ("cpu",)))
+    commit_all(repository)
+    done = run(program, repository, tmp_path)
+    # It says of the job that triggers that it passed, which GitLab does not: `strategy: depend`.
+    assert done.failed == {"broken-kernel: torch-cpu", "broken-kernel: merge"}, done.log
+    assert done.passed >= JOBS
+    assert "has no __init__.py" in done.log
+    assert {"torch-cpu", "torch-cuda"} <= tree_of(repository, "some-kernel")
+
+
+@pytest.mark.slow
+def test_300_legs_run(program: list[str], repository: Path, tmp_path: Path) -> None:
+    """With a stub for kci: what is tried is the pipeline."""
+    legs = [leg(name, f"kernel-{index}") for index in range(5) for name in variants(60)]
+    (repository / ".gitlab-ci.yml").write_text('variables:\n  KCI_INSTALL: ""\n' + child_pipeline(document(legs)))
+    commit_all(repository)
+    stub = "mkdir -p kci-tree kci-artifacts && touch kci-tree/x kci-artifacts/$$"
+    done = run(program, repository, tmp_path, "--no-shell-isolation", does=stub)
+    assert (len(done.passed), done.failed) == (305, set()), done.log[-2000:]

@@ -1,0 +1,628 @@
+"""`kci publish` against a Hub on this machine: what lands there, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.runner import Result, kci
+from kci.errors import FindingsError
+from kci.publish.branch_changes import BranchChanges
+from kci.publish.hub import HubKernel
+from kci.publish.release import read_release
+from kci.publish.upload import ATTEMPTS, Publication, Publisher, PublishState
+from kci.tree.merge import merge
+from kci.tree.planned import Planned, PlannedKernel
+from publish.fake_hub import TOKEN, FakeHub, Fault, serving
+from variants import CPU, CUDA, STABLE, make_artifact, make_variant
+
+# huggingface_hub uploads in a way that its HTTP library wants to be done differently.
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+REPO = "acme/gated-norm"
+OTHER = "torch212-cxx11-cpu-x86_64-linux"
+
+
+def hub_environment(hub: FakeHub, home: Path) -> dict[str, str]:
+    """Variables with which huggingface_hub talks to this hub and to nothing else."""
+    return {
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    from huggingface_hub import constants
+
+    for name in (*os.environ,):
+        if name.startswith(("HF_", "HUGGING", "ACTIONS_ID", "GITHUB_ACTIONS")):
+            monkeypatch.delenv(name)
+    with serving(FakeHub(REPO)) as running:
+        monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
+        # A command that is not told otherwise has nothing to wait for.
+        monkeypatch.setattr("kci.publish.publish_tree.Publisher", functools.partial(Publisher, wait=never))
+        yield running
+
+
+def never(seconds: float) -> None:
+    raise AssertionError(f"it waited {seconds} seconds")
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+
+
+def library(unique: str = "1a2b3c4", *, backend: str = "cpu", size: int = 3000) -> dict[str, str | bytes]:
+    """A Python-only stand-in: files large enough to be uploaded as the Hub uploads binaries."""
+    return {
+        "__init__.py": "from ._ops import ops\n",
+        "_ops.py": f"ops = None\n# _gated_norm_{backend}_{unique}\n",
+        "data.bin": f"{unique}{backend}".encode() * size,
+    }
+
+
+def make_tree(
+    place: Path, variants: tuple[str, ...] = ("torch-cpu", "torch-cuda"), *, unique: str = "1a2b3c4", plan: bool = True,
+    planned: tuple[str, ...] = (), version: int = 1, into: Path | None = None,
+) -> Path:  # fmt: skip
+    """A merged tree of variants of Python only, which a test machine can verify without compilers."""
+    for variant in variants:
+        backend = variant.removeprefix("torch-")
+        made = make_variant(
+            place / f"parts-{unique}", variant, unique=unique, version=version, files=library(unique, backend=backend),
+            archs=("8.0",) if backend == "cuda" else None,
+        )  # fmt: skip
+        make_artifact(place / f"artifacts-{unique}" / variant, made)
+    kernel = PlannedKernel("gated-norm", planned or variants, version)
+    merge(
+        [place / f"artifacts-{unique}"], into or place / "tree", Planned({"gated-norm": kernel}) if plan else None,
+        allow_partial=True,
+    )  # fmt: skip
+    return into or place / "tree"
+
+
+def publish(tree: Path, *options: str) -> Result:
+    return kci("publish", str(tree), "--repo-id", REPO, *options)
+
+
+def below(hub: FakeHub, branch: str = "v1") -> set[str]:
+    return {path.split("/")[1] for path in hub[REPO].files(branch) if path.startswith("build/")}
+
+
+# --- what lands ---
+
+
+def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    done = publish(tree)
+    assert done.code == 0, done.stderr
+    there = hub[REPO].files("v1")
+    here = {f"build/{path.relative_to(tree)}": path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    assert {path: data for path, data in there.items() if path.startswith("build/")} == here
+    assert len(hub.asked(r"POST .*/commit/")) == 1
+    assert hub[REPO].branches["main"] != hub[REPO].branches["v1"]
+    assert "acme/gated-norm@v1: published at " in done.stdout
+    assert hub[REPO].messages[hub[REPO].branches["v1"]] == "gated-norm version 1: 2 variants (kci)"
+
+
+def test_publishing_again_makes_no_commit_and_uploads_nothing(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    assert publish(tree).code == 0
+    hub.log.clear()
+    done = publish(tree)
+    assert done.code == 0
+    assert "unchanged at " in done.stdout
+    assert hub.asked("^(POST|PUT) ") == []
+
+
+def test_a_dry_run_needs_no_token_and_writes_nothing(hub: FakeHub, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    done = publish(tree, "--dry-run", "--json")
+    assert done.code == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["builds"]["state"], answer["dry_run"]) == ("would publish", True)
+    assert "build/torch-cpu/data.bin" in answer["builds"]["changes"]["added"]
+    assert hub.asked("^(POST|PUT) ") == []
+    assert hub[REPO].branches.keys() == {"main"}
+
+
+def test_binaries_go_before_the_card(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    (tree / "CARD.md").write_text("---\nlicense: mit\n---\n# gated-norm\n")
+    done = publish(tree)
+    assert done.code == 0, done.stderr
+    commits = [path.rsplit("/", 1)[1] for path in hub.asked(r"POST .*/commit/")]
+    assert commits == ["v1", "main"]
+    assert hub[REPO].files("main")["README.md"] == (tree / "CARD.md").read_bytes()
+    assert "README.md" not in hub[REPO].files("v1")
+
+
+def test_a_branch_called_main_has_both_in_one_commit(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    (tree / "CARD.md").write_text("# gated-norm\n")
+    assert publish(tree, "--branch", "main").code == 0
+    assert {"README.md", "build/kci-manifest.json"} <= hub[REPO].files("main").keys()
+    assert len(hub.asked(r"POST .*/commit/")) == 1
+
+
+def test_a_carried_variant_is_published_like_the_others(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path, ("torch-cpu",))
+    assert publish(tree).code == 0
+    make_tree(tmp_path, ("torch-cuda",), planned=("torch-cpu", "torch-cuda"), into=tree)
+    hub.log.clear()
+    done = publish(tree)
+    assert done.code == 0, done.stderr
+    assert {"torch-cpu", "torch-cuda"} <= below(hub)
+    assert len(hub.asked("PUT /lfs/")) == 1
+
+
+def test_what_others_have_put_on_the_branch_stays_and_is_named(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    foreign = {"build/torch-rocm/metadata.json": b"{}", "notes.txt": b"n", "benchmarks/benchmark_all.py": b"pass"}
+    hub[REPO].write("v1", {**hub[REPO].files("main"), **foreign}, "by hand")
+    done = publish(make_tree(tmp_path))
+    assert done.code == 0, done.stderr
+    assert foreign.items() <= hub[REPO].files("v1").items()
+    assert "kept, not in the tree: torch-rocm" in done.stdout
+
+
+def test_a_variants_directory_is_replaced_as_a_whole(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    assert publish(tree).code == 0
+    extra = {"build/torch-cpu/old.so": b"old", "build/torch-cpu/metadata.json.sigstore": b"signed"}
+    hub[REPO].write("v1", {**hub[REPO].files("v1"), **extra}, "by hand")
+    done = publish(tree)
+    assert done.code == 0, done.stderr
+    assert "  deleted: build/torch-cpu/old.so\n" in done.stdout
+    assert "build/torch-cpu/old.so" not in hub[REPO].files("v1")
+    # What it signs is the same file still.
+    assert "build/torch-cpu/metadata.json.sigstore" in hub[REPO].files("v1")
+
+
+def test_the_signature_of_other_metadata_does_not_stay(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    assert publish(make_tree(tmp_path / "1")).code == 0
+    signed = {"build/torch-cpu/metadata.json.sigstore": b"signed"}
+    hub[REPO].write("v1", {**hub[REPO].files("v1"), **signed}, "signed")
+    assert publish(make_tree(tmp_path / "2", unique="9999999")).code == 0
+    assert "build/torch-cpu/metadata.json.sigstore" not in hub[REPO].files("v1")
+
+
+def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    main = {"README.md": b"# hello", "build/torch-rocm/metadata.json": b"{}", "build/torch-cpu/old.py": b"1"}
+    hub[REPO].write("main", {**hub[REPO].files("main"), **main}, "version 1")
+    tree = make_tree(tmp_path, version=2)
+    done = publish(tree)
+    assert done.code == 0, done.stderr
+    assert "removed: torch-rocm" in done.stdout
+    assert below(hub, "v2") == {path.name for path in tree.iterdir()}
+    assert hub[REPO].files("v2")["README.md"] == b"# hello"
+    assert main.items() <= hub[REPO].files("main").items()
+
+
+# --- pruning ---
+
+
+def kernel_dir(tmp_path: Path, extra: str = "") -> Path:
+    place = tmp_path / "gated-norm"
+    place.mkdir()
+    (place / "build.toml").write_text(
+        '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda", "xpu"]\n'
+        f"{extra}[torch-noarch]\n"
+    )
+    (place / "torch-ext" / "gated_norm").mkdir(parents=True)
+    (place / "torch-ext" / "gated_norm" / "__init__.py").write_text("")
+    (place / "benchmarks").mkdir()
+    (place / "benchmarks" / "benchmark.py").write_text("pass\n")
+    return place
+
+
+@pytest.mark.parametrize("how", ["option", "settings"])
+def test_pruning_removes_what_the_kernel_should_no_longer_have(
+    hub: FakeHub, token: None, tmp_path: Path, how: str
+) -> None:
+    kernel = kernel_dir(tmp_path)
+    if how == "settings":
+        (tmp_path / ".git").mkdir()
+        (tmp_path / "kci.toml").write_text("[publish]\nprune = true\n")
+    there = {"build/torch-rocm/metadata.json": b"{}", "build/torch-xpu/metadata.json": b"{}"}
+    hub[REPO].write("v1", {**hub[REPO].files("main"), **there}, "older")
+    tree = make_tree(tmp_path)
+    done = publish(tree, "--kernel", str(kernel), *(["--prune"] if how == "option" else []))
+    assert done.code == 0, done.stderr
+    # xpu is one of the kernel's backends: it should be there, whatever this tree has.
+    assert {"torch-cpu", "torch-cuda", "torch-xpu"} <= below(hub)
+    assert "torch-rocm" not in below(hub)
+    assert "removed: torch-rocm" in done.stdout
+    assert "kept, not in the tree: torch-xpu" in done.stdout
+    assert hub[REPO].files("v1")["benchmarks/benchmark.py"] == b"pass\n"
+
+
+def test_pruning_needs_the_kernel(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    done = publish(make_tree(tmp_path), "--prune")
+    assert done.code == 2
+    assert "--kernel" in done.stderr
+
+
+# --- where to ---
+
+
+@pytest.mark.parametrize(
+    ("general", "settings", "expected"),
+    [
+        ('[general.hub]\nrepo-id = "acme/gated-norm"\n', "", "v1"),
+        ("", '[publish]\nrepo-prefix = "acme"\nbranch = "next-v{version}"\n', "next-v1"),
+        ('[general.hub]\nrepo-id = "acme/gated-norm"\nbranch = "b"\n', '[publish]\nbranch = "y"', "b"),
+    ],
+)  # fmt: skip
+def test_the_place_is_what_build_toml_says_and_else_kci_toml(
+    hub: FakeHub, token: None, tmp_path: Path, general: str, settings: str, expected: str
+) -> None:
+    kernel = kernel_dir(tmp_path, general)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "kci.toml").write_text(settings)
+    make_tree(tmp_path, into=kernel / "build")
+    done = kci("publish", kernel)
+    assert done.code == 0, done.stderr
+    assert hub[REPO].branches.keys() == {"main", expected}
+
+
+def test_without_a_place_it_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    done = kci("publish", make_tree(tmp_path))
+    assert done.code == 2
+    assert "[general.hub]" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["gated-norm", "a/b/c", "../x", "a/b?c"])
+def test_a_name_that_is_no_repository_is_refused(hub: FakeHub, token: None, tmp_path: Path, name: str) -> None:
+    assert kci("publish", make_tree(tmp_path), "--repo-id", name).code == 2
+    assert hub.log == []
+
+
+@pytest.mark.parametrize("branch", ["a..b", "{version", "-x", "a b"])
+def test_a_name_that_is_no_branch_is_refused(hub: FakeHub, token: None, tmp_path: Path, branch: str) -> None:
+    assert publish(make_tree(tmp_path), f"--branch={branch}").code == 2
+    assert hub.log == []
+
+
+def test_a_repository_can_be_made(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    del hub.repositories[REPO]
+    tree = make_tree(tmp_path)
+    refused = publish(tree)
+    assert refused.code == 1
+    assert "404" in refused.stderr
+    assert publish(tree, "--create-repo").code == 0
+    assert publish(tree, "--create-repo").code == 0
+
+
+# --- refused ---
+
+
+def refused(hub: FakeHub, tree: Path, code: int, *words: str) -> None:
+    done = publish(tree)
+    assert done.code == code, done.stderr
+    assert "Traceback" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert hub.asked("^(POST|PUT) ") == []
+
+
+@pytest.mark.rule("KCI811", triggers=True)
+def test_an_incomplete_tree_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path, ("torch-cpu",), planned=("torch-cpu", "torch-cuda"))
+    refused(hub, tree, 1, "KCI811", "lacks torch-cuda")
+
+
+@pytest.mark.rule("KCI811", triggers=True)
+def test_a_tree_of_which_nobody_knows_what_was_planned_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    refused(hub, make_tree(tmp_path, plan=False), 1, "KCI811", "without a plan")
+
+
+@pytest.mark.rule("KCI811", triggers=True)
+def test_a_folder_of_variants_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    make_variant(tmp_path / "loose", "torch-cpu")
+    refused(hub, tmp_path / "loose", 1, "KCI811", "kci-manifest.json")
+
+
+@pytest.mark.rule("KCI811", triggers=False)
+def test_a_complete_tree_is_read(tmp_path: Path) -> None:
+    release = read_release(make_tree(tmp_path))
+    assert release.variants == {"torch-cpu", "torch-cuda"}
+
+
+def test_a_tree_that_was_changed_after_merging_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    (tree / "torch-cpu" / "_ops.py").write_text("import os\n")
+    refused(hub, tree, 1, "does not meet the requirements", "_ops.py")
+
+
+def test_a_tree_that_poses_as_a_kernel_is_refused(tmp_path: Path) -> None:
+    """With a build.toml in it only sources would be verified."""
+    tree = make_tree(tmp_path)
+    (tree / "build.toml").write_text("")
+    (tree / "torch-cpu" / "_ops.py").write_text("import os\n")
+    with pytest.raises(FindingsError, match=r"not a merged tree: it holds 'build\.toml'"):
+        read_release(tree)
+
+
+def test_a_link_in_a_tree_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    (tmp_path / "secret").write_text("s")
+    (tree / "CARD.md").symlink_to(tmp_path / "secret")
+    refused(hub, tree, 1, "CARD.md", "KCI706")
+
+
+def test_another_kernels_tree_is_refused(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    kernel = kernel_dir(tmp_path)
+    file = kernel / "build.toml"
+    file.write_text(file.read_text().replace("version = 1", "version = 2"))
+    done = publish(make_tree(tmp_path), "--kernel", str(kernel))
+    assert done.code == 2
+    assert "version 2" in done.stderr
+
+
+def test_no_tree(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    refused(hub, tmp_path / "nothing", 1, "does not exist")
+
+
+def test_a_file_that_changes_during_publishing_is_not_published(tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    release = read_release(tree)
+    (tree / "torch-cpu" / "data.bin").write_bytes(b"x")
+    with pytest.raises(FindingsError, match="changed while it was published"):
+        release.files["build/torch-cpu/data.bin"].content()
+
+
+# --- who ---
+
+
+def test_without_a_token_the_exit_code_says_what_is_lacking(hub: FakeHub, tmp_path: Path) -> None:
+    refused(hub, make_tree(tmp_path), 3, "no token", "HF_TOKEN")
+
+
+def test_without_the_library_the_exit_code_says_what_is_lacking(
+    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    refused(hub, make_tree(tmp_path), 3, "huggingface_hub", "pip install 'kci[hf]'")
+
+
+def test_a_token_that_is_not_valid(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    done = publish(make_tree(tmp_path))
+    assert done.code == 1
+    assert "the token is not valid" in done.stderr
+    assert "hf_wrong" not in done.stderr
+
+
+def test_a_token_that_may_not_write(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    hub.fail("POST .*/branch/", 403)
+    done = publish(make_tree(tmp_path))
+    assert done.code == 1
+    assert "approved" in done.stderr
+
+
+def test_a_job_proves_who_it_is_and_needs_no_stored_token(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.trusted[f"identity for {hub.url}"] = f"kernels/{REPO}"
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    # As GitHub gives it: the URL has a query already.
+    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_URL", f"{hub.url}/identity?api-version=2.0")
+    monkeypatch.setenv("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "request-token")
+    done = publish(make_tree(tmp_path))
+    assert done.code == 0, done.stderr
+    assert "build/kci-manifest.json" in hub[REPO].files("v1")
+
+
+def test_an_identity_for_another_repository_gets_no_token(
+    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.trusted["gitlab"] = "kernels/acme/other"
+    monkeypatch.setenv("HF_OIDC_ID_TOKEN", "gitlab")
+    done = publish(make_tree(tmp_path))
+    assert done.code == 1
+    assert "trusted publisher" in done.stderr
+    assert hub[REPO].branches.keys() == {"main"}
+
+
+# --- what goes wrong on the way ---
+
+
+class Patience:
+    """Waits, as far as anybody can tell."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+def bring(tree: Path, waits: Patience | None = None, log: list[str] | None = None) -> Publication:
+    said = log if log is not None else []
+    publisher = Publisher(HubKernel(REPO, lambda: TOKEN), REPO, log=said.append, wait=waits or Patience())
+    return publisher.publish(read_release(tree), "v1")
+
+
+@pytest.mark.parametrize("status", [500, 502, 504, None])
+def test_a_commit_whose_reply_was_lost_is_found_and_not_made_twice(
+    hub: FakeHub, tmp_path: Path, status: int | None
+) -> None:
+    hub.fail("POST .*/commit/", status, after=True)
+    done = bring(make_tree(tmp_path))
+    assert done.builds.state is PublishState.PUBLISHED
+    assert done.builds.commit == hub[REPO].branches["v1"]
+    assert done.builds.changes.added
+    assert len(hub.asked("POST .*/commit/")) == 1
+
+
+@pytest.mark.parametrize(("status", "headers", "expected"), [
+    (500, {}, 2.0), (None, {}, 2.0), (409, {}, 2.0), (429, {"Retry_After": "7"}, 7.0),
+    (429, {"RateLimit": '"api";r=0;t=31'}, 31.0), (503, {"Retry_After": "99999"}, 300.0),
+])  # fmt: skip
+def test_a_commit_that_did_not_land_is_made_again(
+    hub: FakeHub, tmp_path: Path, status: int | None, headers: dict[str, str], expected: float
+) -> None:
+    hub.fail("POST .*/commit/", status, **headers)
+    waits = Patience()
+    done = bring(make_tree(tmp_path), waits)
+    assert done.builds.state is PublishState.PUBLISHED
+    assert waits.waits == [expected]
+    assert len(hub.asked("PUT /lfs/")) == 2
+
+
+def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tmp_path: Path) -> None:
+    hub.fail("POST .*/commit/", 500, times=100)
+    waits = Patience()
+    with pytest.raises(FindingsError, match=f"{ATTEMPTS} attempts"):
+        bring(make_tree(tmp_path), waits)
+    assert waits.waits == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+
+
+def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> None:
+    """Somebody commits other variants between our look and our commit: the parent is stale, and theirs stay."""
+    theirs = {"build/torch-rocm/metadata.json": b"{}"}
+
+    def rival() -> None:
+        hub[REPO].write("v1", {**hub[REPO].files("v1"), **theirs}, "theirs")
+
+    hub.once("POST .*/commit/", rival)
+    log: list[str] = []
+    done = bring(make_tree(tmp_path), log=log)
+    assert done.builds.state is PublishState.PUBLISHED
+    assert done.builds.changes.kept_variants == ("torch-rocm",)
+    assert {"torch-rocm", "torch-cpu", "torch-cuda"} <= below(hub)
+    assert any("412" in line for line in log)
+
+
+@pytest.mark.rule("KCI812", triggers=True)
+def test_another_publisher_of_the_same_variants_is_not_overwritten(hub: FakeHub, token: None, tmp_path: Path) -> None:
+    theirs = {"build/torch-cpu/_ops.py": b"theirs"}
+
+    def rival() -> None:
+        hub[REPO].write("v1", {**hub[REPO].files("v1"), **theirs}, "theirs")
+
+    hub.once("POST .*/commit/", rival)
+    with pytest.raises(FindingsError) as refusal:
+        bring(make_tree(tmp_path))
+    assert [item.rule for item in refusal.value.diagnostics] == ["KCI812"]
+    assert hub[REPO].files("v1")["build/torch-cpu/_ops.py"] == b"theirs"
+
+
+@pytest.mark.rule("KCI812", triggers=False)
+def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    same = {f"build/{path.relative_to(tree)}": path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    hub.once("POST .*/commit/", lambda: hub[REPO].write("v1", {**hub[REPO].files("v1"), **same}, "twin") and None)
+    done = bring(tree)
+    assert done.builds.state is PublishState.PUBLISHED
+    assert hub[REPO].messages[hub[REPO].branches["v1"]] == "twin"
+
+
+def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path: Path) -> None:
+    theirs = {"build/torch-rocm/metadata.json": b"{}"}
+    hub.once("POST .*/branch/v1", lambda: hub[REPO].write("v1", theirs, "theirs") and None)
+    done = bring(make_tree(tmp_path))
+    assert done.builds.changes.kept_variants == ("torch-rocm",)
+    assert {"torch-rocm", "torch-cpu"} <= below(hub)
+
+
+def test_what_the_repository_ignores_is_not_called_published(hub: FakeHub, tmp_path: Path) -> None:
+    hub[REPO].ignored = (".bin",)
+    with pytest.raises(FindingsError, match=r"data\.bin differs"):
+        bring(make_tree(tmp_path))
+
+
+def test_an_upload_that_was_killed_is_resumed(hub: FakeHub, tmp_path: Path) -> None:
+    """The process dies with one of three binaries uploaded: nothing shows, and the next run uploads the other two."""
+    names = ("torch-cpu", "torch-cuda", "torch-xpu")
+    tree = make_tree(tmp_path, names)
+    second, dead = threading.Event(), threading.Event()
+    puts: list[str] = []
+
+    def hold(method: str, path: str) -> None:
+        if method == "PUT":
+            puts.append(path)
+            if len(puts) > 1:
+                second.set()
+                dead.wait()
+                raise Fault(None)
+
+    hub.hooks.append(hold)
+    # One upload at a time, so that it is known which have been answered.
+    starter = "import huggingface_hub.hf_api as a, functools; f = a.HfApi.create_commit\n"
+    starter += "a.HfApi.create_commit = functools.partialmethod(f, num_threads=1)\n"
+    starter += "import sys; from kci.cli import main; main(sys.argv[1:])"
+    environment = {**os.environ, **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
+    command = [sys.executable, "-c", starter, "publish", str(tree), "--repo-id", REPO]
+    running = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        assert second.wait(60), "it never came to the second binary"
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    finally:
+        running.kill()
+        dead.set()
+    assert "build/kci-manifest.json" not in hub[REPO].files("v1")
+    hub.hooks.clear()
+    assert len(hub[REPO].objects) == 1
+    hub.log.clear()
+    done = bring(tree)
+    assert done.builds.state is PublishState.PUBLISHED
+    assert len(hub.asked("PUT /lfs/")) == 2
+    assert set(names) <= below(hub)
+
+
+def test_two_runs_at_once_leave_one_whole_tree(hub: FakeHub, tmp_path: Path) -> None:
+    """Both look, then both commit: one is refused by the parent, sees the same tree, and is content."""
+    tree = make_tree(tmp_path)
+    found: list[Any] = []
+    barrier = threading.Barrier(2)
+    meet = [2]
+
+    def together(method: str, path: str) -> None:
+        if "/commit/" in path and meet[0]:
+            meet[0] -= 1
+            barrier.wait(60)
+
+    hub.hooks.append(together)
+    threads = [threading.Thread(target=lambda: found.append(bring(tree).builds)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [item.state for item in found] == [PublishState.PUBLISHED] * 2
+    assert len({item.commit for item in found}) == 1
+    assert sum(message.startswith("gated-norm") for message in hub[REPO].messages.values()) == 1
+
+
+def test_nothing_to_do_is_empty() -> None:
+    assert BranchChanges().empty
+    assert not BranchChanges(deleted=("x",)).empty
+
+
+def test_a_tree_of_compiled_variants_is_read_as_well(tmp_path: Path) -> None:
+    """Their libraries are no real ones, so verifying says so, and nothing is published."""
+    for variant in (CPU, CUDA, STABLE):
+        made = make_variant(tmp_path / "parts", variant, archs=("8.0",) if variant is CUDA else None)
+        make_artifact(tmp_path / "artifacts" / variant, made)
+    planned = Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, CUDA, STABLE), 1)})
+    merge([tmp_path / "artifacts"], tmp_path / "tree", planned)
+    with pytest.raises(FindingsError, match="does not meet the requirements"):
+        read_release(tmp_path / "tree")

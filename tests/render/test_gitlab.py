@@ -1,0 +1,211 @@
+"""GitLab's file, and the child pipeline of a plan: a job for each leg, and for each kernel those that follow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from cli.runner import kci
+from kci.errors import UnsafeError
+from kci.plan.plan import KernelPlan, RunnerGroup, TestLeg
+from kci.plan.plan_json import CatalogName, PlanDocument
+from kci.render.gitlab import GITLAB_FILE, GitlabInputs, child_pipeline, gitlab_data, render_gitlab
+from kci.render.workflow import PublishJobs
+from planning import leg
+
+HUB = PublishJobs("hub", ("v*",), attest=True, sign=False)
+
+
+def document(legs: list[Any], **more: Any) -> PlanDocument:
+    """A plan of some legs, of which every kernel is at a directory of its name."""
+    names = sorted({item.kernel for item in legs})
+    kernels = tuple(
+        KernelPlan(name, name, 1, tuple(variant for item in legs if item.kernel == name for variant in item.variants))
+        for name in names
+    )
+    return PlanDocument(
+        1, "release", CatalogName("c", "2026-08-20"), "0" * 40, bool(legs), kernels, tuple(legs), (), (), (), **more
+    )
+
+
+def jobs(text: str) -> dict[str, Any]:
+    """The jobs of a pipeline; valid by GitLab's schema."""
+    require_valid(text)
+    return named(text)
+
+
+def require_valid(text: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pipeline.yml"
+        file.write_text(text)
+        program = Path(sys.executable).with_name("check-jsonschema")
+        command = [program, "--builtin-schema", "vendor.gitlab-ci", file]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def named(text: str) -> dict[str, Any]:
+    found = yaml.safe_load(text)
+    return {name: job for name, job in found.items() if isinstance(job, dict) and not name.startswith(".")}
+
+
+def variants(count: int) -> list[str]:
+    return [f"torch2{index // 90}-cxx11-cu1{index % 90:02d}-x86_64-linux" for index in range(count)]
+
+
+def test_each_leg_is_a_job_and_each_kernel_is_merged_on_its_own() -> None:
+    found = jobs(child_pipeline(document([leg("torch-cpu", "a"), leg("torch-cuda", "a"), leg("torch-cpu", "b")])))
+    assert set(found) == {"a: torch-cpu", "a: torch-cuda", "b: torch-cpu", "a: merge", "b: merge"}
+    assert [item["job"] for item in found["a: merge"]["needs"]] == ["a: torch-cpu", "a: torch-cuda"]
+    assert found["b: merge"]["when"] == "always", "a failed leg must not leave out what says so"
+    plan = json.loads(found["a: merge"]["variables"]["KCI_PLAN"])
+    assert plan["kernels"] == [{"name": "a", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}]
+    assert found["a: torch-cpu"]["script"][-1].endswith("--variant torch-cpu --tier release --container none "
+                                                        "--pack kci-artifacts --output kci-build -- a")  # fmt: skip
+
+
+def test_images_limits_and_tags_are_the_plans() -> None:
+    legs = [
+        leg("torch-cpu", image="docker.io/x:1", timeout=77, max_jobs=3, cores=2),
+        leg("torch-cuda", runner=("self-hosted", "big")),
+        leg("torch-rocm", runner=RunnerGroup("amd", ("gpu",))),
+        leg("torch-xpu", runner=RunnerGroup("intel")),
+        leg("torch213-cxx11-cpu-aarch64-linux", system="aarch64-linux", runner=("ubuntu-24.04-arm",)),
+    ]
+    found = jobs(child_pipeline(document(legs)))
+    cpu = found["k: torch-cpu"]
+    assert (cpu["image"], cpu["timeout"], "tags" in cpu) == ("docker.io/x:1", "77 minutes", False)
+    assert cpu["script"][-1].startswith("NVCC_THREADS=2 kci build ")
+    assert " --jobs 3 " in cpu["script"][-1]
+    assert found["k: torch-cuda"]["tags"] == ["self-hosted", "big"]
+    assert found["k: torch-rocm"]["tags"] == ["gpu"]
+    assert found["k: torch-xpu"]["tags"] == ["intel"]
+    assert found["k: torch213-cxx11-cpu-aarch64-linux"]["tags"] == ["saas-linux-small-arm64"]
+
+
+def test_a_group_of_variants_is_one_job() -> None:
+    found = jobs(child_pipeline(document([leg("both", variants=("torch-cpu", "torch-cuda"))])))
+    assert "--variant torch-cpu --variant torch-cuda" in found["k: both"]["script"][-1]
+
+
+@pytest.mark.parametrize(("count", "listed"), [(50, True), (51, False)])
+def test_beyond_what_needs_may_list_the_whole_stage_is_waited_for(count: int, listed: bool) -> None:
+    found = jobs(child_pipeline(document([leg(name) for name in variants(count)])))
+    assert ("needs" in found["k: merge"]) is listed
+    assert gitlab_data().max_needs == 50
+
+
+def test_300_legs_are_one_pipeline_within_gitlabs_bounds() -> None:
+    legs = [leg(name, f"kernel-{index}") for index in range(10) for name in variants(30)]
+    text = child_pipeline(document(legs))
+    assert len(jobs(text)) == 310
+    assert len(text.encode()) < 5_000_000
+
+
+def test_a_kernel_that_cannot_be_planned_is_a_job_that_fails(tmp_path: Path) -> None:
+    add_kernel(tmp_path / "good")
+    (add_kernel(tmp_path / "bad") / "build.toml").write_text("[general]\nnme = 1\n")
+    done = kci("plan", tmp_path, "--format", "json")
+    assert done.code == 1
+    (tmp_path / "plan.json").write_text(done.stdout)
+    shown = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "plan.json", "--output", tmp_path)
+    assert shown.code == 0, shown.stderr
+    found = jobs(shown.stdout)
+    (bad,) = [name for name in found if name.endswith(": check")]
+    assert found[bad]["script"][-1] == "false"
+    assert "good: merge" in found
+
+
+def test_trees_are_tested_on_declared_machines_and_published_for_tags() -> None:
+    test = TestLeg("k", "dir/k", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("torch-cuda",), ("gpu",), 30)
+    found = jobs(child_pipeline(document([leg("torch-cuda")], tests=(test,)), HUB))
+    tested, published = found["k: test cuda-x86_64-linux"], found["k: publish"]
+    assert (tested["tags"], tested["needs"], tested["timeout"]) == (["gpu"], ["k: merge"], "30 minutes")
+    assert "--python" in tested["script"][-1]
+    assert published["needs"] == ["k: merge", "k: test cuda-x86_64-linux"]
+    assert published["rules"] == [{"if": "$CI_COMMIT_TAG"}]
+    assert published["id_tokens"]["HF_OIDC_ID_TOKEN"]["aud"] == "https://huggingface.co"
+    assert published["environment"] == "hub"
+    assert not any("id_tokens" in job for name, job in found.items() if name != "k: publish")
+
+
+def test_nothing_to_do_is_one_job() -> None:
+    assert list(jobs(child_pipeline(document([])))) == ["nothing to do"]
+
+
+@pytest.mark.parametrize("path", ["a b", "$(touch x)", "a'b", 'a"b', "-rf", "`x`", "$HOME"])
+def test_a_hostile_directory_is_one_word_of_the_shell(path: str) -> None:
+    found = named(child_pipeline(document([leg("torch-cpu", path=path)])))
+    script = found["k: torch-cpu"]["script"][-1]
+    shown = subprocess.run(
+        ["sh", "-c", script.replace("kci build", 'printf "%s\\n"')], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.splitlines()[-2:] == ["--", path]
+
+
+@pytest.mark.parametrize("value", ["${{ github.token }}", "$[[ inputs.x ]]", "a\nb"])
+def test_what_a_service_would_evaluate_is_refused(value: str) -> None:
+    with pytest.raises(UnsafeError):
+        child_pipeline(document([leg("torch-cpu", path=value)]))
+    with pytest.raises(UnsafeError):
+        render_gitlab(GitlabInputs(kernels=(value,)))
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    plan = document([leg("torch-cpu", "a"), leg("torch-cuda", "b")])
+    again = msgspec.json.decode(msgspec.json.encode(plan), type=PlanDocument)
+    assert child_pipeline(plan) == child_pipeline(again)
+
+
+# --- the file ---
+
+
+def add_kernel(place: Path) -> Path:
+    package = place / "torch-ext" / place.name.replace("-", "_")
+    package.mkdir(parents=True)
+    general = f'name = "{place.name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
+    (place / "build.toml").write_text(f"[general]\n{general}[torch-noarch]\n")
+    (package / "__init__.py").write_text("")
+    return place
+
+
+def test_the_file_is_written_checked_and_regenerated_from_its_own_header(tmp_path: Path) -> None:
+    add_kernel(tmp_path / "kernels" / "one")
+    (tmp_path / ".git").mkdir()
+    assert kci("render", "--ci", "gitlab", "--output", tmp_path, tmp_path / "kernels").code == 0
+    text = (tmp_path / GITLAB_FILE).read_text()
+    assert "#   kci render kernels --ci gitlab\n" in text
+    assert jobs(text).keys() == {"kci-plan", "kci"}
+    assert kci("render", "--ci", "gitlab", "--check", "--output", tmp_path).code == 0
+    (tmp_path / "kci.toml").write_text('[pull-request]\ntier = "all"\n')
+    checked = kci("render", "--ci", "gitlab", "--check", "--output", tmp_path)
+    assert (checked.code, "KCI401" in checked.stderr) == (1, True)
+    assert '+      variables: { KCI_TIER: "all"' in checked.stdout
+    (tmp_path / GITLAB_FILE).write_text(text + "# mine\n")
+    assert kci("render", "--ci", "gitlab", "--output", tmp_path).code == 1
+
+
+def test_tags_start_a_pipeline_only_where_something_is_published() -> None:
+    without, with_hub = (
+        render_gitlab(GitlabInputs())[GITLAB_FILE],
+        render_gitlab(GitlabInputs(publish=HUB))[GITLAB_FILE],
+    )
+    assert "CI_COMMIT_TAG" not in without
+    assert with_hub.count("if: $CI_COMMIT_TAG") == 2
+
+
+def test_a_plan_belongs_to_gitlab(tmp_path: Path) -> None:
+    assert kci("render", "--from-plan", tmp_path / "x").code == 2
+    missing = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "x")
+    (tmp_path / "x").write_text("{}")
+    wrong = kci("render", "--ci", "gitlab", "--from-plan", tmp_path / "x")
+    assert (missing.code, wrong.code) == (1, 1)
+    assert "kci plan --format json" in wrong.stderr

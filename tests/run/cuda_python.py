@@ -1,0 +1,28 @@
+"""A Python with torch for CUDA, as far as kci asks it anything: for machines that have no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PYTHON = """\
+#!/bin/sh
+# Says what it has, loads everything, and runs two tests.
+case "$*" in
+  *_backend*) echo 'kci-load-result:{"torch": "2.14.0", "cuda": "13.0", "backend": "cuda"}' ;;
+  *get_local_kernel*) echo 'kci:[]' ;;
+  *pytest*)
+    for word; do case "$word" in --junitxml=*) report=${word#--junitxml=} ;; esac; done
+    echo '<testsuites><testsuite tests="2" failures="0" errors="0" skipped="0"/></testsuites>' > "$report"
+    grep -q BROKEN tests/*.py && exit 1
+    exit 0 ;;
+esac
+"""
+
+
+def python_with_cuda(folder: Path) -> Path:
+    """The program; a test with the word BROKEN fails in it."""
+    python = folder / "cuda" / "python-with-torch"
+    python.parent.mkdir()
+    python.write_text(_PYTHON)
+    python.chmod(0o755)
+    return python

@@ -1,0 +1,59 @@
+"""`kci init` on a terminal: it asks for what no option names, and Enter is an answer."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cli.terminal import Terminal, uncolored
+
+pytestmark = [pytest.mark.programs, pytest.mark.usefixtures("no_git_environment")]
+
+
+def answered(place: Path, answers: dict[bytes, bytes], *options: str) -> tuple[int, str]:
+    """What a person sees who gives these answers to these questions, in this order."""
+    terminal = Terminal("init", "asked-kernel", *options, cwd=place, columns=100)
+    for question, answer in answers.items():
+        terminal.read_until(question)
+        os.write(terminal.master, answer + b"\n")
+    return terminal.end()
+
+
+def build_toml(place: Path) -> dict[str, dict[str, object]]:
+    return tomllib.loads((place / "asked-kernel" / "build.toml").read_text())
+
+
+def test_enter_takes_what_is_offered(tmp_path: Path) -> None:
+    questions = (b"Framework", b"Backends", b"stable ABI [", b"License", b"Repository on the Hub")
+    code, seen = answered(tmp_path, dict.fromkeys(questions, b""))
+    assert code == 0, seen
+    assert "C++ and CUDA, compiled against PyTorch" in uncolored(seen)
+    assert build_toml(tmp_path)["general"]["backends"] == ["cpu", "cuda"]
+    assert "asked-kernel is ready" in seen
+
+
+def test_what_was_answered_is_in_the_files(tmp_path: Path) -> None:
+    answers = {
+        b"Framework": b"torch",
+        b"Backends": b"cuda, rocm",
+        b"stable ABI [": b"y",
+        b"Repository on the Hub": b"acme/asked",
+    }
+    code, seen = answered(tmp_path, answers, "--license", "MIT")
+    assert code == 0, seen
+    said = build_toml(tmp_path)
+    assert said["general"]["backends"] == ["cuda", "rocm"]
+    assert said["torch"]["stable-abi"] == {"cuda": "2.11", "rocm": "2.11"}
+    assert said["general"]["license"] == "MIT"
+    assert "License" not in seen
+
+
+def test_an_answer_that_does_not_fit_writes_nothing(tmp_path: Path) -> None:
+    answers = {b"Framework": b"tvm-ffi", b"License": b"MIT", b"Repository on the Hub": b"nobody"}
+    code, seen = answered(tmp_path, answers)
+    assert code == 2
+    assert "it has no owner" in seen
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,154 @@
+"""The tutorial and the questions, run from their own text: both say what kci does."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from cli.runner import kci, kci_process
+from config.mistakes import KERNEL
+from conftest import ROOT
+
+DOCS = ROOT / "docs"
+TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
+_BLOCK = re.compile(
+    r"(?:<!-- (?P<what>file|edit): (?P<path>\S+) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL
+)
+
+
+class Step(NamedTuple):
+    """Something that the page has its reader do."""
+
+    what: str
+    """`run`, `file` or `edit`."""
+    path: str
+    text: str
+
+
+def steps(page: str) -> list[Step]:
+    found = []
+    for block in _BLOCK.finditer(page):
+        if block["what"]:
+            found.append(Step(block["what"], block["path"], block["text"]))
+        elif block["language"] == "console":
+            lines = block["text"].splitlines()
+            found += [Step("run", "", line.removeprefix("$ ")) for line in lines if line.startswith("$ ")]
+    return found
+
+
+def edited(text: str, diff: str) -> str:
+    """A text after a change that is written as a diff without line numbers."""
+    lines = diff.splitlines()
+    before = "\n".join(line[1:] for line in lines if line[:1] in (" ", "-")) + "\n"
+    after = "\n".join(line[1:] for line in lines if line[:1] in (" ", "+")) + "\n"
+    assert text.count(before) == 1, before
+    return text.replace(before, after)
+
+
+def follow(page: str, place: Path, run: object) -> None:
+    for step in steps(page):
+        if step.what == "file":
+            (place / step.path).write_text(step.text)
+        elif step.what == "edit":
+            file = place / step.path
+            file.write_text(edited(file.read_text(), step.text))
+        elif step.text.startswith("cd "):
+            place = place / step.text[3:]
+        else:
+            run(shlex.split(step.text), place)  # type: ignore[operator]
+
+
+def test_every_command_of_the_tutorial_is_one_of_kci() -> None:
+    commands = [step.text.split()[:2] for step in steps(TUTORIAL) if step.what == "run"]
+    assert {command[0] for command in commands} == {"kci", "cd"}
+    assert {"init", "check", "matrix", "run", "test", "render", "plan"} <= {command[1] for command in commands}
+    assert sum(step.what == "edit" for step in steps(TUTORIAL)) >= 5
+
+
+def test_the_tutorial_without_building(tmp_path: Path) -> None:
+    """Everything but compiling: the changes apply, and what they make has no finding."""
+
+    def run(command: list[str], place: Path) -> None:
+        if command[1] in ("run", "test"):
+            return
+        done = kci_process(*command[1:], cwd=place)
+        assert done.code == 0, (command, done.stdout, done.stderr)
+
+    follow(TUTORIAL, tmp_path, run)
+    assert kci("check", tmp_path / "softcap", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
+
+
+@pytest.mark.torch
+def test_the_tutorial(tmp_path: Path, torch_cache: Path) -> None:
+    def run(command: list[str], place: Path) -> None:
+        done = kci_process(*command[1:], cwd=place, KCI_CACHE=str(torch_cache))
+        assert done.code == 0, (command, done.stdout, done.stderr)
+
+    follow(TUTORIAL, tmp_path, run)
+    assert (tmp_path / "softcap" / "build" / "torch213-cxx11-cpu-x86_64-linux").is_dir()
+
+
+# --- the questions ----------------------------------------------------------------------------------------------------
+
+QUESTIONS = re.findall(r"^### `(.+)`$", (DOCS / "faq.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+MADE_BY = {
+    "KCI103": KERNEL + "\n[general.cuda]\nminver = 2.10\n",
+    "KCI104": KERNEL.replace('"relu"', '"silu_and_mul"', 1),
+    "KCI136": KERNEL,
+    "KCI155": KERNEL + 'cuda-capabilities = ["5.0"]\n',
+    "KCI107": KERNEL.replace("edition = 5\n", ""),
+}
+"""Files that make messages of the page."""
+
+
+def test_the_questions_are_those_that_people_search_for() -> None:
+    rules = {found[1] for text in QUESTIONS if (found := re.search(r"\[(KCI\d+)\]", text))}
+    assert rules >= MADE_BY.keys()
+    assert len(QUESTIONS) >= 9
+
+
+@pytest.mark.parametrize("rule", MADE_BY)
+def test_the_message_is_still_the_one_of_the_page(rule: str, tmp_path: Path) -> None:
+    (question,) = [text for text in QUESTIONS if f"[{rule}]" in text]
+    (tmp_path / "build.toml").write_text(MADE_BY[rule])
+    said = kci("check", tmp_path).stderr
+    pattern = ".*".join(re.escape(part.strip()) for part in question.split("..."))
+    assert re.search(pattern, said), said
+
+
+@pytest.mark.parametrize("text", [text for text in QUESTIONS if "[KCI" not in text])
+def test_other_messages_are_in_the_code(text: str) -> None:
+    words = text.partition(" (")[0].replace("2.14", "{")
+    parts = [part.strip() for part in words.split("{") if part.strip()]
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "kci").rglob("*.py"))
+    assert all(part in source for part in parts), parts
+
+
+# --- the site ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_page_is_on_the_site() -> None:
+    class Loader(yaml.SafeLoader):
+        """Takes the tags that name Python objects for nothing."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
+    settings = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+
+    def pages(entry: object) -> list[str]:
+        match entry:
+            case str():
+                return [entry]
+            case dict():
+                return [page for value in entry.values() for page in pages(value)]
+            case list():
+                return [page for value in entry for page in pages(value)]
+        return []
+
+    assert sorted(pages(settings["nav"])) == sorted(path.name for path in DOCS.glob("*.md"))
+    assert settings["strict"] is True
+    assert "make lint types site" in (ROOT / ".ci" / "run").read_text()
