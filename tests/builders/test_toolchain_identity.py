@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from buildkit import CPU, only_these, program, variant
+from buildkit import CPU, STABLE_CUDA, only_these, program, variant
 from kci.builders import toolchain_identity as module
 from kci.builders.environment import TorchVersion
 from kci.builders.toolchain_identity import environment_flags, toolchain_identity
@@ -63,6 +64,28 @@ def test_flags_of_the_compiler_itself_count_and_a_launcher_does_not(
     usual = toolchain_identity(variant(CPU), tmp_path)
     monkeypatch.setenv("CXX", "g++ -m32")
     assert toolchain_identity(variant(CPU), tmp_path) != usual
+
+
+def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    program(folder, "g++", "echo 'g++ 12'\n")
+    program(folder, "ld", "echo 'GNU ld 2.40'\n")
+    usual = toolchain_identity(variant(CPU), tmp_path)
+    monkeypatch.setattr(module, "_libc", lambda: "glibc 2.17")
+    older = toolchain_identity(variant(CPU), tmp_path)
+    module._said.cache_clear()
+    program(folder, "ld", "echo 'GNU ld 2.41'\n")
+    assert len({usual, older, toolchain_identity(variant(CPU), tmp_path)}) == 3
+
+
+def test_the_toolkit_is_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(only_these(monkeypatch, tmp_path), "g++", "echo 'g++ 12'\n")
+    monkeypatch.setattr(module, "find_toolkit", lambda *_: SimpleNamespace(nvcc=tmp_path / "nvcc", version="13.0"))
+    found = set()
+    for release in ("13.0.48", "13.0.88"):
+        monkeypatch.setattr(module, "nvcc_version", lambda _nvcc, said=release: said)
+        found.add(toolchain_identity(variant(STABLE_CUDA), tmp_path))
+    assert len(found) == 2
 
 
 def test_the_torch_is_part_of_it_and_isolation_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,12 @@ def test_directories_that_flags_name_are_searched(tmp_path: Path, folder: str, f
     assert labels(tmp_path, f"{folder}/more.h", made) == {"c"}
 
 
+def test_a_component_s_own_include_directories_are_searched(tmp_path: Path) -> None:
+    write(tmp_path, {"csrc/c.cu": "#include <odd.h>", "inc/deep/odd.h": ""})
+    made = build('[kernel.c]\nbackend = "cuda"\ndepends = []\nsrc = ["csrc/c.cu"]\ninclude = ["inc/deep"]')
+    assert labels(tmp_path, "inc/deep/odd.h", made) == {"c"}
+
+
 def test_a_macro_that_the_sources_define_is_followed_and_nothing_else_counts(tmp_path: Path) -> None:
     text = '#define IMPL "impl.cu"\n#include IMPL'
     write(tmp_path, {"csrc/a.cu": text, "csrc/impl.cu": '#include "deep.h"', "csrc/deep.h": "", "csrc/other.h": ""})
