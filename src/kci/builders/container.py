@@ -223,7 +223,8 @@ def run_in_container(
     if done.code in _ENGINE_CODES:
         hint = "check the image's name, and that this machine may fetch it"
         raise MissingToolError(f"{engine()} cannot run {image}:\n{done.tail()}", hint=hint)
-    kinds = {kind.exit_code: kind for kind in KciError.__subclasses__()}
+    # Other rooms have errors of their own, with the same codes, if they are imported.
+    kinds = {kind.exit_code: kind for kind in KciError.__subclasses__() if kind.__module__ == KciError.__module__}
     kind = kinds.get(done.code, BuildFailedError)
     raise kind(f"the build in {image} failed with exit code {done.code}\n{done.tail()}")
 
