@@ -323,7 +323,7 @@ def test_a_broken_kernel_stops_only_itself(repository: Path, runner: Runner, scr
     assert "broken-kernel torch-cpu, job broken-kernel / torch-cpu: " in done.log
     assert "has no __init__.py" in done.log
     assert f"\n  {replay}\n" in done.log
-    assert "some-kernel" not in done.log
+    assert "job some-kernel" not in done.log
     assert done.log.count("::error") == 2, "one for the variant, and one that says how many there are"
 
 

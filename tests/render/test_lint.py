@@ -123,3 +123,43 @@ def test_actionlint_would_find_something(actionlint: list[str], tmp_path: Path) 
     )
     done = subprocess.run([*actionlint, "bad.yml"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
+
+
+@pytest.fixture(scope="session")
+def parser(request: pytest.FixtureRequest) -> list[str]:
+    """GitHub's own parser of workflows."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if not npm or not node:
+        pytest.skip("npm and node are not installed")
+    folder = request.config.cache.mkdir("workflow-parser")
+    package = folder / "node_modules" / "@actions" / "workflow-parser"
+    if not package.exists():
+        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "@actions/workflow-parser@0.3.61"]
+        if subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode:
+            pytest.skip("the npm registry cannot be reached")
+    for file in package.glob("dist/*/*-schema.js"):  # node wants to be told that JSON is JSON
+        text = re.sub(r'(from "[^"]*\.json");', r'\1 with { type: "json" };', file.read_text(encoding="utf-8"))
+        file.write_text(text, encoding="utf-8")
+    shutil.copy(Path(__file__).parent / "parse.mjs", folder)
+    return [node, str(folder / "parse.mjs")]
+
+
+@pytest.mark.network
+def test_githubs_parser(parser: list[str], tmp_path: Path) -> None:
+    done = run(*parser, *WORKFLOWS)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    bad = tmp_path / "bad.yml"
+    bad.write_text("on: push\njobs:\n  a:\n    runs-on: x\n    nope: 1\n    steps: []\n")
+    assert "Unexpected value 'nope'" in run(*parser, bad).stdout
+
+
+YAML_STYLE = (
+    "{extends: default, rules: {line-length: disable, truthy: {check-keys: false}, document-start: disable, "
+    "comments: {min-spaces-from-content: 1}, brackets: disable}}"
+)
+"""Long lines are scripts and descriptions; `on` is a key; one blank stands before a comment."""
+
+
+def test_yamllint() -> None:
+    done = run(program("yamllint"), "--strict", "-d", YAML_STYLE, *WORKFLOWS, *ACTIONS, *STAND_INS, DEPENDABOT)
+    assert done.returncode == 0, done.stdout

@@ -451,3 +451,14 @@ def test_an_engine_that_cannot_be_used_is_known_before_anything_is_submitted(
     assert said in result.stderr
     (journal,) = (kernel_dir.parent / "cache" / "runs").glob("*/journal.jsonl")
     assert journal.read_bytes() == b""
+
+
+def test_a_run_that_has_ended_can_be_cleaned_and_one_that_goes_on_cannot(kernel_dir: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    folder, made = prepared(kernel_dir, tmp_path)
+    with driving(folder, made, lambda *_: None, lambda _line: None):
+        kept = kci("clean", "runs", "--yes", "--cache", cache)
+        assert "left, because it is in use" in kept.stderr
+        assert folder.is_dir()
+    kci("clean", "runs", "--yes", "--cache", cache)
+    assert not folder.exists()

@@ -15,10 +15,11 @@ from kci.files.lock import in_use
 
 PARTS = {
     "builds": ("run", "work", "trees", "inputs"),
+    "runs": ("runs",),
     "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache", "sccache"),
 }
-"""Folders of the cache by what they are for: builds, what they are made with, and objects."""
+"""Folders of the cache by what they are for: builds, runs on engines, what builds are made with, and objects."""
 
 
 class KeptFolder(msgspec.Struct, frozen=True):

@@ -25,7 +25,8 @@ def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: b
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
 
     `builds` is made again by the next build, `toolchains` (torch, CUDA) is downloaded again, and without
-    `compiler-caches` the next build is slow. What another kci works on is left.
+    `compiler-caches` the next build is slow. One of `runs` (`kci run --engine`) cannot be resumed without its folder.
+    What another kci works on is left.
     """
     place = cache or default_cache()
     found = [item for item in kept_folders(place, parts) if item.days >= older_than]

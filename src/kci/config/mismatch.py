@@ -175,7 +175,9 @@ class _Walk:
             if not isinstance(value, str):
                 yield self.wrong_type("a string", value, path)
             elif value not in list(wanted):
-                yield self.bad_choice(value, path, [str(member) for member in wanted], _KINDS[wanted.__name__])
+                yield self.bad_choice(
+                    value, path, [str(member) for member in wanted], _KINDS.get(wanted.__name__, "possible value")
+                )
         elif issubclass(wanted, msgspec.Struct):
             if isinstance(value, dict):
                 yield from self.check_struct(wanted, value, path)

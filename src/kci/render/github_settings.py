@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kci.config.settings import Settings
+from kci.config.values import Forks
 
 
 def settings_text(settings: Settings) -> list[str]:
@@ -24,6 +25,13 @@ def settings_text(settings: Settings) -> list[str]:
             "Settings > Actions > Runners: register the self-hosted runners that [runners] of kci.toml names. In a "
             "public repository, let them run nothing of forks, and prefer ones that are made new for every job."
         )
+    if settings.pull_request.forks is Forks.DISPATCH:
+        lines += [
+            "Settings > Environments: make `kci-own-machines`, with required reviewers and limited to the default "
+            "branch. It is asked before a commit of a fork reaches a self-hosted runner.",
+            "Require the commit status `kci/own-machines` beside the status check `kci`. It is missing, and so the "
+            "merge waits, until somebody has started kci-own-machines.yml for the very commit.",
+        ]
     lines.append(
         "To use the merge queue: Settings > Branches > Require merge queue. The workflow is already triggered by it."
     )

@@ -21,7 +21,7 @@ from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
 from kci.files.lock import locked
 from kci.run.engine_plan import EngineLeg, EngineRun, at_once
 from kci.run.local import TreeResult
-from kci.run.run_journal import FINAL, JOURNAL_FILE, Journal, LegPhase, LegProgress, RunEvent
+from kci.run.run_journal import FINAL, Journal, LegPhase, LegProgress, RunEvent
 from kci.tree.artifacts import find_sources
 from kci.tree.binding import CiRun, require_bound
 from kci.tree.merge import merge
@@ -278,7 +278,7 @@ def driving(folder: Path, run: EngineRun, changed: Changed, log: Callable[[str],
     Raises:
         FindingsError: the journal cannot be read.
     """
-    with locked(folder / JOURNAL_FILE, log):
+    with locked(folder, log):
         driver = Driver(folder, run, Journal(folder, [leg.name for leg in run.legs]), changed, log)
         try:
             yield driver
