@@ -17,6 +17,7 @@ from conftest import ROOT
 from kci.builders import container
 from kci.builders.container import Mount, build_command, choose_image, container_command, kci_source, run_in_container
 from kci.builders.running_wheel import running_wheel
+from kci.engines.protocol import EngineAwayError
 from kci.errors import BuildFailedError, FindingsError, MissingToolError, UsageError
 
 STAND_IN = Path(__file__).parent / "stand_in_docker.py"
@@ -232,8 +233,10 @@ def test_arguments_and_surroundings_arrive(tmp_path: Path, monkeypatch: pytest.M
 def test_the_exit_code_of_kci_in_the_image_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path, code: int, error: type[Exception]
 ) -> None:
-    with pytest.raises(error, match="what it said"):
+    assert EngineAwayError.exit_code == BuildFailedError.exit_code, "an error of another room has the same code"
+    with pytest.raises(error, match="what it said") as caught:
         run(tmp_path, f"echo what it said; exit {code}", monkeypatch)
+    assert caught.type is error
 
 
 def test_an_image_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
