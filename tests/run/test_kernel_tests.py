@@ -219,12 +219,3 @@ def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
     done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
     assert done.code == 1
     assert "needs torch 2.13" in done.stderr
-
-
-def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: Path, python: Path) -> None:
-    variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
-    own = kernel_tests.parse_variant_name(CPU).framework_version
-    other = run_kernel_tests(variant, None, quiet, cache=tmp_path, torch="2.11")
-    assert other.state is TestState.OTHER_TORCH
-    assert other.output == f"built for torch {own}, whose full ABI torch 2.11 does not have"
-    assert run_kernel_tests(variant, None, quiet, cache=tmp_path, torch=own).state is TestState.NOTHING_RAN
