@@ -37,6 +37,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "pack": (("kci pack build/torch-cpu", "its artifact"),),
     "merge": (("kci merge artifacts --into build --plan plan.json", "all that was planned, or fail"),),
     "verify": (("kci verify build", "a tree"), ("kci verify build --format table", "which variants may be published")),
+    "publish": (
+        ("kci publish --dry-run", "what would change on the Hub"),
+        ("kci publish --repo-id acme/my-kernel", "the tree below build/, in one commit"),
+    ),
     "sign": (("kci sign build --key key.pem", "an attestation over the tree"),),
     "compat": (("kci compat coverage --hub acme/my-kernel", "what is published against what should be"),),
     "catalog": (("kci catalog show --where 'torch == newest'", "the toolchains"),),
