@@ -123,7 +123,7 @@ def test_clients_that_are_killed_leave_one_array(slurm: Cluster, kernel_dir: Pat
             going.wait_for(partial(_begun, runs), "the journal")
             threading.Event().wait(moments.uniform(0, 0.15))
             going.kill()
-        (run,) = [path.name for path in runs.iterdir()]
+        (run,) = [path.parent.name for path in runs.glob("*/run.json")]
         done = client(slurm, place, "--resume", run).end()
         assert done.code == 0, done.output
         assert [len((job / "executions").read_text().splitlines()) for job in runs.glob("*/jobs/*")] == [1, 1, 1]

@@ -170,7 +170,7 @@ def test_a_client_that_is_killed_finds_its_legs_again_and_can_cancel_them(sshd: 
     with Client("run", str(kernel_dir), "--engine", "box", "--cache", str(here / "cache")) as client:
         client.wait_for((here / "runs").exists, "the leg to run")
         client.kill()
-    (begun,) = (here / "cache" / "runs").iterdir()
+    (begun,) = [path.parent for path in (here / "cache" / "runs").glob("*/run.json")]
     options = ["--cache", str(here / "cache"), "--on-interrupt", "cancel"]
     with Client("run", "--resume", begun.name, *options) as again:
         again.wait_for(lambda: again.said().count(" on box: built") == 2, "the others to be fetched")
