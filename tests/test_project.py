@@ -119,8 +119,11 @@ def test_a_newcomer_gets_from_the_wheel_to_a_tested_kernel(tmp_path: Path, torch
 
 
 def test_no_test_sleeps_or_asserts_seconds() -> None:
-    """A busy machine would fail it. Wait for a line, a file or a process; growth.py compares costs without a clock."""
+    """A busy machine would fail it. Wait for a line, a file or a process; growth.py compares costs without a clock.
+
+    test_random_kills.py measures how long a run takes, to choose moments in it, and expects nothing of them.
+    """
     clock = re.compile(r"\b(sleep|perf_counter|monotonic|process_time|thread_time)(_ns)?\(")
     for file in sorted((ROOT / "tests").rglob("*.py")):
-        if file.name != "growth.py":
+        if file.name not in ("growth.py", "test_random_kills.py"):
             assert not clock.search(file.read_text(encoding="utf-8")), file

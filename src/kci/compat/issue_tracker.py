@@ -17,6 +17,7 @@ import msgspec
 
 from kci.compat.decide import ActionKind, IssueAction
 from kci.errors import FindingsError, MissingToolError
+from kci.files.typed_data import json_to_type
 
 _MARK = re.compile(r"<!-- kci-cause: ([0-9a-f]{12}) since run (\d{1,20}) -->")
 _PAGE, _PAGES = 100, 100
@@ -123,7 +124,7 @@ class GitHubIssues:
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
             answer = self._ask("GET", f"{self._place}?{query}")
             try:
-                found = msgspec.json.decode(answer, type=list[_Answer])
+                found = json_to_type(answer, list[_Answer])
             except msgspec.DecodeError as error:
                 raise FindingsError(f"GitHub's answer about issues cannot be read: {error}") from None
             for item in found:
