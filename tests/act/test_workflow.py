@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
 ]
 
-RELEASE, COMPAT = ".github/workflows/kci.yml", ".github/workflows/kci-compat.yml"
+RELEASE = ".github/workflows/kci.yml"
 LEGS = ["build some-kernel torch-cpu", "build some-kernel torch-cuda"]
 
 
@@ -220,8 +220,11 @@ def digests(run: Run) -> dict[tuple[str, str], str]:
     return found
 
 
-def test_the_workflow_of_the_readme_does_what_it_says(repository: Path, installing: Runner, scratch: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+def test_the_workflow_around_the_actions_does_what_the_page_says(
+    repository: Path, installing: Runner, scratch: Path
+) -> None:
+    _, page = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8").split("## A workflow around the actions\n")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     (repository / ".github" / "workflows" / "kernel.yml").write_text(text)
     commit_all(repository)
     run = installing.run(repository, ".github/workflows/kernel.yml", "push", scratch)
@@ -398,20 +401,6 @@ def test_an_invalid_build_toml_fails_the_gate(repository: Path, runner: Runner, 
     run = runner.run(repository, RELEASE, "push", scratch)
     assert run.jobs == {"kci": "failure", "plan": "failure"}, run.log
     assert "KCI101" in run.log
-
-
-def test_the_scheduled_run_keeps_what_could_be_built_and_is_red(
-    repository: Path, runner: Runner, scratch: Path
-) -> None:
-    (repository / "kci.toml").write_text('[tiers.nightly]\nbase = "release"\n[schedule]\ntier = "nightly"\n')
-    render(repository)
-    package = repository / "some-kernel" / "torch-ext" / "some_kernel"
-    (package / "__init__.py").unlink()
-    (package / "other.py").write_text("")
-    commit_all(repository)
-    run = runner.run(repository, COMPAT, "schedule", scratch)
-    assert run.jobs == {**dict.fromkeys(LEGS, "failure"), "kci": "failure", "merge": "success", "plan": "success"}
-    assert "torch-cpu, job some-kernel / torch-cpu: " in run.log
 
 
 def test_artifact_names_can_be_used_once(repository: Path, runner: Runner, scratch: Path) -> None:
