@@ -105,6 +105,24 @@ def test_a_kernel_cannot_import_itself_by_name(tmp_path: Path, text: str) -> Non
     assert "import relatively" in found.hint
 
 
+@pytest.mark.rule("KCI771", triggers=False)
+@pytest.mark.parametrize(
+    "registered",
+    [
+        'sys.modules["gated_norm"] = sys.modules[__name__]',
+        'sys.modules.setdefault("gated_norm", sys.modules[__name__])',
+    ],
+)
+def test_a_kernel_that_registers_a_name_for_itself_can_import_it(tmp_path: Path, registered: str) -> None:
+    assert variant(tmp_path, f"import sys\n{registered}\nimport gated_norm\n") == []
+
+
+@pytest.mark.rule("KCI771", triggers=True)
+def test_a_name_that_is_registered_in_a_function_is_not_there_at_loading(tmp_path: Path) -> None:
+    text = "import sys\ndef f():\n    sys.modules['gated_norm'] = sys.modules[__name__]\nimport gated_norm\n"
+    assert [item.rule for item in variant(tmp_path, text)] == ["KCI771"]
+
+
 @pytest.mark.rule("KCI773", triggers=True)
 @pytest.mark.parametrize(
     "text",

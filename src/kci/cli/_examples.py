@@ -11,6 +11,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "run": (
         ("kci run", "build all that this machine can, merge, verify"),
         ("kci run --where 'torch == newest' --backend cpu", "only some of it"),
+        ("kci run --engine cluster", "on a cluster, a host or a service that kci.toml names"),
     ),
     "matrix": (
         ("kci matrix --explain", "what must exist, what not, and which line decided it"),

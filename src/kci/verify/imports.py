@@ -53,6 +53,8 @@ class PackageModule(msgspec.Struct, frozen=True):
     sites: tuple[ImportSite, ...]
     bound: frozenset[str] | None
     """The names at its top level; None where they cannot be known."""
+    registered: frozenset[str] = frozenset()
+    """The names under which it puts modules into `sys.modules`, where other code then finds them."""
 
 
 def module_name(path: str) -> str:
@@ -66,7 +68,7 @@ def read_module(path: str, tree: ast.Module) -> PackageModule:
     """What the import graph needs to know of a file."""
     sites = tuple(_sites(tree.body, Reach.LOADED, guarded=False))
     package = path.rpartition("/")[2] == "__init__.py"
-    return PackageModule(module_name(path), package, sites, _bound(tree, package=package))
+    return PackageModule(module_name(path), package, sites, _bound(tree, package=package), _registered(tree))
 
 
 class ImportGraph:
@@ -82,6 +84,9 @@ class ImportGraph:
         self.modules: Mapping[str, PackageModule] = {module.name: module for module in modules}
         self._known = {parent for name in (*self.modules, *others) for parent in _with_parents(name)}
         self.reach = self._reached()
+        loaded = (module for module in self.modules.values() if self.reach[module.name] is Reach.LOADED)
+        self.registered = frozenset(name for module in loaded for name in module.registered)
+        """The names of modules that the package itself makes known to Python when it is loaded."""
 
     def _reached(self) -> dict[str, Reach]:
         reach = dict.fromkeys(self.modules, Reach.NEVER)
@@ -256,6 +261,25 @@ def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:
                 continue
         pending += ast.iter_child_nodes(node)
     return None if "__getattr__" in found else frozenset(found)
+
+
+def _registered(tree: ast.Module) -> frozenset[str]:
+    """The names in `sys.modules["name"] = ...` and `sys.modules.setdefault("name", ...)` at the top level."""
+    found: set[str] = set()
+    for node in tree.body:
+        match node:
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name)))]
+            ):
+                found.add(name)
+            case ast.Expr(
+                value=ast.Call(
+                    func=ast.Attribute(value=ast.Attribute(attr="modules"), attr="setdefault"),
+                    args=[ast.Constant(value=str(name)), _],
+                )
+            ):
+                found.add(name)
+    return frozenset(found)
 
 
 def last_name(node: ast.expr) -> str:

@@ -175,7 +175,7 @@ def _import(
         yield from _standard(site, reach, where, package)
         return
     wanted = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
-    if top != package.name and all(package.allows(name) for name in wanted):
+    if top in graph.registered or (top != package.name and all(package.allows(name) for name in wanted)):
         return
     rule = {Reach.LOADED: "KCI771", Reach.PERHAPS: "KCI773", Reach.NEVER: "KCI775"}[reach]
     if top == package.name:
