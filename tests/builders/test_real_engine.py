@@ -23,6 +23,7 @@ from kci.builders import container
 from kci.builders.cache import default_cache
 from kci.builders.container import run_in_container
 from kci.errors import BuildFailedError
+from kci.files.lock import locked
 from kci.tree.digest import file_hashes
 
 IMAGE = "localhost/kci-debian:12"
@@ -49,9 +50,12 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tried = subprocess.run(["podman", "run", "--rm", IMAGE, "true"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         pytest.skip(f"podman does not run containers here: {tried.stderr.strip()[-200:]}")
-    before = containers()
-    yield
-    assert containers() == before  # nothing is left, whatever a test did
+    with locked(
+        default_cache() / "test-tools" / "podman"
+    ):  # one test at a time, or each would see the other's containers
+        before = containers()
+        yield
+        assert containers() == before  # nothing is left, whatever a test did
 
 
 def containers() -> set[str]:

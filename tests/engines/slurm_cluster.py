@@ -42,6 +42,10 @@ def wait_for(there: Callable[[], object], what: str) -> None:
     raise AssertionError(f"waited in vain for {what}")
 
 
+class NoClusterError(Exception):
+    """Slurm does not start on this machine; its text says what the controller wrote last."""
+
+
 class Cluster:
     """The daemons, and how to reach them."""
 
@@ -108,10 +112,16 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
         """As when the machine breaks: its daemon and what it runs are gone, and Slurm comes to know."""
         self.processes["slurmd"].kill()
         self.processes["slurmd"].wait()
-        for _ in range(2):  # what is being started meanwhile, too
-            for process in self._of_jobs(work):
+        # All at one moment, as far as they can tell: whoever saw its child die first would still report that.
+        stopped: set[int] = set()
+        while found := set(self._of_jobs(work)) - stopped:
+            for process in found:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+                    os.kill(process, signal.SIGSTOP)
+            stopped |= found
+        for process in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         wait_for(lambda: "down" in self.ask("sinfo", "-h", "-o", "%T"), "Slurm to miss the node")
 
     def _of_jobs(self, work: Path) -> list[int]:
@@ -135,7 +145,11 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
 
 @contextlib.contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster whose node is idle."""
+    """A cluster whose node is idle.
+
+    Raises:
+        NoClusterError: there is no Slurm to be had here.
+    """
     made = Cluster(folder)
     try:
         socket_file = f"{folder}/munge.socket"
@@ -145,7 +159,11 @@ def cluster(folder: Path) -> Iterator[Cluster]:
         )  # fmt: skip
         made.start("slurmctld", "-D", "-i")
         made.start_node()
-        wait_for(lambda: "idle" in made.ask("sinfo", "-h", "-o", "%T"), "the node to be idle")
+        try:
+            wait_for(lambda: "idle" in made.ask("sinfo", "-h", "-o", "%T"), "the node to be idle")
+        except AssertionError:
+            said = [path.read_text(errors="replace")[-300:] for path in sorted(folder.glob("*.out"))]
+            raise NoClusterError(" ".join(said)) from None
         yield made
     finally:
         for name in ("slurmd", "slurmctld", "munged"):
