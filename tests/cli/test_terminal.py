@@ -93,11 +93,11 @@ import importlib, signal
 from kci.cli import main
 command = importlib.import_module("kci.cli.run")
 def works():
-    print("started", flush=True)
     try:
+        print("started", flush=True)
         signal.pause()
     finally:
-        open("may-end").read()  # as a compiler that takes its time to end
+        open("may-end").readline()  # as a compiler that takes its time to end
 command.command.callback = lambda *_, **__: works()
 main(["run", "."])
 """
@@ -112,8 +112,10 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
     started.read_until(b"started")
     os.killpg(started.process.pid, signal.SIGINT)
     started.read_until(b"stopping...")
-    (tmp_path / "may-end").write_text("")  # only now what runs may end
+    may_end = os.open(tmp_path / "may-end", os.O_RDWR)  # which waits for no reader
+    os.write(may_end, b"\n")  # only now what runs may end
     code, seen = started.end()
+    os.close(may_end)
     assert (code, seen.split()) == (130, ["started", "stopping...", "interrupted"])
 
 
