@@ -27,8 +27,9 @@ $(VENV)/.dev: $(BIN)/kci
 demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this machine
 	$(BIN)/python examples/demo.py
 
+# What decides about a change is the same each time: files in their order, and no new examples of hypothesis. `test-fast` shuffles both.
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -p no:randomly --hypothesis-profile ci -n 2 --dist worksteal
 
 test-fast: $(VENV)/.dev  ## the tests that need no torch, no network and no patience
 	$(BIN)/python -m pytest -m 'not torch and not network and not slow' -n 2 --dist worksteal
