@@ -104,7 +104,7 @@ def read_by_compilers(
     renamed = {_as_hip(inputs.shown(real)): real for real in covered}
     found = set()
     translated = f"{os.path.realpath(work / FOLDER)}/"
-    for name in sorted({name for file in objects for name in _dependencies(work / f"{file}.d")}):
+    for name in named_by_compilers(work, objects):
         # The links in the work directory are followed, as the compiler followed them: `kernel/..` is not here.
         folder, _, last = (name if name.startswith("/") else f"{work}/{name}").rpartition("/")
         if folder not in directories:
@@ -115,6 +115,15 @@ def read_by_compilers(
         if not real.startswith(tools):
             found.add(real)
     return found
+
+
+def named_by_compilers(work: Path, objects: Iterable[str]) -> list[str]:
+    """The files that compilers read, as they name them: absolute, or relative to the work directory.
+
+    Raises:
+        BuildFailedError: a compiler has left no dependency file.
+    """
+    return sorted({name for file in objects for name in _dependencies(work / f"{file}.d")})
 
 
 def _dependencies(depfile: Path) -> list[str]:
