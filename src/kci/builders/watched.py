@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from kci.builders.process import run
-from kci.builders.read_files import named_by_compilers
 from kci.builders.recipe import Recipe
 
 _PARTS: tuple[str, ...] = (
@@ -29,11 +28,12 @@ _ALWAYS_SEARCHED = "/usr/local/include"
 _OF_TOOLKIT = ("bin", "nvvm/bin", "nvvm/libdevice", "lib", "lib64")
 
 
-def watched_paths(recipe: Recipe) -> tuple[str, ...] | None:
+def watched_paths(recipe: Recipe, named: Iterable[str]) -> tuple[str, ...] | None:
     """Every path outside of the kernel whose change could make another binary, with the directories of those files.
 
     Args:
         recipe: what was compiled.
+        named: what the compilers read (`named_by_compilers`).
 
     Returns:
         the paths as the compilers name them, so that a link that leads elsewhere counts too; None for ROCm and XPU,
@@ -42,7 +42,7 @@ def watched_paths(recipe: Recipe) -> tuple[str, ...] | None:
     chain = recipe.chain
     if recipe.target.variant.backend in ("rocm", "xpu"):
         return None
-    found = set(_read(recipe))
+    found = set(_read(recipe, named))
     found |= {os.path.dirname(path) for path in found}
     found |= {*_compiler(chain.cxx), *_compiler(chain.launcher), *_files(str(chain.environment.torch / "lib"))}
     found |= {str(chain.environment.ninja), str(chain.environment.torch), str(chain.environment.python)}
@@ -54,7 +54,7 @@ def watched_paths(recipe: Recipe) -> tuple[str, ...] | None:
     return tuple(sorted(found))
 
 
-def _read(recipe: Recipe) -> Iterator[str]:
+def _read(recipe: Recipe, named: Iterable[str]) -> Iterator[str]:
     """The files that compilers read and the directories that they were told to search, without what kci generates.
 
     A link in the work directory is followed.
@@ -63,7 +63,7 @@ def _read(recipe: Recipe) -> Iterator[str]:
     compiled = [step for step in recipe.steps if step.depfile]
     searched = {word[2:] for step in compiled for word in step.command if word.startswith("-I")}
     searched |= {after for step in compiled for word, after in pairwise(step.command) if word in _SEARCHED}
-    for name in sorted({*named_by_compilers(recipe.work, (step.output for step in compiled)), *searched}):
+    for name in sorted({*named, *searched}):
         first, _, rest = name.partition("/")
         if name.startswith("/"):
             yield name
