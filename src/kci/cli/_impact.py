@@ -28,5 +28,10 @@ def print_impact(found: Impact, unknown: Sequence[str], *, to_stderr: bool) -> N
         hours = f"{takes.minutes / 60:.1f} runner hours"
         lines.append(f"to build: {takes.legs} legs, about {hours}; {cost} at the prices of {takes.prices_as_of}")
     lines += [f"not estimated: {kernel.kernel or kernel.path}: {kernel.message}" for kernel in found.faulty]
+    for needed in found.migrations:
+        for item in needed.migrations:
+            lines.append(
+                f"{needed.kernel}: {item.id}: {item.title}" + (f" (by hand: {item.todo})" if item.todo else "")
+            )
     lines += [f"unknown: {text}" for text in unknown]
     click.echo("\n".join(lines), err=to_stderr)
