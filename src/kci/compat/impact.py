@@ -6,6 +6,7 @@ import msgspec
 
 from kci.catalog.rows import Catalog
 from kci.config.discover import FaultyKernel
+from kci.errors import FindingsError
 from kci.matrix.diff import KernelDiff, diff_matrices
 from kci.plan.budget import Estimate
 from kci.workspace.choice import Choice
@@ -34,7 +35,7 @@ def impact(workspace: Workspace, proposed: Catalog) -> Impact:
         proposed: the other one; the overlays of kci.toml hold for it too.
 
     Raises:
-        FindingsError: none of the kernels that differ can be planned, or a build.toml cannot be read any more.
+        FindingsError: a build.toml cannot be read any more.
     """
     after = msgspec.structs.replace(workspace, catalog=proposed)
     diffs = diff_matrices(workspace.matrix().kernels, after.matrix().kernels)
@@ -44,6 +45,11 @@ def impact(workspace: Workspace, proposed: Catalog) -> Impact:
         return Impact(tuple(diffs), None, migrations=tuple(migrations_of(workspace, proposed)))
     different = {diff.name for diff in diffs if diff.added or diff.changed}
     kernels = [kernel for kernel in after.kernels if kernel.build.name in different]
-    planned = plan_run(after.of(kernels), PlanRequest(choice=Choice(only=tuple(sorted(names))), allow_empty=True))
     migrations = tuple(migrations_of(workspace, proposed))
+    request = PlanRequest(choice=Choice(only=tuple(sorted(names))), allow_empty=True)
+    try:
+        planned = plan_run(after.of(kernels), request)
+    except FindingsError as error:  # none of them can be planned
+        faulty = [FaultyKernel(kernel.directory, kernel.build.name, error.message, ()) for kernel in kernels]
+        return Impact(tuple(diffs), None, tuple(faulty), migrations)
     return Impact(tuple(diffs), planned.estimate, planned.plan.faulty, migrations)

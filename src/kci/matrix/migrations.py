@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -72,6 +72,7 @@ def plan_migrations(
     directory: str = ".",
     shown_as: str = BUILD_TOML,
     stable_sources: bool = False,
+    only: Collection[str] = (),
 ) -> list[Migration]:
     """Everything that one kernel needs for an edition of the catalog; nothing is written.
 
@@ -82,19 +83,24 @@ def plan_migrations(
         directory: the kernel's directory, for messages.
         shown_as: how messages name the file.
         stable_sources: whether its sources include nothing of torch but the headers of the stable ABI.
+        only: the migrations to consider; empty for all.
 
     Raises:
         FindingsError: the file is invalid.
     """
-    update = plan_update(raw, directory, shown_as)
-    found = []
-    if update.changes:
-        reason = "the next editions of the format are read from this one"
-        found.append(Migration("edition", MIGRATIONS["edition"], reason, update))
-    text = update.after
+    wanted = only or MIGRATIONS
+    found, text = [], raw
+    if "edition" in wanted:
+        update = plan_update(raw, directory, shown_as)
+        text = update.after
+        if update.changes:
+            reason = "the next editions of the format are read from this one"
+            found.append(Migration("edition", MIGRATIONS["edition"], reason, update))
     kernel = parse_kernel(text, directory, shown_as)
     already = {(due.id, due.title) for due in _due(kernel, before, stable_sources)}
     for due in _due(kernel, after, stable_sources):
+        if due.id not in wanted:
+            continue
         change = _edited(text, due, shown_as) if due.edit is not None else None
         waits = (due.id, due.title) not in already
         found.append(Migration(due.id, due.title, due.reason, change, "" if change else due.todo, waits))
@@ -149,7 +155,7 @@ def _torch_bounds(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
     left, offered = _all_torches(catalog), _offered(catalog)
     if torch.minver is not None and left and torch.minver <= left[0]:
         title = f"remove `torch.minver = {torch.minver}`"
-        reason = f"every torch of {catalog.name} is at least {left[0]}, so it says nothing"
+        reason = f"every torch that is left is at least {left[0]}, so it says nothing"
         yield _Due("torch-minver", title, reason, title, _without_key("torch", "minver"))
     if torch.maxver is not None and offered and torch.maxver < offered[-1]:
         what = "no variant is left" if torch.maxver < offered[0] else "users of it get no variant"
@@ -175,7 +181,7 @@ def _cuda_bounds(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
     for place, version in places:
         if version is not None and version <= left[0]:
             title = f"remove `{'.'.join(place)} = {version}`"
-            reason = f"every CUDA of {catalog.name} is at least {left[0]}, so it says nothing"
+            reason = f"every CUDA that is left is at least {left[0]}, so it says nothing"
             yield _Due("cuda-minver", title, reason, title, _without_key(*place))
     offered = sorted(
         {row.compute for row in catalog.rows if row.backend is Backend.CUDA and row.bundled and row.compute}
@@ -245,7 +251,7 @@ def _stable_abi(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
         data["torch"]["stable-abi"] = dict.fromkeys(backends, oldest)
 
     title = f"the stable ABI of torch {oldest} for {', '.join(backends)}"
-    reason = f"the sources include its headers only, and every torch of {catalog.name} has it: one binary for all"
+    reason = "the sources include its headers only, and every torch that users get has it: one binary for all"
     yield _Due("stable-abi", title, reason, f"add `[torch.stable-abi]` with {oldest} for each backend", edit)
 
 
@@ -275,7 +281,7 @@ def _kernels_computes(kernel: Kernel, catalog: Catalog) -> list[Version]:
 
 
 def _without_key(*place: str) -> Edit:
-    """Take a key out, and the tables that are empty then."""
+    """Remove a key, and the tables that are empty then."""
 
     def edit(data: MutableMapping[str, Any]) -> None:
         tables = [data]
@@ -290,7 +296,7 @@ def _without_key(*place: str) -> Edit:
 
 
 def _in_list(place: tuple[str, ...], old: str, new: str | None, *, keep: bool) -> Edit:
-    """Put an entry of a list in the place of another, or beside it, or take it out; never twice."""
+    """Put an entry of a list in the place of another, or beside it, or remove it; never twice."""
 
     def edit(data: MutableMapping[str, Any]) -> None:
         values = data

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -28,12 +28,13 @@ class KernelMigrations(msgspec.Struct, frozen=True):
     migrations: tuple[Migration, ...]
 
 
-def migrations_of(workspace: Workspace, after: Catalog) -> list[KernelMigrations]:
+def migrations_of(workspace: Workspace, after: Catalog, only: Collection[str] = ()) -> list[KernelMigrations]:
     """The kernels that need something for an edition of the catalog, in the workspace's order.
 
     Args:
         workspace: the kernels, with the catalog in force; its overlays hold for the other edition too.
         after: the other edition, or the one in force for what is overdue.
+        only: the migrations to consider; empty for all.
 
     Raises:
         FindingsError: a build.toml cannot be read any more.
@@ -48,6 +49,7 @@ def migrations_of(workspace: Workspace, after: Catalog) -> list[KernelMigrations
             directory=kernel.directory,
             shown_as=shown,
             stable_sources=isinstance(kernel.build.torch, Torch) and only_stable(_included(kernel)),
+            only=only,
         )
         if needed:
             found.append(KernelMigrations(name, kernel.directory, tuple(needed)))

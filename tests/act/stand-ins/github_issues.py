@@ -1,4 +1,4 @@
-"""Stand-in for `gh api`: the issues of one repository in the JSON file that KCI_ACT_ISSUES names.
+"""Stand-in for `gh api`: issues and pull requests of one repository in the JSON file that KCI_ACT_ISSUES names.
 
 It knows what kci asks, refuses the rest as GitHub does, and notes every request.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import github_pulls
+
 BOT = "github-actions[bot]"
 
 
@@ -23,7 +25,12 @@ def main(method: str, address: str, *options: str) -> None:
     path, _, query = address.partition("?")
     sent = json.loads(sys.stdin.read()) if options == ("--input", "-") else {}
     state["requests"].append(f"{method} {path}")
-    answer = answered(state["issues"], method, path, {key: value[0] for key, value in parse_qs(query).items()}, sent)
+    asked = {key: value[0] for key, value in parse_qs(query).items()}
+    below = path.removeprefix("repos/example/kernels/")
+    if below.startswith(("pulls", "git/")):
+        answer = github_pulls.answered(state.setdefault("code", {}), method, below, asked, sent)
+    else:
+        answer = answered(state["issues"], method, path, asked, sent)
     store.write_text(json.dumps(state, indent=1))
     if answer is None:
         sys.exit(f"gh: Not Found (HTTP 404): {method} {address}")
