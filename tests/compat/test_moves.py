@@ -287,7 +287,7 @@ def test_a_year_has_one_pull_request_for_each_move(
     moves = [day for day in sorted(MOVES) if day in days]
     with capsys.disabled():
         print(
-            f"\nyear {seed}: {len(days)} days, {len(moves)} moves, pull requests for editions opened on days {editions}, "
+            f"\nyear {seed}: {len(days)} days, {len(moves)} moves, pull requests with editions on days {editions}, "
             f"for kernels {year.opened}, {year.updates} updates, {year.outages} runs without a listing"
         )
     assert len(editions) == len(moves), "one for each move, and no other"
