@@ -38,7 +38,7 @@ _WAKE = (
 )
 
 
-class Moves(msgspec.Struct, frozen=True):
+class WantedMoves(msgspec.Struct, frozen=True):
     """What is to be proposed."""
 
     wanted: tuple[WantedPull, ...]
@@ -46,7 +46,7 @@ class Moves(msgspec.Struct, frozen=True):
     """What takes a person, a line each."""
 
 
-def wanted_moves(workspace: Workspace, day: str) -> Moves:
+def wanted_moves(workspace: Workspace, day: str) -> WantedMoves:
     """The pull requests that should be open, as far as kci.toml lets them be.
 
     Args:
@@ -58,7 +58,7 @@ def wanted_moves(workspace: Workspace, day: str) -> Moves:
     """
     moves = workspace.settings.settings.schedule.moves
     if moves.pull_requests == PullRequests.NONE:
-        return Moves((), ())
+        return WantedMoves((), ())
     usual = usual_listings()
     table = moves.table or (None if moves.indexes else usual.table)
     root = workspace.settings.root
@@ -68,11 +68,11 @@ def wanted_moves(workspace: Workspace, day: str) -> Moves:
         wanted.append(_edition(workspace, proposal))
         after = proposal.catalog
     if moves.pull_requests != PullRequests.KERNELS:
-        return Moves(tuple(wanted), ())
+        return WantedMoves(tuple(wanted), ())
     needed = migrations_of(workspace, after, moves.migrations)
     names = Counter(item.kernel for item in needed)
     wanted += [pull for item in needed if (pull := _kernel(item, root, alone=names[item.kernel] == 1)) is not None]
-    return Moves(tuple(wanted), tuple(_by_hand(needed)))
+    return WantedMoves(tuple(wanted), tuple(_by_hand(needed)))
 
 
 def _by_hand(needed: Iterable[KernelMigrations]) -> Iterator[str]:

@@ -20,7 +20,7 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
-class Fetched(NamedTuple):
+class WebAnswer(NamedTuple):
     """What a server said."""
 
     status: int
@@ -31,7 +31,7 @@ class Fetched(NamedTuple):
 
 def fetch(
     url: str, headers: Mapping[str, str] = _NO_HEADERS, *, method: str = "GET", limit: int = MAX_BYTES
-) -> Fetched:
+) -> WebAnswer:
     """Ask a server once; a refusal is an answer too.
 
     Args:
@@ -62,7 +62,7 @@ def fetch(
                 if time.monotonic() > until:
                     raise FindingsError(f"{url}: the answer takes longer than {_SECONDS} s")
             told = {name.lower(): value for name, value in answer.headers.items()}
-            return Fetched(answer.status or 0, told, bytes(body))
+            return WebAnswer(answer.status or 0, told, bytes(body))
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise FindingsError(f"{url}: no answer: {reason}", hint="is there a network?") from None

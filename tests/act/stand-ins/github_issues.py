@@ -5,6 +5,7 @@ It knows what kci asks, refuses the rest as GitHub does, and notes every request
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -21,6 +22,16 @@ BOT = "github-actions[bot]"
 def main(method: str, address: str, *options: str) -> None:
     """Answer one request."""
     store = Path(os.environ["KCI_ACT_ISSUES"])
+    with store.with_suffix(".lock").open("w") as one_at_a_time:  # jobs run side by side
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        answer = asked_once(store, method, address, *options)
+    if answer is None:
+        sys.exit(f"gh: Not Found (HTTP 404): {method} {address}")
+    print(json.dumps(answer))
+
+
+def asked_once(store: Path, method: str, address: str, *options: str) -> Any:
+    """Answer from the state in a file, and keep what has changed."""
     state: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"issues": [], "requests": []}
     path, _, query = address.partition("?")
     sent = json.loads(sys.stdin.read()) if options == ("--input", "-") else {}
@@ -32,9 +43,7 @@ def main(method: str, address: str, *options: str) -> None:
     else:
         answer = answered(state["issues"], method, path, asked, sent)
     store.write_text(json.dumps(state, indent=1))
-    if answer is None:
-        sys.exit(f"gh: Not Found (HTTP 404): {method} {address}")
-    print(json.dumps(answer))
+    return answer
 
 
 def answered(issues: list[dict[str, Any]], method: str, path: str, query: dict[str, str], sent: dict[str, str]) -> Any:
