@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from buildkit import CPU, program, write_tree
-from cli.runner import kci_process
+from buildkit import CPU, write_tree
+from cli.runner import kci_on_path, kci_process
 from cli.terminal import Terminal
 from conftest import ROOT
 from kci.cli import COMMANDS, COMPLETE
@@ -48,9 +46,7 @@ LINES = [
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a kernel, and `kci` on the PATH."""
-    (tmp_path / "bin").mkdir()
-    program(tmp_path / "bin", "kci", f'exec {shlex.quote(sys.executable)} -m kci "$@"')
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    kci_on_path(tmp_path / "bin", monkeypatch)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("OFFERED", str(tmp_path / "offered"))
     for name in ("COMP_WORDS", "COMP_CWORD", COMPLETE, "XDG_CONFIG_HOME", "XDG_DATA_HOME", "ZDOTDIR"):

@@ -28,7 +28,7 @@ class _Values(ShellComplete):
 
 
 class BashValues(_Values, BashComplete):
-    """For bash, which hands over `--option=va` as three words and replaces the last."""
+    """For bash, which makes three words of `--option=va` and replaces the last."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """The words before what is being completed, and that."""
