@@ -27,7 +27,7 @@ class EngineSettings(Table, frozen=True):
     systems: tuple[System, ...] = ()
     """What its machines are; without it x86_64-linux, for `local` what this machine is."""
     builds: bool = True
-    """Whether `auto` sends it legs that build; one that only tests says `false`."""
+    """Whether `auto` sends it legs that build; `false` for one that only tests, or is a fallback."""
     tests: tuple[Backend, ...] = ()
     """The backends whose merged variants it tests with `--test`; without it `cpu` for `local`, none for others."""
     capability: str | None = None

@@ -77,8 +77,13 @@ def at_once(engine: EngineSettings) -> int:
 
 
 def builds(engine: EngineSettings, leg: Leg) -> bool:
+    """Whether a leg is sent to an engine to be built."""
+    return engine.builds and can_build(engine, leg)
+
+
+def can_build(engine: EngineSettings, leg: Leg) -> bool:
     """Whether a leg can be built on an engine. What is Python only is built on any system."""
-    if not engine.builds or (engine.backends and leg.backend not in engine.backends):
+    if engine.backends and leg.backend not in engine.backends:
         return False
     return leg.kind is Kind.NOARCH or leg.system in systems(engine)
 

@@ -21,7 +21,7 @@ from kci.files.bounded_json import read_json, require_schema
 from kci.files.replace import write_atomic
 from kci.plan.budget import check_budget, estimate
 from kci.plan.plan import LeftOut, Leg, Plan
-from kci.run.engine_choice import at_once, builds, choose_engines, price_of, sent_to, share_out
+from kci.run.engine_choice import at_once, can_build, choose_engines, price_of, sent_to, share_out
 from kci.run.engine_tests import MINUTES, TestGroup, group_tests, test_words, tests
 from kci.run.leg_sources import pack_sources, place_of
 from kci.run.local import tree_places
@@ -279,7 +279,7 @@ class _Jobs:
         leg, need, name = placed.leg, placed.need, self.engines[placed.engine].fallback
         made = self._on(leg, placed.engine, need)
         other = self.engines[name] if name else None
-        if name is None or other is None or not (tests(other, leg, need) if need else builds(other, leg)):
+        if name is None or other is None or not (tests(other, leg, need) if need else can_build(other, leg)):
             return made
         return msgspec.structs.replace(made, fallback=self._on(_priced(leg, other, need), name, need))
 
