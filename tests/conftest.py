@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -40,6 +41,16 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
         f'[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{declared}]\n'
         f"{dedent(general)}\n[torch]\nsrc = []\n{dedent(torch)}\n{dedent(parts)}".encode()
     )
+
+
+def pytest_configure() -> None:
+    """A shell without job control starts what runs in the background deaf to Ctrl-C, and all that tests start."""
+    for ignored, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (getattr(signal, "SIGQUIT", None), signal.SIG_DFL),
+    ):
+        if ignored is not None and signal.getsignal(ignored) is signal.SIG_IGN:
+            signal.signal(ignored, usual)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
