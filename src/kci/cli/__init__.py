@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
+from click.exceptions import Exit
 
 from kci.errors import KciError
 from kci.suggest import suggestion
@@ -180,8 +181,6 @@ def kci() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that interface and error say."""
-    from click.exceptions import Exit
-
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
+import msgspec
 from msgspec.structs import replace
 
 from kci.cli import Options
@@ -107,8 +108,6 @@ def source_line(path: str, line: int, cache: dict[str, list[str]]) -> str | None
 
 def to_json(answer: Any) -> str:
     """An answer as indented JSON."""
-    import msgspec
-
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
