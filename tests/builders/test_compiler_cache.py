@@ -53,6 +53,14 @@ def test_one_can_be_chosen_or_turned_off(programs: Path, monkeypatch: pytest.Mon
             find_compiler_cache(GXX)
 
 
+def test_a_dollar_in_a_path_is_no_variable_of_ccache(tmp_path: Path, programs: Path) -> None:
+    found = CompilerCache(CacheTool.CCACHE, programs / "ccache")
+    made = found.settings(tmp_path / "wo$rk", tmp_path / "cache")
+    assert (made["CCACHE_BASEDIR"], made["KCI_CCACHE_BASEDIR"]) == ("${KCI_CCACHE_BASEDIR}", str(tmp_path / "wo$rk"))
+    assert made["KCI_CCACHE_STATSLOG"].startswith(str(tmp_path / "wo$rk"))
+    assert made["CCACHE_DIR"] == str(tmp_path / "cache/ccache")
+
+
 def test_what_the_user_has_set_stays(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = CompilerCache(CacheTool.CCACHE, programs / "ccache")
     made = found.settings(tmp_path / "work", tmp_path / "cache")

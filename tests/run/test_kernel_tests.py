@@ -116,7 +116,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Stands in for pip: makes modules of the names it is asked for."""
     asked: list[list[str]] = []
 
-    def install(folder: Path, command: Callable[[Path], list[str]], _what: str) -> None:
+    def install(folder: Path, command: Callable[[Path], list[str]], *_: object) -> None:
         asked.append(command(folder))
         write_tree(folder, {f"{name}.py": "" for name in asked[-1][asked[-1].index("--") + 1 :]})
 

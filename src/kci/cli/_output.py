@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from kci.cli import Options
-from kci.cli._layout import Layout, lines_of, plain_lines
+from kci.cli._layout import Layout, lines_of, middle, plain_lines
 from kci.diagnostics import Diagnostic, Severity, render_github, render_text
 from kci.errors import KciError, UsageError
 
@@ -41,13 +41,33 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
 
 
 def progress_log(options: Options) -> Callable[[str], None]:
-    """Takes lines of progress, and shows them on stderr unless kci is to be quiet."""
+    """Takes lines of progress, and shows them on stderr unless kci is to be quiet.
 
-    def log(line: str) -> None:
-        if not options.quiet:
-            click.echo(line, err=True)
+    How far a download is takes one line on a terminal, and elsewhere a line now and then.
+    """
+    if options.quiet:
+        return lambda _line: None
+    if terminal_width(sys.stderr) is None or options.plain:
+        from kci.builders.transfer import SeldomTransfers
 
-    return log
+        return SeldomTransfers(lambda line: click.echo(line, err=True))
+    return _InPlace()
+
+
+class _InPlace:
+    """Writes a line about a download over the one before it. The cursor stands below it, where others may write."""
+
+    def __init__(self) -> None:
+        self._over = False
+
+    def __call__(self, line: str) -> None:
+        from kci.builders.transfer import read_transfer
+
+        told = read_transfer(line) is not None
+        if told:
+            line = middle(line, (terminal_width(sys.stderr) or 80) - 1)
+        click.echo(("\x1b[1A\x1b[2K" if told and self._over else "") + line, err=True, color=True if told else None)
+        self._over = told
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False, annotate: bool = True) -> None:

@@ -8,6 +8,7 @@ import click
 
 from kci.cli import Command, Options
 from kci.cli._signing import ci_context, context_options
+from kci.config.find_settings import find_settings
 from kci.errors import UsageError
 from kci.tree.dsse import SigningKey
 from kci.tree.signing import sign_artifact, sign_tree
@@ -35,7 +36,7 @@ def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, re
         if key is None:
             if not path.is_dir():
                 raise UsageError(f"{path} is an artifact", hint="sign it with --key, or with actions/attest")
-            for written in sign_tree_as_run(path, context):
+            for written in sign_tree_as_run(path, context, find_settings(path.resolve().parent).trust_config):
                 click.echo(written)
             continue
         sign = sign_tree if path.is_dir() else sign_artifact

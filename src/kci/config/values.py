@@ -61,6 +61,16 @@ class Forks(enum.StrEnum):
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
 
 
+class PullRequests(enum.StrEnum):
+    """Which pull requests the scheduled workflow opens when the range of toolchains moves."""
+
+    NONE = "none"
+    EDITION = "edition"
+    """One with the next edition of the catalog."""
+    KERNELS = "kernels"
+    """That one, and one for each kernel whose build.toml has to change."""
+
+
 class Grouping(enum.StrEnum):
     """What one leg builds."""
 
