@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
+from act.harness import Run, act_path, commit_all, copy_actions, installed, run_workflow
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 
@@ -48,7 +48,7 @@ def test_the_examples_workflow_builds_merges_and_loads(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     only = " ".join(sorted({variant for variants in legs.values() for variant in variants}))
-    checkout = copy_checkout(tmp_path / "checkout")
+    checkout = copy_actions(tmp_path / "checkout")
     run = run_workflow(
         repository,
         ".github/workflows/kci.yml",
@@ -92,7 +92,7 @@ def test_a_second_push_of_the_examples_builds_and_merges_nothing(
     rendered = kci("render", "--output", repository, repository / "examples")
     assert rendered.code == 0, rendered.stderr
     commit_all(repository)
-    checkout = copy_checkout(tmp_path / "checkout")
+    checkout = copy_actions(tmp_path / "checkout")
     runs: list[Run] = []
     for number in (1, 2):
         scratch = tmp_path / f"scratch-{number}"

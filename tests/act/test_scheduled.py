@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
+from act.harness import Run, act_path, commit_all, copy_actions, installed, run_workflow
 from act.test_workflow import add_kernel, break_package
 from cli.runner import kci
 from conftest import ROOT
@@ -72,7 +72,7 @@ class Scheduled:
         subprocess.run(["git", "init", "--quiet", "--bare", self.origin], check=True)
         config = folder / "gitconfig"
         config.write_text(f'[url "{self.origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
-        self.checkout = copy_checkout(folder / "checkout")
+        self.checkout = copy_actions(folder / "checkout")
         self.env = {
             "KCI_CACHE": str(cache),
             "KCI_ACT_ISSUES": str(folder / "issues.json"),
