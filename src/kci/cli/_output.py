@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -156,11 +157,7 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 def paragraph(text: str) -> str:
     """A long line over several, where it is shown on a terminal."""
     width = terminal_width()
-    if width is None:
-        return text
-    import textwrap
-
-    return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
+    return text if width is None else textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 def is_plain() -> bool:
