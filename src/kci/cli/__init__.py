@@ -117,6 +117,16 @@ class Command(click.Command):
         _write_examples(ctx, self.name, formatter)
 
 
+def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What completes a value: a function of `kci.cli._complete`, which is imported when a shell asks."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+        found: list[Any] = getattr(importlib.import_module("kci.cli._complete"), what)(context, parameter, incomplete)
+        return found
+
+    return complete
+
+
 def colored(options: Options) -> bool | None:
     """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
     if options.plain or options.color == "never":
