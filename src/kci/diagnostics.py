@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import tomllib
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -97,9 +99,6 @@ def finding(rule: str, message: str, *, hint: str = "", path: str = "", span: Sp
 @cache
 def rules() -> dict[str, Rule]:
     """Every rule that kci knows, by id, in the order of their ids."""
-    import tomllib  # noqa: PLC0415  - only needed once something was found
-    from pathlib import Path  # noqa: PLC0415
-
     data: dict[str, Any] = {}
     for file in sorted((Path(__file__).parent / "rules").glob("*.toml")):
         data |= tomllib.loads(file.read_text(encoding="utf-8"))

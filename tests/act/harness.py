@@ -46,10 +46,18 @@ def act_path() -> str | None:
     return str(beside) if beside.exists() else shutil.which("act")
 
 
-def copy_checkout(into: Path) -> Path:
-    """The files of this repository that git knows or would add, as an action's checkout has them."""
+def copy_actions(into: Path) -> Path:
+    """What a job reads of an action's checkout where kci is installed already (`installed`).
+
+    act copies a checkout for every step that uses an action: a whole one takes it longer than all else.
+    """
+    return copy_checkout(into, "actions/", "action.yml", ":(glob)*/action.yml")
+
+
+def copy_checkout(into: Path, *only: str) -> Path:
+    """The files of this repository that git knows or would add, as an action's checkout has them; or some of them."""
     listed = subprocess.run(
-        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *only],
         check=True,
         capture_output=True,
         text=True,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
+from act.harness import Run, act_path, commit_all, copy_actions, installed, run_workflow
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 
@@ -48,7 +48,7 @@ def test_the_examples_workflow_builds_merges_and_loads(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     only = " ".join(sorted({variant for variants in legs.values() for variant in variants}))
-    checkout = copy_checkout(tmp_path / "checkout")
+    checkout = copy_actions(tmp_path / "checkout")
     run = run_workflow(
         repository,
         ".github/workflows/kci.yml",
@@ -83,15 +83,16 @@ def test_the_examples_workflow_builds_merges_and_loads(
 def test_a_second_push_of_the_examples_builds_and_merges_nothing(
     torch_cache: Path, shared_by_workers: Path, tmp_path: Path
 ) -> None:
-    """Only what this machine can build is planned: kci.toml takes all other rows out of the catalog."""
+    """A compiled one and one of Python; kci.toml takes all rows out of the catalog that this machine cannot build."""
     repository = tmp_path / "repository"
     ignored = shutil.ignore_patterns("build", "__pycache__")
-    shutil.copytree(ROOT / "examples", repository / "examples", ignore=ignored)
+    for name in ("relu", "swiglu"):
+        shutil.copytree(ROOT / "examples" / name, repository / "examples" / name, ignore=ignored)
     (repository / "kci.toml").write_text(HERE_ONLY)
     rendered = kci("render", "--output", repository, repository / "examples")
     assert rendered.code == 0, rendered.stderr
     commit_all(repository)
-    checkout = copy_checkout(tmp_path / "checkout")
+    checkout = copy_actions(tmp_path / "checkout")
     runs: list[Run] = []
     for number in (1, 2):
         scratch = tmp_path / f"scratch-{number}"
@@ -108,7 +109,8 @@ def test_a_second_push_of_the_examples_builds_and_merges_nothing(
         commit_all(repository)
     first, second = runs
     assert first.ok, first.log
-    assert [job for job in first.jobs if job.startswith("build ")]
+    built = [job for job in first.jobs if job.startswith("build ")]
+    assert built == ["build relu torch213-cxx11-cpu-x86_64-linux", "build swiglu torch-cpu"]
     assert second.jobs == dict.fromkeys(["kci", "plan"], "success"), second.log
     assert {path.name for path in second.artifacts.iterdir()} == {"run-plan.1"}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
+from act.harness import Run, act_path, commit_all, copy_actions, installed, run_workflow
 from cli.runner import kci
 from conftest import AT_TOP
 from kci import Plan, PlanRequest, open_workspace, plan_run
@@ -58,7 +58,7 @@ class Many:
         rendered = kci("render", "--output", self.root, self.root)
         assert rendered.code == 0, rendered.stderr
         commit_all(self.root)
-        self.checkout = copy_checkout(place / "checkout")
+        self.checkout = copy_actions(place / "checkout")
         self.env = {**installed(shared), "KCI_ACT_PREBUILT": str(self.prebuilt)}
         (self.checkout / "action.yml").write_text(STUB)
         merge = self.checkout / "actions" / "merge.py"

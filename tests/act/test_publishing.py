@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_checkout, installed
+from act.harness import Run, act_path, commit_all, copy_actions, installed
 from act.test_workflow import Runner, add_kernel, break_package, place, render
 from cli.runner import kci
 from publish.fake_hub import TOKEN, FakeHub, serving
@@ -44,7 +44,7 @@ def hub() -> Iterator[FakeHub]:
 
 @pytest.fixture
 def runner(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path, tmp_path: Path) -> Runner:
-    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
+    checkout = copy_actions(tmp_path_factory.mktemp("checkout"))
     env = {**installed(shared_by_workers, "publish"), **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
     return Runner(checkout, env)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from act.harness import Run, act_path, commit_all, copy_checkout, installed, run_workflow
+from act.harness import Run, act_path, commit_all, copy_actions, installed, run_workflow
 from act.test_workflow import add_kernel, break_package
 from cli.runner import kci
 from conftest import ROOT
@@ -48,6 +48,7 @@ failures = 2
 [[schedule.issues.tell]]
 who = ["@acme/kernels"]
 """
+AT_ONCE = SETTINGS.replace("failures = 2", "failures = 1")
 COMPAT = ".github/workflows/kci-compat.yml"
 LEGS = ["build relu torch213-cxx11-cpu-x86_64-linux", "build swiglu torch-cpu"]
 REMOVED = "  const at::Tensor gone = input.removed_in_this_torch();\n"
@@ -71,7 +72,7 @@ class Scheduled:
         subprocess.run(["git", "init", "--quiet", "--bare", self.origin], check=True)
         config = folder / "gitconfig"
         config.write_text(f'[url "{self.origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
-        self.checkout = copy_checkout(folder / "checkout")
+        self.checkout = copy_actions(folder / "checkout")
         self.env = {
             "KCI_CACHE": str(cache),
             "KCI_ACT_ISSUES": str(folder / "issues.json"),
@@ -144,10 +145,11 @@ class Scheduled:
 def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     torch_cache: Path, torch_python: Path, shared_by_workers: Path, tmp_path: Path
 ) -> None:
+    """With real compilers, each run of which is slow; that failures are counted is shown by the next test."""
     ignored = shutil.ignore_patterns("build", "__pycache__")
     for name in ("relu", "swiglu"):
         shutil.copytree(ROOT / "examples" / name, tmp_path / "repository" / "examples" / name, ignore=ignored)
-    place = Scheduled(tmp_path, shared_by_workers, torch_cache)
+    place = Scheduled(tmp_path, shared_by_workers, torch_cache, settings=AT_ONCE)
     source = place.repository / "examples" / "relu" / "csrc" / "relu_cpu.cpp"
     good = source.read_text()
     source.write_text(good.replace("  at::Tensor output", f"{REMOVED}  at::Tensor output", 1))
@@ -162,12 +164,8 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     assert "has no member named" in failure["error"]
     assert "removed_in_this_torch" in failure["error"]
     assert failure["replay"].startswith("kci build --variant=torch213-cxx11-cpu-x86_64-linux")
-    assert place.issues() == []
     page = (first.artifacts / "compat-report-1" / "index.html").read_text()
     assert "removed_in_this_torch" in page
-
-    second = place.run()
-    assert second.ok, second.log
     ((state, title),) = place.issues()
     assert state == "open"
     assert title.startswith("relu: ")
@@ -175,21 +173,16 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     assert "cc @acme/kernels" in place.bodies()[0]
     assert place.changes() == ["POST"]
 
-    third = place.run()
-    assert third.ok, third.log
-    assert place.changes() == []
-    assert len(place.issues()) == 1
-
     source.write_text(good)
     commit_all(place.repository)
-    fourth = place.run()
-    assert fourth.ok, fourth.log
+    second = place.run()
+    assert second.ok, second.log
     assert place.changes() == ["PATCH"]
     assert [state for state, _ in place.issues()] == ["closed"]
     assert place.bodies()[0].count("Every leg below passes again.") == 1
     last = place.history()[-1]
-    assert (last["run"], len(last["passed"]), last.get("failed", [])) == (4, 2, [])
-    assert "with torch 2.13: passed, 31 passed" in fourth.log
+    assert (last["run"], len(last["passed"]), last.get("failed", [])) == (2, 2, [])
+    assert "with torch 2.13: passed, 31 passed" in second.log
 
 
 def test_one_kernel_without_a_called_workflow_blocks_nothing(shared_by_workers: Path, tmp_path: Path) -> None:
@@ -204,12 +197,12 @@ def test_one_kernel_without_a_called_workflow_blocks_nothing(shared_by_workers: 
     assert run["passed"] == ["some-kernel torch-cuda x86_64-linux 2.13 13.4"]
     break_package(kernel)
     commit_all(place.repository)
-    for _ in range(2):
+    for changes, states in (([], []), (["POST"], ["open"]), ([], ["open"])):
         broken = place.run()
         assert broken.jobs == jobs, broken.log
-    assert [failure["leg"] for failure in place.history()[-1]["failed"]] == run["passed"]
-    assert [state for state, _ in place.issues()] == ["open"]
-    assert place.changes() == ["POST"]
+        assert [failure["leg"] for failure in place.history()[-1]["failed"]] == run["passed"]
+        assert place.changes() == changes
+        assert [state for state, _ in place.issues()] == states
 
 
 def test_nothing_outside_of_the_range_is_nothing_to_do(shared_by_workers: Path, tmp_path: Path) -> None:

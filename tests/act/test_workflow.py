@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from act.harness import Run, act_path, commit_all, copy_checkout, installed, offline_pip, run_workflow
+from act.harness import Run, act_path, commit_all, copy_actions, installed, offline_pip, run_workflow
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 
@@ -58,7 +58,7 @@ class Runner(NamedTuple):
 @pytest.fixture(scope="session")
 def runner(tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path) -> Runner:
     """Jobs find kci installed; see `installing`."""
-    checkout = copy_checkout(tmp_path_factory.mktemp("checkout"))
+    checkout = copy_actions(tmp_path_factory.mktemp("checkout"))
     return Runner(checkout, installed(shared_by_workers))
 
 

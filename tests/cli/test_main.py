@@ -99,7 +99,8 @@ def test_the_hot_path_imports_nothing_heavy() -> None:
         "import sys\nfrom kci.cli import main\n"
         "try: main(['matrix', 'examples/relu', '--format', 'names'])\nexcept SystemExit: pass\n"
         "heavy = {'rich', 'jinja2', 'yaml', 'tomlkit', 'tree_sitter', 'packaging', 'elftools', 'subprocess', 'asyncio',"
-        " 'difflib', 'urllib.request', 'kci.render', 'kci.builders', 'kci.tree', 'kci.verify', 'kci.config.mismatch'}\n"
+        " 'difflib', 'urllib.request', 'shutil', 'tempfile', 'kci.render', 'kci.builders', 'kci.tree', 'kci.verify',"
+        " 'kci.config.mismatch', 'kci.config.places'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -1,7 +1,11 @@
-"""A client of a run on an engine is killed at random moments, and resumed: one tree, and no leg run twice."""
+"""A client of a run on an engine is killed at random moments, and resumed: one tree, and no leg run twice.
+
+A few rounds in the suite; KCI_TEST_KILLS=50 runs as many.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import threading
@@ -16,8 +20,8 @@ from kci.run.run_journal import JOURNAL_FILE, JournalLine, RunEvent
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
 
-KILLS = 50
 IN_ONE_RUN = 5
+KILLS = max(IN_ONE_RUN, int(os.environ.get("KCI_TEST_KILLS", "15")))
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from buildkit import warm_cache, write_tree
 from kci.files.lock import locked
 from kci.tree.digest import file_hashes
 
-KILLS = int(os.environ.get("KCI_TEST_KILLS", "4"))
+KILLS = int(os.environ.get("KCI_TEST_KILLS", "3"))
 VARIANT = "torch213-cxx11-cpu-x86_64-linux"
 SOURCES = 6
 BUILD_TOML = """

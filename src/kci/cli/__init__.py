@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import click
+from click.exceptions import Exit
 
 from kci.errors import KciError
 from kci.suggest import suggestion
@@ -116,6 +117,16 @@ class Command(click.Command):
         _write_examples(ctx, self.name, formatter)
 
 
+def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """What completes a value: a function of `kci.cli._complete`, which is imported when a shell asks."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+        found: list[Any] = getattr(importlib.import_module("kci.cli._complete"), what)(context, parameter, incomplete)
+        return found
+
+    return complete
+
+
 def colored(options: Options) -> bool | None:
     """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
     if options.plain or options.color == "never":
@@ -196,8 +207,6 @@ def kci() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that interface and error say."""
-    from click.exceptions import Exit
-
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminated)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import click
 
 from kci.cli._output import markdown_table, print_diagnostics, to_json
+from kci.cli._sarif import render_sarif
+from kci.config.find_settings import locate
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Severity, printable, render_github
 from kci.version import __version__
@@ -44,11 +47,6 @@ def show_findings(
             extra = {"suppressed": suppressed} if suppressed else {}
             click.echo(to_json({"schema": 1, "diagnostics": found} | extra))
         case "sarif":
-            from pathlib import Path
-
-            from kci.cli._sarif import render_sarif
-            from kci.config.find_settings import locate
-
             click.echo(render_sarif(found, __version__, locate(Path())[0], suppressed))
         case "github":
             click.echo("".join(render_github(item) + "\n" for item in found), nl=False)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
+import msgspec
 from msgspec.structs import replace
 
 from kci.cli import Options
@@ -127,8 +129,6 @@ def source_line(path: str, line: int, cache: dict[str, list[str]]) -> str | None
 
 def to_json(answer: Any) -> str:
     """An answer as indented JSON."""
-    import msgspec
-
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
@@ -157,11 +157,7 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 def paragraph(text: str) -> str:
     """A long line over several, where it is shown on a terminal."""
     width = terminal_width()
-    if width is None:
-        return text
-    import textwrap
-
-    return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
+    return text if width is None else textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 def is_plain() -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from kci.tree.signing import Signers, SigningContext
+from kci.config.find_settings import find_settings
+from kci.errors import UsageError
+from kci.tree.signing import Signers, SigningContext, read_public_key
 
 
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,8 +26,6 @@ def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def ci_context(repository: str, commit: str) -> SigningContext:
     """What a signer says: what was given, else what GitHub says of the run."""
-    from kci.tree.signing import SigningContext
-
     return SigningContext(
         repository or os.environ.get("GITHUB_REPOSITORY", ""),
         commit or os.environ.get("GITHUB_SHA", ""),
@@ -36,10 +35,6 @@ def ci_context(repository: str, commit: str) -> SigningContext:
 
 def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tuple[Signers, SigningContext]:
     """Who may sign and what must be named: what was given, else what `[signing]` of the kci.toml above a path says."""
-    from kci.config.find_settings import find_settings
-    from kci.errors import UsageError
-    from kci.tree.signing import Signers, SigningContext, read_public_key
-
     # A kci.toml inside of a tree is part of what is judged.
     found = find_settings(path.resolve().parent)
     signing = found.settings.signing

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from kci.cli import Options
-from kci.cli._complete import catalogs, tiers, variants
+from kci.cli import Options, completed
 from kci.cli._output import print_grouped
 from kci.config.values import Tier
 from kci.matrix.names import SYSTEMS
@@ -16,7 +15,7 @@ from kci.workspace.choice import BACKENDS, Choice
 from kci.workspace.workspace import Workspace, open_workspace
 
 CATALOG = click.option(
-    "--catalog", metavar="FILE", help="A catalog file, or the name of an edition.", shell_complete=catalogs
+    "--catalog", metavar="FILE", help="A catalog file, or the name of an edition.", shell_complete=completed("catalogs")
 )
 ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Take a selection without a variant for an answer.")
 
@@ -24,11 +23,11 @@ ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Take a selection
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
-        click.option("--tier", default="release", show_default=True, metavar="TIER", shell_complete=tiers,
+        click.option("--tier", default="release", show_default=True, metavar="TIER", shell_complete=completed("tiers"),
                      help=f"How much to build: {', '.join(Tier)}, or a custom tier of kci.toml."),
         click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
-        click.option("--only", multiple=True, metavar="GLOB", shell_complete=variants,
+        click.option("--only", multiple=True, metavar="GLOB", shell_complete=completed("variants"),
                      help="Only variants whose name matches."),
         click.option("--where", metavar="EXPR",
                      help="Only variants that match, such as 'cuda>=13.0 and torch==newest'."),

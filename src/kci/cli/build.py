@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options
-from kci.cli._complete import tiers, variants
+from kci.cli import Command, Options, completed
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
@@ -29,7 +28,7 @@ from kci.tree.leg_record import artifact_name
     required=True,
     multiple=True,
     metavar="NAME",
-    shell_complete=variants,
+    shell_complete=completed("variants"),
     help="The variant; repeat for more.",
 )
 @click.option("--output", type=click.Path(path_type=Path), help="Where DIR/NAME is made (default: KERNEL/build).")
@@ -42,7 +41,9 @@ from kci.tree.leg_record import artifact_name
     metavar="FILE",
     help="Also make this artifact; a folder for those of several variants.",
 )
-@click.option("--tier", shell_complete=tiers, help="Where to look the variant up (default: release, then all).")
+@click.option(
+    "--tier", shell_complete=completed("tiers"), help="Where to look the variant up (default: release, then all)."
+)
 @CATALOG
 @click.option(
     "--arch",

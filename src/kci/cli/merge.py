@@ -10,7 +10,9 @@ import msgspec
 
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
+from kci.cli._signing import policy
 from kci.diagnostics import Diagnostic
+from kci.tree.artifact_attestation import check_artifact
 from kci.tree.binding import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -98,9 +100,6 @@ def command(
 
 def _attested(into: Path, keys: tuple[str, ...], repository: str, planned: Planned | None) -> Callable[[Path], None]:
     """A check of each artifact: signed by who may, and of the repository and the commit that was planned."""
-    from kci.cli._signing import policy
-    from kci.tree.artifact_attestation import check_artifact
-
     allowed, context = policy(into, keys, repository, (planned.commit or "") if planned else "")
     return lambda artifact: check_artifact(artifact, allowed, context)
 

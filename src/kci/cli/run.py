@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options
-from kci.cli._complete import engines
+from kci.cli import Command, Options, completed
 from kci.cli._engine_run import follow
 from kci.cli._findings import print_suppressed
 from kci.cli._layout import Layout
@@ -33,7 +32,7 @@ from kci.run.one_variant import BuildOptions
 @click.option(
     "--engine",
     metavar="NAME",
-    shell_complete=engines,
+    shell_complete=completed("engines"),
     help="Build elsewhere: local, slurm, ssh, hf-jobs, one of kci.toml, or auto.",
 )
 @click.option("--resume", metavar="RUN", help="Go on with a run that was begun with --engine.")

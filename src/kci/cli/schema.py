@@ -7,6 +7,7 @@ import importlib
 import click
 
 from kci.cli import Command
+from kci.config.schema import schema_text
 
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
@@ -21,7 +22,5 @@ SCHEMAS = {
 @click.argument("what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]")
 def command(what: str) -> None:
     """The JSON Schema of build.toml or kci.toml (for editors), of a plan, or of a tree's manifest."""
-    from kci.config.schema import schema_text
-
     module, _, function = SCHEMAS[what].partition(":")
     click.echo(schema_text(getattr(importlib.import_module(module), function)()), nl=False)

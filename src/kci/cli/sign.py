@@ -8,6 +8,11 @@ import click
 
 from kci.cli import Command, Options
 from kci.cli._signing import ci_context, context_options
+from kci.config.find_settings import find_settings
+from kci.errors import UsageError
+from kci.tree.dsse import SigningKey
+from kci.tree.signing import sign_artifact, sign_tree
+from kci.tree.sigstore_bundles import sign_tree_as_run
 
 
 @click.command("sign", cls=Command)
@@ -26,12 +31,6 @@ def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, re
     written beside the files; none of them changes. In a GitHub run the repository and commit are those of the run.
     Without a key, a tree is signed through Sigstore with the identity of the run, and every variant for the loader too.
     """
-    from kci.config.find_settings import find_settings
-    from kci.errors import UsageError
-    from kci.tree.dsse import SigningKey
-    from kci.tree.signing import sign_artifact, sign_tree
-    from kci.tree.sigstore_bundles import sign_tree_as_run
-
     context = ci_context(repository, commit)
     for path in paths:
         if key is None:

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options
-from kci.cli._complete import built_variants
+from kci.cli import Command, Options, completed
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
@@ -29,7 +28,7 @@ from kci.run.run_records import TestRecord, first_error, write_record
     "names",
     multiple=True,
     metavar="NAME",
-    shell_complete=built_variants,
+    shell_complete=completed("built_variants"),
     help="Only this variant; repeat for more.",
 )
 @click.option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")

@@ -20,6 +20,7 @@ from kci.config.model import decode_value
 from kci.config.settings import KCI_TOML, Machine, MachinesByBackend, Settings
 from kci.config.values import SYSTEMS
 from kci.diagnostics import Diagnostic, finding
+from kci.errors import UsageError
 from kci.files.typed_data import to_type
 from kci.suggest import one_of, suggestion
 
@@ -68,8 +69,6 @@ def settings_for(directories: Sequence[str]) -> FoundSettings:
         UsageError: they lie in different repositories with a kci.toml.
         FindingsError: see `find_settings`.
     """
-    from kci.errors import UsageError  # noqa: PLC0415
-
     places = {locate(Path(directory)): directory for directory in directories or (".",)}
     files = {path for _, path in places if path is not None}
     if len(files) > 1:

@@ -7,6 +7,7 @@ ends stay as they are. The result is read again before anything is written: it h
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import re
 import stat
@@ -38,8 +39,6 @@ class Update(msgspec.Struct, frozen=True):
 
     def diff(self) -> str:
         """The change as a unified diff; empty for a file that is up to date."""
-        import difflib  # noqa: PLC0415  - slow to import, and only `--diff` needs it
-
         if not self.changes:
             return ""
         name = self.path.lstrip("/")

@@ -6,8 +6,10 @@ The reference parses them as browsers do (the WHATWG URL standard), which is wid
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import unicodedata
+from urllib.parse import unquote
 
 GIT_SCHEMES = ("git", "git+http", "git+https", "git+ssh", "http", "https", "ssh")
 
@@ -76,8 +78,6 @@ def _good_authority(authority: str, *, special: bool) -> bool:
 
 
 def _is_ipv6(text: str) -> bool:
-    import ipaddress  # noqa: PLC0415  - few files name a URL, and none of those known an address
-
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -91,8 +91,6 @@ def _is_domain(host: str) -> bool:
     Names beyond ASCII are normalised and their characters checked, without the whole table of IDNA.
     """
     if "%" in host:
-        from urllib.parse import unquote  # noqa: PLC0415  - rare
-
         host = unquote(host, errors="replace")
     if not host.isascii():
         host = "".join(char for char in unicodedata.normalize("NFKC", host) if char not in _IGNORED).lower()

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from kci.config.find_settings import locate
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
@@ -82,8 +84,6 @@ def _move(replacement: Replacement, target: Path) -> None:
 
 def _shown_at(item: Diagnostic, staging: Path, target: Path) -> Diagnostic:
     """A finding with the path that its file has now."""
-    from msgspec.structs import replace  # noqa: PLC0415
-
     path = Path(item.path)
     if not path.is_absolute():
         path = Path.cwd() / path

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.builders.cache import default_cache
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.files.bounded_json import decode_json
@@ -172,7 +173,5 @@ def _run(python: Path, script: str, *arguments: str) -> tuple[str, str]:
 
 def default_python() -> Path | None:
     """The environment with torch that kci keeps, if it was made already."""
-    from kci.builders.cache import default_cache  # noqa: PLC0415  - only for this option
-
     found = sorted((default_cache() / "envs").glob("torch-*-cpu-*/bin/python"))
     return found[-1] if found else None
