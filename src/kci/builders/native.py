@@ -131,7 +131,7 @@ def build(request: Request, log: Log) -> Built:
             hipify.translate(recipe.translation, log)
         done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
-            raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done))
+            raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done, work))
         named = named_by_compilers(work, (step.output for step in recipe.steps if step.depfile))
         inputs = _recorded(recipe, watch, named)
         watched = watched_paths(recipe, named)
