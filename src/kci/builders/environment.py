@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.builders.pip_installs import newer_pip, pip_install, run_pip
 from kci.builders.process import Finished, run, shown
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
@@ -222,7 +223,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            _must([*pip_install(environment.python), *packages], "the runtime packages", environment.root)
+            _must([*pip_install(environment.python), *packages], "the runtime packages", log, environment.root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
@@ -268,11 +269,6 @@ def python_include() -> Path:
     return include
 
 
-def pip_install(python: Path) -> list[str]:
-    """The start of every pip command. Only wheels: a build must not run the setup scripts of others."""
-    return [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-
-
 def _make(environment: Environment, log: Log) -> None:
     index = toolchains().index_url(environment.flavour)
     reachable = bool(environment.requirement) or _reachable(index)
@@ -287,15 +283,16 @@ def _make(environment: Environment, log: Log) -> None:
         hint = program_hint(made.output, environment.root or "", "--cache or KCI_CACHE")
         hint = hint or "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
         raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+    newer_pip(environment.python)
     if environment.headers_only:
         log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {environment.root}")
         _take_headers(environment, index if reachable else None, log)
     for command in torch:
         what = environment.requirement or f"torch {environment.release} ({environment.flavour})"
         log(f"installing {what} into {environment.root}")
-        _must(command, what, environment.root)
+        _must(command, what, log, environment.root)
     _check_flavour(environment)
-    _must(ninja, "ninja", environment.root)
+    _must(ninja, "ninja", log, environment.root)
 
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
@@ -327,8 +324,8 @@ def _check_flavour(environment: Environment) -> None:
         )
 
 
-def _must(command: list[str], what: str, into: Path | None) -> Finished:
-    done = run(command)
+def _must(command: list[str], what: str, log: Log, into: Path | None) -> Finished:
+    done = run_pip(command, log)
     if done.code != 0:
         hint = program_hint(done.output, into or "", "--cache or KCI_CACHE")
         hint = hint or "check the network and that this Python has wheels for it"

@@ -11,6 +11,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._complete import tiers, variants
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
@@ -22,7 +23,15 @@ from kci.tree.leg_record import artifact_name
 
 @click.command("build", cls=Command)
 @click.argument("kernel", default=".")
-@click.option("--variant", "names", required=True, multiple=True, metavar="NAME", help="The variant; repeat for more.")
+@click.option(
+    "--variant",
+    "names",
+    required=True,
+    multiple=True,
+    metavar="NAME",
+    shell_complete=variants,
+    help="The variant; repeat for more.",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Where DIR/NAME is made (default: KERNEL/build).")
 @click.option("--builder", type=click.Choice(["auto", "noarch", "native", "nix"]), default="auto", show_default=True)
 @click.option("--container", default="none", show_default=True, help="An image, auto (the image of its leg), or none.")
@@ -33,7 +42,7 @@ from kci.tree.leg_record import artifact_name
     metavar="FILE",
     help="Also make this artifact; a folder for those of several variants.",
 )
-@click.option("--tier", help="Where to look the variant up (default: release, then all).")
+@click.option("--tier", shell_complete=tiers, help="Where to look the variant up (default: release, then all).")
 @CATALOG
 @click.option(
     "--arch",
