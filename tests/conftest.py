@@ -69,6 +69,10 @@ def load_script(name: str) -> ModuleType:
     return module
 
 
+os.environ.setdefault("KCI_COMPILER_CACHE", "off")
+"""Builds of tests compile, whatever compiler cache this machine has; the tests of one ask for it."""
+
+
 @pytest.fixture(scope="session")
 def catalog() -> Catalog:
     """An edition that tests can count on, whichever is the default."""

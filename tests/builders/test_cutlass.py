@@ -77,10 +77,28 @@ def test_the_others_come_from_their_commit(tmp_path: Path) -> None:
     assert "db1c288993354c88e551c40c19a8fb93a774a241" in found.setup(PYTHON)[1]
 
 
-@pytest.mark.parametrize("depend", [Depend.SYCL_TLA, Depend.METAL_CPP])
-def test_what_kci_does_not_have_is_named(tmp_path: Path, depend: Depend) -> None:
-    with pytest.raises(MissingToolError, match=depend.value):
-        find_headers([depend], tmp_path, {}, quiet)
+def test_what_kci_does_not_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(MissingToolError, match="metal-cpp"):
+        find_headers([Depend.METAL_CPP], tmp_path, {}, quiet)
+
+
+def test_intels_comes_by_the_version_of_oneapi(tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = find_headers([Depend.SYCL_TLA], tmp_path, {"cutlass": "/not-this"}, quiet, compute="2025.3.2")
+    assert (found.source, found.where) == (HeaderSource.GIT, "https://github.com/intel/sycl-tla")
+    assert "2fc09973bfdf15755090fcb0e3b6ad236408a992" in found.setup(PYTHON)[1]
+    (found,) = find_headers(
+        [Depend.SYCL_TLA], tmp_path, {"sycl-tla": "https://a/{tag}.tar.gz"}, quiet, compute="2025.3"
+    )
+    assert (found.source, found.where) == (HeaderSource.ARCHIVE, "https://a/v0.8.tar.gz")
+    with pytest.raises(MissingToolError, match=r"sycl_tla v0\.9\.2") as caught:
+        find_headers([Depend.SYCL_TLA], tmp_path, {}, quiet, compute="2026.0")
+    assert "SYCL_TLA_SRC_DIR" in caught.value.hint
+    with pytest.raises(MissingToolError, match=r"oneAPI 2024\.1"):
+        find_headers([Depend.SYCL_TLA], tmp_path, {}, quiet, compute="2024.1")
+    monkeypatch.setenv("SYCL_TLA_SRC_DIR", str(checkout))
+    said: list[str] = []
+    (found,) = find_headers([Depend.SYCL_TLA], tmp_path, {}, said.append, compute="2026.0")
+    assert (found.name, found.folder, found.setup(PYTHON), said) == ("sycl_tla", checkout, [], [])
 
 
 def test_a_git_mirror_gives_the_headers_and_nothing_else(
@@ -124,7 +142,7 @@ def test_other_headers_than_the_pinned_ones_are_refused(
     mirror = {"cutlass": f"{tmp_path.as_uri()}/x.tar.gz?{{commit}}"}
     (found,) = find_headers([Depend.CUTLASS_4_0], tmp_path / "cache", mirror, quiet)
     fixed = msgspec.structs.replace(found, where=f"{tmp_path.as_uri()}/x.tar.gz")
-    with pytest.raises(MissingToolError, match=rf"does not hold CUTLASS {release.tag}"):
+    with pytest.raises(MissingToolError, match=rf"does not hold cutlass_4_0 {release.tag}"):
         ensure_headers([fixed], PYTHON, quiet)
     assert not list(found.folder.parent.iterdir()), "nothing of it is kept"
 

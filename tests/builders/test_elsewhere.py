@@ -7,6 +7,7 @@ compile-metal.cmake, as `docs/builders.md` names them. Nothing here was run on s
 from __future__ import annotations
 
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,78 @@ def test_xpu(kernel: Path, tmp_path: Path) -> None:
     expected += ["-foffload-fp32-prec-sqrt", "-fsycl-targets=spir64_gen,spir64"]
     assert in_order(link, [*expected, "-Xsycl-target-backend=spir64_gen", options, "-ldnnl"])
     assert {"-lc10_xpu", "-ltorch_xpu", "-ltorch_cpu", "-ltorch", "-lc10"} <= set(link)
+
+
+TLA = ["-DCUTLASS_ENABLE_SYCL=1", "-DDPCPP_SYCL_TARGET=intel_gpu_bmg_g21,intel_gpu_pvc", "-DSYCL_INTEL_TARGET=1"]
+EXTENSIONS = "+SPV_INTEL_split_barrier,+SPV_INTEL_2d_block_io,+SPV_INTEL_subgroup_matrix_multiply_accumulate"
+
+
+@pytest.fixture
+def tla_kernel(kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernel with an XPU component that depends on SYCL*TLA, a checkout of which is here."""
+    toml = (kernel / "build.toml").read_text()
+    part = toml.index("[kernel.on_xpu]")
+    (kernel / "build.toml").write_text(
+        toml[:part] + toml[part:].replace('depends = ["torch"]', 'depends = ["torch", "sycl_tla"]', 1)
+    )
+    write_tree(tmp_path / "tla", {"include/cutlass/version.h": "", "tools/util/include/a.h": ""})
+    monkeypatch.setenv("SYCL_TLA_SRC_DIR", str(tmp_path / "tla"))
+    return kernel
+
+
+def pairs(found: list[str], option: str) -> list[tuple[str, str]]:
+    """Options of the link that take the next word, as what stands behind `=` and that word."""
+    return [(word.partition("=")[2], after) for word, after in pairwise(found) if word.startswith(f"{option}=")]
+
+
+OPTIONS = (
+    "-options ' -cl-intel-enable-auto-large-GRF-mode -cl-poison-unsupported-fp64-kernels "
+    "-cl-intel-greater-than-4GB-buffer-required'"
+)
+
+
+def test_sycl_tla_of_2026(tla_kernel: Path, tmp_path: Path) -> None:
+    lines = printed(tla_kernel, XPU, tmp_path)
+    for source in ("kernel/xpu/a.cpp", "kernel/torch-ext/torch_binding.cpp"):
+        found = words(lines, f"-c {source}")
+        assert {*TLA, "-Isycl_tla/include", "-Isycl_tla/tools/util/include"} <= set(found)
+        assert found.index("-Isycl_tla/include") < found.index("-Ikernel/csrc")
+    link = words(lines, "-shared")
+    assert pairs(link, "-Xsycl-target-backend") == [("spir64_gen", f"-device pvc,bmg-g21,cri {OPTIONS}")]
+    said = f"-spirv-ext=<those of icpx -###>,{EXTENSIONS}"
+    assert pairs(link, "-Xspirv-translator") == [("spir64_gen", said), ("spir64", said)]
+
+
+def test_sycl_tla_with_sources_for_one_gpu_alone(tla_kernel: Path, tmp_path: Path) -> None:
+    toml = (tla_kernel / "build.toml").read_text()
+    (tla_kernel / "build.toml").write_text(toml.replace("-DSYCL_ONLY", "-D__SYCL_TARGET_INTEL_GPU_CRI__"))
+    lines = printed(tla_kernel, XPU, tmp_path)
+    targets = "-fsycl-targets=intel_gpu_pvc,intel_gpu_bmg_g21,spir64_gen,spir64"
+    assert targets in words(lines, "-c kernel/xpu/a.cpp")
+    link = words(lines, "-shared")
+    assert targets in link
+    assert pairs(link, "-Xsycl-target-backend") == [
+        ("intel_gpu_pvc", OPTIONS), ("intel_gpu_bmg_g21", OPTIONS), ("spir64_gen", f"-device cri {OPTIONS}"),
+    ]  # fmt: skip
+    assert [name for name, _ in pairs(link, "-Xspirv-translator")] == targets.partition("=")[2].split(",")
+
+
+def test_sycl_tla_of_2025_is_made_when_it_is_loaded(tla_kernel: Path, tmp_path: Path) -> None:
+    lines = printed(tla_kernel, XPU.replace("20260", "20253"), tmp_path)
+    assert "-fsycl-targets=spir64" in words(lines, "-c kernel/xpu/a.cpp")
+    assert pairs(words(lines, "-shared"), "-Xsycl-target-backend") == []
+
+
+def test_the_extensions_that_icpx_has_stay(tla_kernel: Path, tmp_path: Path) -> None:
+    said = 'case "$*" in *-###*) echo \' "-spirv-ext=-all,+SPV_A,+SPV_B" "-o"\' ;; *) echo DPC++ 2026.0.0 ;; esac'
+    icpx = program(Path(tmp_path / "only-these"), "icpx", said)
+    asked = request(tla_kernel, XPU, tmp_path)
+    arguments = (tla_kernel, asked.build, asked.variant, asked.kernel_id, asked.output)
+    lines = plan_commands(*arguments, cache=asked.cache, log=quiet)
+    wanted = f"-spirv-ext=+SPV_A,+SPV_B,{EXTENSIONS}"
+    assert {word for _, word in pairs(words(lines, "-Xspirv-translator"), "-Xspirv-translator")} == {wanted}
+    program(icpx.parent, "icpx", "echo DPC++ 2026.0.0")
+    assert "does not say which SPIR-V extensions" in plan_commands(*arguments, cache=asked.cache, log=quiet)[0]
 
 
 def test_xpu_with_its_compiler_here_is_built_as_any_other(

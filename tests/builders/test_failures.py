@@ -32,6 +32,6 @@ def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch
 
 
 def test_a_compiler_that_has_no_space_gets_a_hint() -> None:
-    hint = failure_hint(Finished(1, "fatal error: error writing to /tmp/x.s: No space left on device\n"))
+    hint = failure_hint(Finished(1, "fatal error: error writing to /tmp/x.s: No space left on device\n"), Path("work"))
     assert "free space" in hint
-    assert "free space" not in failure_hint(Finished(1, "error: expected ';'\n"))
+    assert "free space" not in failure_hint(Finished(1, "error: expected ';'\n"), Path("work"))

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, quiet, variant
-from kci.builders.cache import default_cache
 from kci.builders.request import CacheUse
 from kci.config.reader import read_kernel
 from kci.run.one_variant import BuildOptions, BuiltVariant, make_variant_dir
@@ -21,15 +20,12 @@ pytestmark = [
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(torch_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of its own, with the environments that there are."""
     for name in ("CCACHE_DIR", "CCACHE_BASEDIR", "CCACHE_DISABLE", "CCACHE_CONFIGPATH", "CXX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KCI_COMPILER_CACHE", "ccache")
-    place = tmp_path / "cache"
-    place.mkdir()
-    (place / "envs").symlink_to(default_cache() / "envs")
-    return place
+    return torch_cache
 
 
 def made(kernel: Path, name: str, cache: Path, torch: str = "2.13") -> BuiltVariant:

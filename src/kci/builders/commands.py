@@ -65,6 +65,8 @@ class Toolchain(msgspec.Struct, frozen=True):
     """Whether this machine's libraries are newer than kernels may need, so that `COMPAT` must hold binaries back."""
     newer_parts: NewerParts | None = None
     """Parts of the C++ library that go into the binary where they are used."""
+    sycl: oneapi.SyclCode | None = None
+    spirv_extensions: str = oneapi.ASKED_OF_ICPX
     nvcc_threads: int | None = None
     nvcc_flags: tuple[str, ...] = ()
     """What a cross compiler's nvcc needs."""
@@ -191,7 +193,8 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
         command += [f"-L{rocm.library_dir}", "-lamdhip64"]
     if target.variant.backend == "xpu":
         command += [] if stable else ["-lc10_xpu", "-ltorch_xpu"]
-        command += oneapi.link_flags()
+        assert chain.sycl is not None  # noqa: S101  - every XPU build makes code
+        command += oneapi.link_flags(chain.sycl, chain.spirv_extensions)
     command += [] if "torch_cpu" in stand_ins else ["-ltorch_cpu"]
     command += [] if stable else ["-ltorch", "-lc10"]
     return [*command, f"-l:{toolchains().openmp}"] if openmp else command
@@ -321,7 +324,8 @@ def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """Definitions and include directories."""
     if not target.tvm_ffi:
         defines = torch_definitions(target.variant, target.kernel_id, named=unit.named)
-        return [*defines, *_includes(chain, target, unit)]
+        tla = [f"-D{define}" for define in chain.sycl.defines] if chain.sycl else []
+        return [*defines, *tla, *_includes(chain, target, unit)]
     own = [*(seen(unit, path) for path in unit.include), *_depended_on(chain, unit)]
     system = [COMPAT] if chain.glibc_compat else []
     return tvm_ffi_commands.flags(target.variant.backend, target.kernel_id, own, system, named=unit.named)

@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.builders.oneapi import tla_version
 from kci.builders.pip_installs import pip_install, run_pip
 from kci.builders.process import run, shown
 from kci.builders.request import Log
@@ -23,8 +24,11 @@ from kci.files.lock import locked
 SOURCE_DIR = "CUTLASS_SRC_DIR"
 """The reference's own variable: a checkout of CUTLASS to use as it is."""
 
-MIRROR = "cutlass"
-"""The key under `[mirrors]` in kci.toml."""
+SYCL_SOURCE_DIR = "SYCL_TLA_SRC_DIR"
+"""The same for SYCL*TLA, Intel's CUTLASS."""
+
+MIRROR, SYCL_MIRROR = "cutlass", "sycl-tla"
+"""The keys under `[mirrors]` in kci.toml."""
 
 _INCLUDE = ("include", "tools/util/include")
 """What components see of a checkout: the headers, and those of its utilities, as in the reference's Nix package."""
@@ -80,22 +84,25 @@ class Headers(msgspec.Struct, frozen=True):
                 return []
 
 
-def find_headers(depends: Iterable[Depend], cache: Path, mirrors: Mapping[str, str], log: Log) -> tuple[Headers, ...]:
+def find_headers(
+    depends: Iterable[Depend], cache: Path, mirrors: Mapping[str, str], log: Log, *, compute: str = ""
+) -> tuple[Headers, ...]:
     """Where a variant's `depends` come from.
 
-    `CUTLASS_SRC_DIR` comes first, then the wheel of just that version, then the pinned commit: from the mirror that
-    kci.toml names, or from GitHub.
+    `CUTLASS_SRC_DIR` (for Intel's, `SYCL_TLA_SRC_DIR`) comes first, then the wheel of just that version, then the
+    pinned commit: from the mirror that kci.toml names, or from GitHub.
 
     Args:
         depends: all dependencies of the variant's components; torch is always there.
         cache: the cache directory.
         mirrors: `[mirrors]` of kci.toml. An address with `{commit}` or `{tag}` is a tar archive, any other one git.
         log: takes a line about a folder of another version.
+        compute: the oneAPI version of an XPU variant, which decides the version of SYCL*TLA.
 
     Raises:
         MissingToolError: one of them cannot be had.
     """
-    return tuple(_find(depend, cache, mirrors, log) for depend in depends if depend is not Depend.TORCH)
+    return tuple(_find(depend, cache, mirrors, log, compute) for depend in depends if depend is not Depend.TORCH)
 
 
 def ensure_headers(headers: Iterable[Headers], python: Path, log: Log) -> None:
@@ -128,34 +135,40 @@ def headers_digest(folder: Path) -> str:
     return whole.hexdigest()
 
 
-def _find(depend: Depend, cache: Path, mirrors: Mapping[str, str], log: Log) -> Headers:
-    release = toolchains().cutlass.get(depend.value)
+def _find(depend: Depend, cache: Path, mirrors: Mapping[str, str], log: Log, compute: str) -> Headers:
+    sycl = depend is Depend.SYCL_TLA
+    release = tla_version(compute).release if sycl else toolchains().cutlass.get(depend.value)
     if release is None:
         have = ", ".join(sorted(toolchains().cutlass))
-        hint = f"the native builder has torch, {have}; build with --builder nix for others"
+        hint = f"the native builder has torch, sycl_tla, {have}; build with --builder nix for others"
         raise MissingToolError(f"the native builder does not have the dependency {depend.value}", hint=hint)
-    if folder := os.environ.get(SOURCE_DIR):
-        return _given(depend, Path(folder).absolute(), release, log)
-    mirror = mirrors.get(MIRROR)
+    variable, project = (SYCL_SOURCE_DIR, SYCL_MIRROR) if sycl else (SOURCE_DIR, MIRROR)
+    if folder := os.environ.get(variable):
+        return _given(depend, variable, Path(folder).absolute(), release, log)
+    if not release.commit:
+        hint = f"set {variable} to a checkout of {toolchains().repositories[project]} at {release.tag}"
+        raise MissingToolError(f"kci cannot fetch {depend.value} {release.tag}: it knows no digest of it", hint=hint)
+    mirror = mirrors.get(project)
     if release.wheel and not mirror:
         place = cache / "headers" / release.wheel.replace("==", "-")
         return Headers(depend.value, place, _WHEEL_INCLUDE, HeaderSource.WHEEL, release.wheel, release)
-    address = mirror or toolchains().repositories["cutlass"]
+    address = mirror or toolchains().repositories[project]
     where = address.replace("{commit}", release.commit).replace("{tag}", release.tag)
     source = HeaderSource.GIT if where == address else HeaderSource.ARCHIVE
-    place = cache / "headers" / f"cutlass-{release.tag}-{release.commit[:12]}"
+    place = cache / "headers" / f"{project}-{release.tag}-{release.commit[:12]}"
     return Headers(depend.value, place, _INCLUDE, source, where, release)
 
 
-def _given(depend: Depend, folder: Path, release: CutlassRelease, log: Log) -> Headers:
+def _given(depend: Depend, variable: str, folder: Path, release: CutlassRelease, log: Log) -> Headers:
     version = folder / "include" / "cutlass" / "version.h"
     if not version.is_file():
         hint = "name the top directory of a checkout of CUTLASS, or unset it"
-        raise MissingToolError(f"{SOURCE_DIR}={folder} holds no include/cutlass/version.h", hint=hint)
+        raise MissingToolError(f"{variable}={folder} holds no include/cutlass/version.h", hint=hint)
     found = dict(_VERSION.findall(version.read_text(encoding="utf-8", errors="replace")))
     has = f"{found.get('MAJOR', '?')}.{found.get('MINOR', '?')}"
-    if not release.tag.startswith(f"v{has}."):
-        log(f"{SOURCE_DIR} holds CUTLASS {has}, and the kernel asks for {release.tag}: taken as it is")
+    # SYCL*TLA says there which CUTLASS it follows, and not its own version.
+    if depend is not Depend.SYCL_TLA and not release.tag.startswith(f"v{has}."):
+        log(f"{variable} holds CUTLASS {has}, and the kernel asks for {release.tag}: taken as it is")
     return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
 
 
@@ -171,12 +184,12 @@ def _get(item: Headers, python: Path, partial: Path, log: Log) -> None:
         wheel = item.source is HeaderSource.WHEEL
         done = run_pip(command, log, environment) if wheel else run(command, env=environment)
         if done.code != 0:
-            raise MissingToolError(f"cannot get {item.name}\n{shown(command)}\n{done.tail()}", hint=_hint())
+            raise MissingToolError(f"cannot get {item.name}\n{shown(command)}\n{done.tail()}", hint=_hint(item.name))
     shutil.rmtree(partial / ".git", ignore_errors=True)
     if item.source is not HeaderSource.WHEEL and item.release is not None:
         found = headers_digest(partial)
         if found != item.release.digest:
-            message = f"{item.where} does not hold CUTLASS {item.release.tag}: its headers have the digest {found}"
+            message = f"{item.where} does not hold {item.name} {item.release.tag}: its headers have the digest {found}"
             raise MissingToolError(f"{message}, not {item.release.digest}", hint="use another mirror")
 
 
@@ -200,8 +213,9 @@ def _unpack(item: Headers, into: Path) -> None:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.read() if content else b"")
     except (OSError, ValueError, tarfile.TarError) as error:
-        raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=_hint()) from error
+        raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=_hint(item.name)) from error
 
 
-def _hint() -> str:
-    return f"set {SOURCE_DIR} to a checkout, or name a mirror in kci.toml: [mirrors] {MIRROR} = ..."
+def _hint(name: str) -> str:
+    variable, key = (SYCL_SOURCE_DIR, SYCL_MIRROR) if name == Depend.SYCL_TLA.value else (SOURCE_DIR, MIRROR)
+    return f"set {variable} to a checkout, or name a mirror in kci.toml: [mirrors] {key} = ..."

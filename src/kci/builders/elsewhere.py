@@ -119,6 +119,9 @@ def _assumed(request: Request, log: Log) -> Toolchain:
         if variant.backend == "cuda"
         else None,
         rocm=Rocm(compute, compute, rocm, rocm / "lib") if variant.backend == "rocm" else None,
-        headers=find_headers(checked_sources(request, log).depends, request.cache, request.mirrors, log),
+        sycl=oneapi.code_for(request.build.components("xpu").values(), compute) if variant.backend == "xpu" else None,
+        headers=find_headers(
+            checked_sources(request, log).depends, request.cache, request.mirrors, log, compute=compute
+        ),
         nvcc_flags=("--target-directory", _CUDA_FOLDERS[cpu]) if cross else (),
     )

@@ -24,6 +24,7 @@ from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
+from kci.files.full_disk import program_hint
 from kci.files.lock import locked
 
 COMPLETE = ".kci-complete"
@@ -222,7 +223,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            _must([*pip_install(environment.python), *packages], "the runtime packages", log)
+            _must([*pip_install(environment.python), *packages], "the runtime packages", log, environment.root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
@@ -279,7 +280,8 @@ def _make(environment: Environment, log: Log) -> None:
     venv, *torch, ninja = environment.setup(from_index=reachable)
     made = run(venv)
     if made.code != 0:
-        hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
+        hint = program_hint(made.output, environment.root or "", "--cache or KCI_CACHE")
+        hint = hint or "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
         raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
     newer_pip(environment.python)
     if environment.headers_only:
@@ -288,9 +290,9 @@ def _make(environment: Environment, log: Log) -> None:
     for command in torch:
         what = environment.requirement or f"torch {environment.release} ({environment.flavour})"
         log(f"installing {what} into {environment.root}")
-        _must(command, what, log)
+        _must(command, what, log, environment.root)
     _check_flavour(environment)
-    _must(ninja, "ninja", log)
+    _must(ninja, "ninja", log, environment.root)
 
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
@@ -322,10 +324,11 @@ def _check_flavour(environment: Environment) -> None:
         )
 
 
-def _must(command: list[str], what: str, log: Log) -> Finished:
+def _must(command: list[str], what: str, log: Log, into: Path | None) -> Finished:
     done = run_pip(command, log)
     if done.code != 0:
-        hint = "check the network and that this Python has wheels for it"
+        hint = program_hint(done.output, into or "", "--cache or KCI_CACHE")
+        hint = hint or "check the network and that this Python has wheels for it"
         raise MissingToolError(f"cannot install {what}\n{shown(command)}\n{done.tail()}", hint=hint)
     return done
 

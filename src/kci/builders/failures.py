@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
 from kci.builders.commands import KERNEL
 from kci.builders.process import Finished
 from kci.builders.request import Request
 from kci.errors import BuildFailedError
+from kci.files.full_disk import program_hint, room_hint, unwritten
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 _KILLED = re.compile(
     r"Killed signal terminated program|fatal error: Killed|died due to signal 9|^Killed$", re.MULTILINE
 )
-_FULL = "No space left on device"
+CACHE_OPTION = "--cache or KCI_CACHE"
 
 
 def unwritable(work: Path, error: OSError) -> BuildFailedError:
     """The error for a work directory that cannot be written: a full disk, above all."""
-    where = error.filename or work
-    hint = "free space there, or name another place with --cache or KCI_CACHE"
-    return BuildFailedError(f"cannot write {where}: {error.strerror or error}", hint=hint)
+    hint = room_hint(error, CACHE_OPTION) or f"{CACHE_OPTION} names another place"
+    return BuildFailedError(f"cannot write {unwritten(error, work)}: {error.strerror or error}", hint=hint)
 
 
 def failure_message(request: Request, work: Path, done: Finished) -> str:
@@ -34,7 +33,7 @@ def failure_message(request: Request, work: Path, done: Finished) -> str:
     return f"building {request.variant.name} failed {where}\n{told.tail()}"
 
 
-def failure_hint(done: Finished) -> str:
+def failure_hint(done: Finished, work: Path) -> str:
     """What to do about a failure that a build on a bare machine is likely to meet."""
     if missing := _LIBRARY_HEADER.search(done.output):
         return (
@@ -43,8 +42,6 @@ def failure_hint(done: Finished) -> str:
         )
     if _KILLED.search(done.output):
         return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
-    if _FULL in done.output:
-        return (
-            f"free space there, or in {tempfile.gettempdir()}; --cache or KCI_CACHE names another place for the first"
-        )
-    return "run the command again in the work directory to reproduce it"
+    return (
+        program_hint(done.output, work, CACHE_OPTION) or "run the command again in the work directory to reproduce it"
+    )

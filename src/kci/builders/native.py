@@ -40,7 +40,7 @@ from kci.builders.job_budget import alone, is_chatter
 from kci.builders.job_limits import nvcc_threads
 from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import ninja_text
-from kci.builders.oneapi import find_icpx
+from kci.builders.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.builders.package import write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, guarded
@@ -76,12 +76,13 @@ def plan(request: Request, log: Log) -> Recipe:
     _check_machine(request)
     sources = checked_sources(request, log)
     environment = _environment(request)
-    headers = find_headers(sources.depends, request.cache, request.mirrors, log)
+    headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=request.variant.compute or "")
     variant = request.variant
     compute = variant.compute or ""
     cxx = find_icpx(compute) if variant.backend == "xpu" else cxx_compiler()
     cuda = find_toolkit(compute, request.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
+    sycl = code_for(request.build.components("xpu").values(), compute) if variant.backend == "xpu" else None
     launcher = find_compiler_cache(cxx)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
@@ -94,6 +95,8 @@ def plan(request: Request, log: Log) -> Recipe:
         cuda=cuda,
         cuda_headers=find_library_headers(cuda, request.cache) if cuda is not None and wants_libraries else None,
         rocm=rocm,
+        sycl=sycl,
+        spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else ASKED_OF_ICPX,
         headers=headers,
         glibc_compat=newer_glibc,
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
@@ -131,7 +134,7 @@ def build(request: Request, log: Log) -> Built:
             hipify.translate(recipe.translation, log)
         done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
-            raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done))
+            raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done, work))
         named = named_by_compilers(work, (step.output for step in recipe.steps if step.depfile))
         inputs = _recorded(recipe, watch, named)
         watched = watched_paths(recipe, named)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from collections.abc import Iterable
+
+import msgspec
 
 from kci.builders.environment import same_version
 from kci.builders.process import run
-from kci.builders.toolchains import toolchains
-from kci.config.values import Version
+from kci.builders.toolchains import SyclTlaVersion, toolchains
+from kci.config.model import Component, XpuComponent
+from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
 
 ICPX = "icpx"
+ASKED_OF_ICPX = "<those of icpx -###>"
+"""In the commands of a machine that has no icpx to ask."""
+
+_EXTENSIONS = re.compile(r'-spirv-ext=(?:-all,)?([^" ]+)')
 _VERSION = re.compile(r"\d+\.\d+")
 _PRECISE = ("-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt")
 """Division and square root of float as IEEE has them, and torch; compiling and linking both need them."""
@@ -39,20 +48,91 @@ def find_icpx(compute: str) -> tuple[str, ...]:
     return (found,)
 
 
-def compile_flags() -> list[str]:
+class SyclCode(msgspec.Struct, frozen=True):
+    """What icpx makes code for, and with what."""
+
+    targets: tuple[str, ...]
+    devices: tuple[str, ...]
+    """Those that `spir64_gen` stands for."""
+    extensions: tuple[str, ...] = ()
+    """Of SPIR-V, beside those that icpx has by default."""
+    defines: tuple[str, ...] = ()
+
+
+def code_for(components: Iterable[Component], compute: str) -> SyclCode:
+    """What to make for an XPU variant.
+
+    Args:
+        components: those of the variant. One that depends on SYCL*TLA decides for all, as in the reference.
+        compute: the variant's oneAPI version.
+
+    Raises:
+        MissingToolError: there is no SYCL*TLA for that version.
+    """
+    parts = [part for part in components if isinstance(part, XpuComponent)]
+    plain, tla = toolchains().sycl, toolchains().sycl_tla
+    if not any(Depend.SYCL_TLA in part.depends for part in parts):
+        return SyclCode(plain.targets, plain.devices)
+    version = tla_version(compute)
+    marked = version.apart and any(version.apart.mark in flag for part in parts for flag in part.sycl_flags or ())
+    made = version.apart if version.apart and marked else version
+    return SyclCode(made.targets, made.devices, tla.extensions, tla.defines)
+
+
+def tla_version(compute: str) -> SyclTlaVersion:
+    """SYCL*TLA for a oneAPI version.
+
+    Raises:
+        MissingToolError: there is none.
+    """
+    known = toolchains().sycl_tla.versions
+    version = Version.parse(compute).minor_text
+    if version not in known:
+        hint = f"the reference has it for oneAPI {', '.join(sorted(known))}"
+        raise MissingToolError(f"there is no sycl_tla for oneAPI {version}", hint=hint)
+    return known[version]
+
+
+def default_extensions(icpx: tuple[str, ...]) -> str:
+    """The extensions of SPIR-V that icpx gives its translator; a list on the command line replaces them all.
+
+    Raises:
+        MissingToolError: it does not say. Leaving them out would make other code.
+    """
+    said = run([*icpx, "-fsycl", "-fsycl-targets=spir64_gen", "-###", "-x", "c++", os.devnull])
+    found = _EXTENSIONS.search(said.output)
+    if said.code != 0 or found is None:
+        raise MissingToolError(
+            f"{icpx[0]} does not say which SPIR-V extensions it uses", hint="see what `icpx -###` says"
+        )
+    return found[1]
+
+
+def compile_flags(code: SyclCode) -> list[str]:
     """What the sources of a component get on top of C++'s flags; the binding gets none of it."""
     strict = ("-fhonor-nans", "-fhonor-infinities", "-fno-associative-math", "-fno-approx-func")
-    rest = ("-fno-sycl-instrument-device-code", "--offload-compress", _targets())
+    rest = ("-fno-sycl-instrument-device-code", "--offload-compress", _targets(code))
     return ["-fPIC", "-fsycl", *strict, *_PRECISE, *rest]
 
 
-def link_flags() -> list[str]:
-    """What the link gets: it is there that code for the devices is made ahead of time."""
-    sycl = toolchains().sycl
-    backend = f"-device {','.join(sycl.devices)} -options ' {' '.join(sycl.device_options)}'"
-    flags = ["-Wl,-z,noexecstack", "-fsycl", "--offload-compress", *_PRECISE, _targets()]
-    return [*flags, "-Xsycl-target-backend=spir64_gen", backend, "-ldnnl"]
+def link_flags(code: SyclCode, extensions: str = ASKED_OF_ICPX) -> list[str]:
+    """What the link gets: it is there that code for the devices is made ahead of time.
+
+    Args:
+        code: what is made.
+        extensions: those of SPIR-V that icpx has by default (`default_extensions`).
+    """
+    flags = ["-Wl,-z,noexecstack", "-fsycl", "--offload-compress", *_PRECISE, _targets(code)]
+    options = f"-options ' {' '.join(toolchains().sycl.device_options)}'"
+    for target in code.targets:
+        if target == "spir64_gen":
+            flags += [f"-Xsycl-target-backend={target}", f"-device {','.join(code.devices)} {options}"]
+        elif target.startswith("intel_gpu_"):
+            flags += [f"-Xsycl-target-backend={target}", options]
+    for target in code.targets if code.extensions else ():
+        flags += [f"-Xspirv-translator={target}", f"-spirv-ext={','.join((extensions, *code.extensions))}"]
+    return [*flags, "-ldnnl"]
 
 
-def _targets() -> str:
-    return f"-fsycl-targets={','.join(toolchains().sycl.targets)}"
+def _targets(code: SyclCode) -> str:
+    return f"-fsycl-targets={','.join(code.targets)}"

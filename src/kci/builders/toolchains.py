@@ -20,8 +20,9 @@ class CutlassRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One version of CUTLASS that a component can depend on."""
 
     tag: str
-    commit: str
-    digest: str
+    commit: str = ""
+    """Empty for one that cannot be fetched, because nobody could look at it to take its digest."""
+    digest: str = ""
     """`headers_digest` of its checkout."""
     wheel: str = ""
     """The requirement of the wheel that carries just this version, if one does."""
@@ -34,6 +35,32 @@ class Sycl(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=Tr
     devices: tuple[str, ...]
     """The devices that `spir64_gen` stands for."""
     device_options: tuple[str, ...]
+
+
+class SyclApart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is made where some sources are for one GPU alone."""
+
+    mark: str
+    """The flag of such a source has it."""
+    targets: tuple[str, ...]
+    devices: tuple[str, ...]
+
+
+class SyclTlaVersion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """SYCL*TLA with one version of oneAPI."""
+
+    release: CutlassRelease
+    targets: tuple[str, ...]
+    devices: tuple[str, ...]
+    apart: SyclApart | None = None
+
+
+class SyclTla(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What depending on SYCL*TLA changes."""
+
+    defines: tuple[str, ...]
+    extensions: tuple[str, ...]
+    versions: dict[str, SyclTlaVersion]
 
 
 class Toolchains(Dated, frozen=True):
@@ -54,6 +81,7 @@ class Toolchains(Dated, frozen=True):
     openmp: str
     tvm_ffi: dict[str, str]
     sycl: Sycl
+    sycl_tla: SyclTla
 
     def torch_release(self, torch: str) -> str:
         """The exact torch release of a minor version: `2.13` is `2.13.0`."""

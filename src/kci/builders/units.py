@@ -151,7 +151,8 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     include, flags = component.include or (), component.cxx_flags or ()
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     if isinstance(component, XpuComponent):
-        flags = (*origin.cxx_flags, *oneapi.compile_flags(), *(component.sycl_flags or ()))
+        code = oneapi.code_for(request.build.components("xpu").values(), request.variant.compute or "")
+        flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *(component.sycl_flags or ()))
         return msgspec.structs.replace(origin, cxx_flags=flags)
     if isinstance(component, MetalComponent):
         return msgspec.structs.replace(origin, device=Language.METAL)

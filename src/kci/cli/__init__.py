@@ -231,8 +231,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except OSError as error:  # a full disk, a directory that cannot be written
-        where = f"{error.filename}: " if error.filename else ""
-        click.echo(f"error: {where}{error.strerror or error}", err=True)
+        from kci.files.full_disk import room_hint, unwritten
+
+        where = unwritten(error, "")
+        click.echo(f"error: {where}{': ' * bool(where)}{error.strerror or error}", err=True)
+        if hint := room_hint(error) if where else "":
+            click.echo(f"  hint: {hint}", err=True)
         code = 1
     sys.exit(code)
 

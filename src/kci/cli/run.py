@@ -127,6 +127,8 @@ def _report(result: local.RunResult, options: Options) -> int:
     for outcome in failed:
         message = outcome.error.message if outcome.error else outcome.note
         click.echo(f"\n{click.style(f'{outcome.kernel} {outcome.variant.name} failed:', fg='red')} {message}", err=True)
+        if outcome.error and outcome.error.hint:
+            click.echo(f"  hint: {outcome.error.hint}", err=True)
     if failed:
         return max(outcome.error.exit_code if outcome.error else 4 for outcome in failed)
     if not result.trees:

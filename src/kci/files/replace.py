@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kci.errors import FindingsError
+from kci.files.full_disk import room_hint, unwritten
 from kci.files.lock import beside, locked
 
 Log = Callable[[str], None]
@@ -45,7 +46,7 @@ class Replacement:
                 self.staging.replace(self.target)
             _flush_directory(self.target.parent)
         except OSError as error:
-            hint = "it must be a plain file or directory, not a mount point"
+            hint = room_hint(error) or "it must be a plain file or directory, not a mount point"
             raise FindingsError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
 
     def _swap(self) -> None:
@@ -83,8 +84,8 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
             finally:
                 _clean(target, log)
     except OSError as error:
-        where = error.filename or target
-        raise FindingsError(f"cannot write {where}: {error.strerror or error}") from error
+        message = f"cannot write {unwritten(error, target)}: {error.strerror or error}"
+        raise FindingsError(message, hint=room_hint(error)) from error
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -48,7 +48,8 @@ def keep_receipt(workspace: Workspace, arguments: Sequence[str], legs: Sequence[
         decided = {*chain.from_iterable(filter(None, watched)), *_files_of(kernel, outputs), *_around(Path(kernel))}
         decided |= {*_of_settings(workspace), *_of_kci(), *os.get_exec_path()}
         absolute = {os.path.abspath(path) for path in decided} - {kernel, os.path.realpath(kernel)}  # it is listed
-        keep(arguments, absolute, [str(leg.directory) for leg in legs], began_ns, {kernel: _not_sources(outputs)})
+        listed = {kernel: _not_sources(outputs)} | {folder: _ASIDE for folder, _, _ in _package()}
+        keep(arguments, absolute, [str(leg.directory) for leg in legs], began_ns, listed)
     except (ChangedMeanwhileError, KciError, OSError, ValueError):
         return False
     return True
@@ -100,12 +101,16 @@ def _of_settings(workspace: Workspace) -> Iterator[str]:
     yield from (overlay.document.path for _, overlay in workspace.overlays)
 
 
+def _package() -> Iterator[tuple[str, list[str], list[str]]]:
+    """The files of kci itself, as `os.walk` gives them. Its first start makes folders for bytecode beside them."""
+    for folder, folders, names in os.walk(PACKAGE):
+        folders[:] = [name for name in folders if name not in _ASIDE]
+        yield folder, folders, names
+
+
 def _of_kci() -> Iterator[str]:
     """kci, its Python, and the folders that a package is installed into."""
-    for folder, folders, names in os.walk(PACKAGE):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        yield folder
-        yield from (f"{folder}/{name}" for name in names)
+    yield from (f"{folder}/{name}" for folder, _, names in _package() for name in names)
     yield sys.executable
     yield os.path.join(sys.prefix, "pyvenv.cfg")
     here = os.getcwd()

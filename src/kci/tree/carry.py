@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kci.errors import FindingsError
+from kci.files.full_disk import room_hint, unwritten
 from kci.files.walk import is_bytecode
 
 _FICLONE = 0x40049409  # Linux: include/uapi/linux/fs.h
@@ -44,13 +45,24 @@ def copy(source: Path, target: Path) -> None:
 def _put(source: Path, target: Path, put: Put) -> None:
     try:
         if source.is_dir() and not source.is_symlink():
-            shutil.copytree(source, target, symlinks=True, ignore=_bytecode, copy_function=put)
+            shutil.copytree(
+                source, target, symlinks=True, ignore=_bytecode, copy_function=lambda *two: _once(put, *two)
+            )
         elif source.is_symlink():
             target.symlink_to(source.readlink())
         else:
-            put(str(source), str(target))
+            _once(put, str(source), str(target))
     except (OSError, shutil.Error) as error:
         raise FindingsError(f"cannot copy {source}: {error}") from error
+
+
+def _once(put: Put, source: str, target: str) -> None:
+    """The first file that fails ends it: `copytree` would go on, and report all of them together."""
+    try:
+        put(source, target)
+    except OSError as error:
+        message = f"cannot copy {source} to {unwritten(error, target)}: {error.strerror or error}"
+        raise FindingsError(message, hint=room_hint(error)) from error
 
 
 def _bytecode(_directory: str, names: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import IO, cast
 import msgspec
 
 from kci.errors import UnsafeError, UsageError
+from kci.files.full_disk import room_hint
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import replacing
 from kci.files.walk import Entry, is_bytecode, is_executable, walk
@@ -51,7 +52,8 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
             with made.staging.open("wb") as raw, _compressed(raw, zstd=out_file.name.endswith(".zst")) as stream:
                 _write(stream, leg, files)
         except OSError as error:
-            raise tree_error("KCI604", f"cannot write {out_file}: {error.strerror}", path=str(out_file)) from error
+            message = f"cannot write {out_file}: {error.strerror}"
+            raise tree_error("KCI604", message, hint=room_hint(error), path=str(out_file)) from error
         made.commit()
     return out_file
 

@@ -18,6 +18,7 @@ import msgspec
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError, UnsafeError
+from kci.files.full_disk import room_hint
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import start_writing
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
@@ -194,7 +195,7 @@ def _writing(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FindingsError(f"cannot write {target}: {error.strerror}") from error
+        raise FindingsError(f"cannot write {target}: {error.strerror}", hint=room_hint(error)) from error
 
 
 def _write_all(file: io.FileIO, data: bytes) -> None:

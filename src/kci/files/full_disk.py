@@ -1,0 +1,47 @@
+"""What to say when something cannot be written: the path that is at fault, and for a full disk what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+
+_FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_SAID = ("No space left on device", "Disk quota exceeded")
+
+
+def unwritten(error: OSError, otherwise: str | os.PathLike[str]) -> str:
+    """The path that could not be written.
+
+    Args:
+        error: why. A failed copy names the file that it read first and the one that it wrote after it.
+        otherwise: what was being written, for an error that names nothing, as that of a write does.
+    """
+    named = (error.filename2 if error.errno in _FULL else None) or error.filename
+    return os.fsdecode(named) if named is not None and not isinstance(named, int) else os.fspath(otherwise)
+
+
+def room_hint(error: OSError, option: str = "") -> str:
+    """What to do about a full disk; empty for another error.
+
+    Args:
+        error: why something could not be written.
+        option: the words that name another place for it.
+    """
+    if error.errno not in _FULL:
+        return ""
+    return "free space there" + (f", or name another place with {option}" if option else ", or name another place")
+
+
+def program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
+    """What to do about a program that met a full disk; empty if it met something else.
+
+    Args:
+        output: what it said.
+        place: where it wrote; it may have wanted the folder for temporary files as well.
+        option: the words that name another place.
+    """
+    if not any(said in output for said in _SAID):
+        return ""
+    where = os.fspath(place)
+    return f"free space in {where} or {tempfile.gettempdir()}; {option} names another place for the first"

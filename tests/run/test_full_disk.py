@@ -1,0 +1,120 @@
+"""A disk that fills up: the path that is full is named, with what to do, and nothing partial is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from buildkit import STABLE_CPU, copy_kernel, noarch_kernel
+from cli.runner import Result, kci
+from kci.files.full_disk import program_hint, room_hint, unwritten
+
+FREE = "free space there"
+pytestmark = pytest.mark.programs
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own with 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip("mounting a small disk needs root, and a container that may")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    """A kernel whose variants are larger than that disk."""
+    kernel = noarch_kernel(tmp_path / "kernel")
+    (kernel / "torch-ext" / "just_python" / "large.py").write_text(f"# {os.urandom(60_000).hex()}\n")
+    return kernel
+
+
+def built(kernel: Path, *words: str | Path) -> Result:
+    return kci("build", kernel, "--variant", "torch-cpu", *words)
+
+
+def check_full(done: Result, place: Path) -> None:
+    assert done.code == 1, done.stderr
+    said = done.stdout + done.stderr
+    assert f"cannot write {place}/" in said
+    assert "No space left on device" in said
+    assert FREE in said
+    left = [path for path in place.rglob("*") if not path.is_dir()]
+    assert left == [], "nothing partial is left"
+
+
+def test_the_output_of_a_build(small: Path, kernel: Path, tmp_path: Path) -> None:
+    check_full(built(kernel, "--output", small / "out", "--cache", tmp_path / "cache"), small)
+    assert not list((small / "out").iterdir())
+
+
+def test_an_artifact(small: Path, kernel: Path, tmp_path: Path) -> None:
+    (small / "packed").mkdir()
+    check_full(built(kernel, "--output", tmp_path / "out", "--pack", small / "packed"), small)
+    assert (tmp_path / "out" / "torch-cpu" / "metadata.json").is_file(), "what was built stays"
+
+
+def test_the_tree_of_a_merge(small: Path, kernel: Path, tmp_path: Path) -> None:
+    (tmp_path / "packed").mkdir()
+    assert built(kernel, "--output", tmp_path / "out", "--pack", tmp_path / "packed").code == 0
+    check_full(kci("merge", tmp_path / "packed", "--into", small / "tree"), small)
+    assert not (small / "tree").exists()
+
+
+@pytest.mark.parametrize("full", ["cache", "tree"])
+def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
+    places = {"cache": tmp_path / "cache", "tree": tmp_path / "tree"} | {full: small / full}
+    done = kci("run", kernel, "--only", "torch-cpu", "--into", places["tree"], "--cache", places["cache"])
+    assert done.code == 1
+    said = done.stdout + done.stderr
+    assert str(small) in said
+    assert "No space left on device" in said
+    assert FREE in said
+    assert not places["tree"].exists()
+    assert not list(small.rglob("*.py"))
+
+
+@pytest.mark.torch
+def test_the_work_directory_of_compilers(small: Path, torch_cache: Path, tmp_path: Path) -> None:
+    (torch_cache / "work").symlink_to(small)
+    kernel = copy_kernel("twice", tmp_path)
+    words = ("--tier", "all", "--catalog", "2026-08-20", "--output", tmp_path / "out", "--cache", torch_cache)
+    done = kci("build", kernel, "--variant", STABLE_CPU, *words)
+    assert done.code == 4
+    assert "No space left on device" in done.stderr
+    assert f"{torch_cache}/work/" in done.stderr
+    assert "free space" in done.stderr
+    assert "--cache" in done.stderr
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_copy_names_what_is_full_and_not_what_it_read(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"x" * 100_000)
+    with pytest.raises(OSError, match="No space left") as caught:
+        shutil.copyfile(tmp_path / "source", small / "target")
+    assert caught.value.filename == str(tmp_path / "source"), "Python names the source first"
+    assert unwritten(caught.value, tmp_path) == str(small / "target")
+
+
+def test_other_errors_keep_their_words() -> None:
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES), "a", None, "b")
+    assert unwritten(denied, "c") == "a"
+    assert room_hint(denied, "--cache") == ""
+    assert unwritten(OSError(errno.ENOSPC, "full"), Path("c")) == "c"
+    assert room_hint(OSError(errno.ENOSPC, "full"), "--into") == f"{FREE}, or name another place with --into"
+    assert program_hint("x: Disk quota exceeded\n", "/cache/envs", "--cache").startswith(
+        "free space in /cache/envs or "
+    )
+    assert program_hint("x: error\n", "/cache/envs", "--cache") == ""
