@@ -32,6 +32,7 @@ _REFERENCE = re.compile(
     rf"(?P<name>{_PART}(?:/{_PART})*)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(?:@(?P<digest>sha256:[0-9a-f]{{64}}))?",
     re.ASCII,
 )
+_LONGEST = 1000
 _PARAMETER = re.compile(r'([a-z]+)="([^"]*)"')
 _HUB, _HUB_NAMES = "registry-1.docker.io", ("docker.io", "index.docker.io", None)
 _LOCAL = re.compile(r"(?:localhost|127\.0\.0\.1)(?::[0-9]+)?")
@@ -52,7 +53,7 @@ class ImageReference(NamedTuple):
 
 def parse_image(text: str) -> ImageReference | None:
     """The parts of an image's name as docker reads it; None for what is no name."""
-    found = _REFERENCE.fullmatch(text)
+    found = _REFERENCE.fullmatch(text) if len(text) <= _LONGEST else None
     if found is None:
         return None
     host, name = found["host"], found["name"]
