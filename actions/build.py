@@ -24,6 +24,7 @@ from common import (
     watched_run,
 )
 from kci.builders.cache import default_cache
+from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
 from kci.compat.history import LegResult
 from kci.matrix.names import upload_name
@@ -92,9 +93,12 @@ class Leg:
         return upload_name(self.kernel.build.name, self.name)
 
 
-def log(line: str) -> None:
+def show(line: str) -> None:
     """Show a line of progress."""
     print(line, flush=True)
+
+
+log = SeldomTransfers(show)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_ove
 from kci.catalog.rows import Row, editions, interpret_edition, load_catalog
 from kci.catalog.where import expression
 from kci.cli import CommandGroup, Options
+from kci.cli._complete import catalogs
 from kci.cli._output import day_of, print_diagnostics, table, to_json
 from kci.cli._workspace import opened
 from kci.compat.impact import impact
@@ -35,7 +36,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("catalog", required=False)
+@click.argument("catalog", required=False, shell_complete=catalogs)
 @click.option("--where", metavar="EXPR", help="Only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @click.option("--format", "output", type=click.Choice(["table", "json", "toml"]), default="table")
 def show(catalog: str | None, where: str | None, output: str) -> None:

@@ -253,6 +253,8 @@ class Signing(Table, frozen=True):
     """The repository that files must come from, as `owner/name`."""
     workflow: str | None = None
     """The workflow that must have made them, as GitHub names it: `owner/name/.github/workflows/x.yaml@<ref>`."""
+    trust_config: str | None = None
+    """A file relative to kci.toml: which Sigstore signs, and what it is trusted by; without it, the public one."""
 
 
 class Settings(Table, frozen=True):

@@ -115,7 +115,7 @@ class Version(tuple[int, ...]):
         """
         stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")
-        if not all(_UNSIGNED.fullmatch(piece) for piece in pieces):
+        if not all(_is_unsigned(piece) for piece in pieces):
             raise ValueError(f"expected a version such as '2.12', got {shorten(text)!r}")
         if any(len(piece.lstrip("+0")) > _DIGITS for piece in pieces):
             raise ValueError(f"a version part is too large: {shorten(text)!r}")
@@ -141,7 +141,10 @@ class Version(tuple[int, ...]):
         return f"{padded[0]}.{padded[1]}"
 
 
-_UNSIGNED = re.compile(r"\+?[0-9]+", re.ASCII)
+def _is_unsigned(text: str) -> bool:
+    return text.isascii() and text.removeprefix("+").isdigit()
+
+
 _LARGEST = 2**64 - 1
 _DIGITS = len(str(_LARGEST))
 _WHITE_SPACE = "".join(
