@@ -311,6 +311,7 @@ def test_what_a_machine_with_a_gpu_found_gets_into_the_history(
     commit_all(place.repository)
     lost = place.run(KCI_TEST_PYTHON=str(tmp_path / "nowhere"))
     assert lost.jobs["record"] == "success", lost.log
+    assert "cuda-x86_64-linux tested nothing" in lost.log
     assert place.history()[-1]["passed"] == sorted(f"{name} {built}" for name in names)
     assert [state for state, _ in place.issues()] == ["open"], "that it was built is no pass of what was tested"
 
