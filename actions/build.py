@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import kci
 from common import (
     add_summary,
     count_input,
-    escape,
     fail,
     flag_input,
     group,
@@ -22,16 +20,19 @@ from common import (
     set_output,
     table_row,
     text_input,
+    upload_results,
+    watched_run,
 )
 from kci.builders.cache import default_cache
 from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
-from kci.compat.history import LegOutcome
+from kci.compat.history import LegResult
 from kci.matrix.names import upload_name
+from kci.plan.test_legs import needs_hardware
 from kci.run.build_leg import ci_run
 from kci.run.disk_room import make_room
 from kci.run.run_records import VariantFailure, first_error, write_failure
-from kci.run.watched_leg import WatchedRun, watch_leg, write_results
+from kci.run.watched_leg import watch_leg
 from kci.tree.leg_record import artifact_name
 
 
@@ -140,31 +141,16 @@ def main() -> None:
 
 def watch(leg: Leg) -> None:
     """Build and load every variant for a scheduled run: what became of it is a result, and never fails the job."""
-    number, server = os.environ.get("GITHUB_RUN_NUMBER", ""), os.environ.get("GITHUB_SERVER_URL", "")
-    if not re.fullmatch(r"[0-9]{1,18}", number):
-        fail("GITHUB_RUN_NUMBER is not a number: results belong to a run of a workflow", 2)
-    run = WatchedRun(
-        number=int(number),
-        attempt=leg.run.attempt or 1,
-        catalog=leg.workspace.catalog.name,
-        commit=os.environ.get("GITHUB_SHA", ""),
-        log=f"{server}/{os.environ.get('GITHUB_REPOSITORY', '')}/actions/runs/{leg.run.id}" if server else "",
-    )
-    folder = runner_temp() / "kci-results"
-    rows = []
+    run = watched_run(leg.workspace.catalog.name, leg.run.attempt or 1, leg.run.id or "")
+    results: list[LegResult] = []
     for variant in leg.variants:
         with group(f"Build and load {variant.name}"):
-            results = watch_leg(leg.workspace, leg.request(variant), run, leg.replay(variant.name), log)
-        write_results(folder, results)
-        for item in results:
-            first = item.error.partition("\n")[0][:300]
-            rows.append(table_row(item.kernel, item.variant, item.torch, item.outcome, first))
-            if item.outcome is LegOutcome.FAILED:
-                print(f"::warning::{escape(printable(f'{item.variant} with torch {item.torch}: {first}'))}", flush=True)
-                print(f"To do the same on your machine:\n  {item.replay}", flush=True)
-    add_summary(["| kernel | variant | torch | result | error |", "|---|---|---|---|---|"], rows)
-    set_output("results-name", f"watch-{leg.upload_name.removeprefix('kci-')}-{leg.run.attempt or 1}")
-    set_output("results-folder", str(folder))
+            results += watch_leg(leg.workspace, leg.request(variant), run, leg.replay(variant.name), log)
+    upload_results(results, f"{leg.upload_name.removeprefix('kci-')}-{run.attempt}")
+    # What a machine with the hardware is to load has to get there.
+    if leg.packed.is_dir() and any(needs_hardware(name, leg.workspace.runners) for name in leg.names):
+        set_output("artifact-name", f"{leg.upload_name}-{run.attempt}")
+        set_output("folder", str(leg.packed))
 
 
 def report_failure(leg: Leg, variant: str, error: kci.KciError) -> None:

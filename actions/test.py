@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from pathlib import Path
 
 import kci
 from common import (
     add_summary,
+    escape,
     fail,
     flag_input,
     group,
+    printable,
     required_input,
     run_action,
     runner_temp,
@@ -18,14 +21,19 @@ from common import (
     table_row,
     text_input,
     unpacked,
+    upload_results,
+    watched_run,
     words_input,
 )
 from kci.builders.cache import default_cache
 from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
+from kci.compat.history import LegResult
+from kci.matrix.names import this_system
 from kci.run.build_leg import ci_run
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
 from kci.run.run_records import TEST_FILE, TestRecord, first_error, write_record
+from kci.run.watched_hardware import unpack_legs, watch_hardware
 
 
 def main() -> None:
@@ -33,6 +41,10 @@ def main() -> None:
     kernel, names, python = Path(text_input("kernel", ".")), words_input("variant"), text_input("python")
     leg = text_input("leg", "test")
     flag_input("upload", default="false")
+    if flag_input("results", default="false"):
+        if python:
+            watch(kernel, names, Path(python), leg)
+        return
     replay = shlex.join(["kci", "test", str(kernel), *(["--python", python] if python else [])])
     name = kci.open_workspace([str(kernel)]).only_kernel().build.name
     reports: list[TestReport] = []
@@ -56,6 +68,31 @@ def main() -> None:
     add_summary(["| variant | state | passed | failed | skipped |", "|---|---|---|---|---|"], rows)
     if error:
         fail(error, 1, f"to do the same on your machine: {replay}")
+
+
+def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
+    """Test what the legs of a scheduled run have built: what became of it is a result, and never fails the job."""
+    workspace, this = kci.open_workspace([str(kernel)]), ci_run()
+    read, attempt = workspace.only_kernel(), this.attempt or 1
+    run = watched_run(workspace.catalog.name, attempt, this.id or "")
+    with tempfile.TemporaryDirectory(dir=runner_temp()) as folder:
+        variants = unpack_legs(Path(required_input("tree")), names, Path(folder))
+        if not variants:
+            print("nothing was built that this machine could load", flush=True)
+            return
+        results: list[LegResult] = []
+        with group(f"Test {read.build.name}"):
+            try:
+                results += watch_hardware(read, variants, python, this_system(), run, default_cache(), log)
+            except kci.MissingToolError as error:  # this machine says nothing about the kernel
+                print(f"::warning::{escape(printable(f'{leg} tested nothing: {error.message}'))}", flush=True)
+    if results:
+        upload_results(results, f"{read.build.name}.test-{leg}-{attempt}")
+
+
+def log(line: str) -> None:
+    """Show a line of progress."""
+    print(line, flush=True)
 
 
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:

@@ -1,8 +1,12 @@
-"""Processor time and memory of the history, of the decisions about it and of the report, by kernels and days.
+"""Processor time and memory of the scheduled side, for as many kernels as the whole Hub has.
 
-    python benchmarks/compat_scale.py [KERNELSxDAYS...]
+    python benchmarks/compat_scale.py [KERNELSxDAYS...]    history, decisions and report
+    python benchmarks/compat_scale.py KERNELS...           coverage, and what a new torch would change and take
 
-Every kernel has 30 variants; one leg in a thousand fails, one in a hundred is unknown. Figures: compat_scale.txt.
+For the first, every kernel has 30 variants; one leg in a thousand fails, one in a hundred is unknown. For the second,
+kernels are made for cpu, cuda, rocm and xpu, which is 24 variants, one in fifty of which is not published; the sizes of
+real ones, most of which are for fewer backends, are measured beside them (a number with an r). Figures:
+compat_scale.txt.
 """
 
 from __future__ import annotations
@@ -13,16 +17,34 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
+from kci.compat.coverage import CoverageState, coverage
 from kci.compat.decide import standing
+from kci.compat.held import Held, Holding
 from kci.compat.history import Failure, RecordedRun, append, each_run, leg_key
+from kci.compat.impact import impact
+from kci.compat.impact_text import impact_lines
 from kci.compat.leg_grid import grid_of
+from kci.compat.next_catalog import next_catalog
 from kci.compat.report_site import write_site
 from kci.config.settings import Decisions
+from kci.workspace.workspace import open_workspace
 
 VARIANTS = 30
-SIZES = ["250x30", "500x30", "1000x30", "2000x30", "500x180", "66x365", "5000x30"]
+SIZES = ["250x30", "500x30", "1000x30", "2000x30", "500x180", "66x365", "5000x30", "5000x90", "5000x365"]
+HUBS = ["625", "1250", "2500", "5000", "5000r"]
+BACKENDS = ("cpu", "cuda", "rocm", "xpu")
+REAL = (20, 20, 16, 16, *(12,) * 12, *(8,) * 6, *(4,) * 12, *(3,) * 20)
+"""About how many variants each of 50 real kernels has."""
+FOR = {20: BACKENDS, 16: ("cuda", "rocm"), 12: ("cuda",), 8: ("cpu", "rocm"), 4: ("cpu",), 3: ("cpu",)}
+FLAVOURS = {
+    "2.13": ("cpu", "cu126", "cu130", "cu132", "rocm7.1", "rocm7.2", "xpu"),
+    "2.14": ("cpu", "cu126", "cu130", "cu132", "rocm7.2", "rocm7.14", "xpu"),
+    "2.15": ("cpu", "cu126", "cu130", "cu132", "rocm7.2", "rocm7.14", "xpu"),
+}
+"""The wheels of each torch, the last of which is new."""
 
 
 def legs_of(kernels: int) -> list[tuple[int, str]]:
@@ -79,14 +101,89 @@ def measure(kernels: int, days: int) -> None:
     )
 
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        measure(*(int(part) for part in sys.argv[2].split("x")))
-    else:
-        print(
-            "kernels  days   results  write s  decide s  us/result  grid s  us/result  pages s  pages "
-            "largest KiB  disk MiB  RAM MiB  issues",
-            flush=True,
-        )
-        for size in sys.argv[1:] or SIZES:
+def make_kernels(root: Path, count: int, *, real: bool) -> None:
+    """Write kernels whose sources are empty."""
+    for number in range(count):
+        name, backends = f"kernel-{number}", FOR[REAL[number % len(REAL)]] if real else BACKENDS
+        directory = root / name
+        (directory / "torch-ext" / name.replace("-", "_")).mkdir(parents=True)
+        (directory / "torch-ext" / name.replace("-", "_") / "__init__.py").write_text("")
+        text = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = {list(backends)}\n'
+        text += '[torch]\nsrc = ["torch-ext/binding.cpp"]\n'
+        (directory / "torch-ext" / "binding.cpp").write_text("// nothing\n")
+        for backend in backends:
+            (directory / f"{backend}.cpp").write_text("// nothing\n")
+            text += f'[kernel.{backend}]\nbackend = "{backend}"\ndepends = ["torch"]\nsrc = ["{backend}.cpp"]\n'
+        (directory / "build.toml").write_text(text)
+
+
+def listing() -> str:
+    """A page of a wheel index."""
+    names = []
+    for torch, flavours in FLAVOURS.items():
+        names.append(f"torch-{torch}.0-cp313-none-macosx_14_0_arm64.whl")
+        for flavour in flavours:
+            systems = ("x86_64", "aarch64") if flavour.startswith(("cpu", "cu")) else ("x86_64",)
+            names += [f"torch-{torch}.0+{flavour}-cp313-cp313-manylinux_2_28_{system}.whl" for system in systems]
+    return "".join(f"<a>{name}</a>\n" for name in names)
+
+
+def measure_hub(kernels: int, *, real: bool) -> None:
+    """Print one line about coverage and a new torch."""
+    chance = random.Random(1)
+    with tempfile.TemporaryDirectory() as place:
+        make_kernels(Path(place) / "hub", kernels, real=real)
+        (Path(place) / "index.html").write_text(listing())
+        marks = [time.process_time()]
+        workspace = open_workspace([str(Path(place) / "hub")], catalog="2026-09-17")
+        marks.append(time.process_time())
+        matrix = workspace.matrix()
+        marks.append(time.process_time())
+        missing = expected = 0
+        for kernel in matrix.kernels:
+            held = tuple(
+                Held(variant.name, kernel.name, kernel.version)
+                for variant in kernel.variants
+                if chance.random() >= 0.02
+            )
+            found = coverage(kernel, Holding("hub", held))
+            missing, expected = missing + len(found.names(CoverageState.MISSING)), expected + len(found.variants)
+        marks.append(time.process_time())
+        proposal = next_catalog(workspace, "2026-11-22", [str(Path(place) / "index.html")])
+        found_impact = impact(workspace, proposal.catalog)
+        marks.append(time.process_time())
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    reading, selecting, covering, proposing = (after - before for before, after in pairwise(marks))
+    takes = [line for line in impact_lines(found_impact) if line.startswith("to build")]
+    print(
+        f"{kernels:7}{'r' if real else ' '} {expected:9} {missing:8} {reading:7.1f} {selecting:7.2f} {covering:10.2f} "
+        f"{proposing:7.1f} {1e3 * proposing / kernels:10.2f} {memory:8}  {takes[0] if takes else ''}",
+        flush=True,
+    )
+
+
+def main(sizes: list[str]) -> None:
+    """Measure each size in a process of its own."""
+    for chosen, head in (([size for size in sizes if "x" in size], HISTORY), ([s for s in sizes if "x" not in s], HUB)):
+        if chosen:
+            print(head, flush=True)
+        for size in chosen:
             subprocess.run([sys.executable, __file__, "--one", size], check=True)
+
+
+HISTORY = (
+    "kernels  days   results  write s  decide s  us/result  grid s  us/result  pages s  pages "
+    "largest KiB  disk MiB  RAM MiB  issues"
+)
+HUB = (
+    "kernels   expected  missing  read s matrix s coverage s  next s  ms/kernel  RAM MiB  what one new torch takes, as "
+    "`kci catalog next` prints it"
+)
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"] and "x" in sys.argv[2]:
+        measure(*(int(part) for part in sys.argv[2].split("x")))
+    elif sys.argv[1:2] == ["--one"]:
+        measure_hub(int(sys.argv[2].rstrip("r")), real=sys.argv[2].endswith("r"))
+    else:
+        main(sys.argv[1:] or [*SIZES, *HUBS])

@@ -16,6 +16,7 @@ from act.test_workflow import add_kernel, break_package
 from cli.runner import kci
 from conftest import ROOT
 from matrix.test_next_edition import page, wheels
+from run.cuda_python import python_with_cuda
 
 pytestmark = [
     pytest.mark.network,
@@ -81,15 +82,20 @@ class Scheduled:
         }
         self.count = 0
 
-    def run(self) -> Run:
-        """One scheduled run."""
+    def run(self, **variables: str) -> Run:
+        """One scheduled run.
+
+        Args:
+            variables: the repository's.
+        """
         self.count += 1
         scratch = self.folder / f"run-{self.count}"
         scratch.mkdir()
         number = {"GITHUB_RUN_NUMBER": str(self.count)}
         return run_workflow(
-            self.repository, COMPAT, "schedule", scratch, checkout=self.checkout, env={**self.env, **number}
-        )
+            self.repository, COMPAT, "schedule", scratch, checkout=self.checkout, env={**self.env, **number},
+            variables=variables,
+        )  # fmt: skip
 
     def history(self) -> list[dict[str, Any]]:
         """The files on the branch, oldest first."""
@@ -258,3 +264,49 @@ def test_a_moved_range_is_one_pull_request_and_one_for_each_kernel(shared_by_wor
     assert last.jobs["propose"] == "success", last.log
     assert "0 wanted, 0 changed" in last.log
     assert [state for _, _, state, _ in place.pulls()] == ["closed", "closed"]
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["alone", "called"])
+def test_what_a_machine_with_a_gpu_found_gets_into_the_history(
+    shared_by_workers: Path, tmp_path: Path, several: bool
+) -> None:
+    """The machine is this one under its label, and its Python says of itself that it has torch for CUDA."""
+    kernel = add_kernel(tmp_path / "repository", "some-kernel", ("cuda",))
+    if several:
+        add_kernel(tmp_path / "repository", "other-kernel", ("cuda",))
+    tests = kernel / "tests" / "test_it.py"
+    tests.parent.mkdir()
+    tests.write_text("")
+    catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
+    settings = f'{SETTINGS}\n[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "h100"]\n'
+    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog, settings)
+    python = str(python_with_cuda(tmp_path))
+    built, tested = "torch-cuda x86_64-linux 2.13 13.4", "torch-cuda x86_64-linux+hardware 2.14 13.0"
+    names = ["some-kernel", *(["other-kernel"] if several else [])]
+
+    good = place.run(KCI_TEST_PYTHON=python)
+    assert good.jobs["record"] == "success", good.log
+    assert [job for job, result in good.jobs.items() if "test" in job and result == "success"], good.log
+    (run,) = place.history()
+    assert run["passed"] == sorted(f"{name} {leg}" for name in names for leg in (built, tested))
+
+    tests.write_text("BROKEN = True")
+    commit_all(place.repository)
+    for _ in range(2):
+        broken = place.run(KCI_TEST_PYTHON=python)
+        assert broken.jobs["record"] == "success", broken.log
+    last = place.history()[-1]
+    assert [failure["leg"] for failure in last["failed"]] == [f"some-kernel {tested}"]
+    assert f"some-kernel {built}" in last["passed"]
+    assert [state for state, _ in place.issues()] == ["open"]
+
+    tests.write_text("")
+    commit_all(place.repository)
+    lost = place.run(KCI_TEST_PYTHON=str(tmp_path / "nowhere"))
+    assert lost.jobs["record"] == "success", lost.log
+    assert "cuda-x86_64-linux tested nothing" in lost.log
+    assert place.history()[-1]["passed"] == sorted(f"{name} {built}" for name in names)
+    assert [state for state, _ in place.issues()] == ["open"], "that it was built is no pass of what was tested"
+
+    assert place.run(KCI_TEST_PYTHON=python).jobs["record"] == "success"
+    assert [state for state, _ in place.issues()] == ["closed"]

@@ -38,7 +38,7 @@ def server() -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
     """The address of a server, and what it is asked."""
     asked: list[tuple[str, str | None]] = []
     made = HTTPServer(("127.0.0.1", 0), type("Here", (Pages,), {"asked": asked}))
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{made.server_port}", asked

@@ -199,3 +199,18 @@ def test_outdated_looks_at_the_catalog_of_kci_toml(tmp_path: Path) -> None:
     (tmp_path / "kci.toml").write_text('catalog = "2026-03-25"\n')
     answer = json.loads(kci("catalog", "outdated", tmp_path, "--today", "2026-04-01", "--format", "json").stdout)
     assert (answer["outdated"], answer["freshness"]["name"], answer["freshness"]["days"]) == (True, "2026-03-25", 7)
+
+
+def test_an_estimate_has_every_kernel_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("relu", "rms-norm", "swiglu"):
+        shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=shutil.ignore_patterns("build"))
+
+    def said() -> list[str]:
+        done = kci("catalog", "next", tmp_path, "--index", listing(tmp_path, NEW), "--as-of", "2026-11-21",
+                   "--into", tmp_path / "next.toml")  # fmt: skip
+        return [line for line in done.stdout.splitlines() if line.startswith("to build")]
+
+    whole = said()
+    monkeypatch.setattr("kci.compat.impact._AT_ONCE", 1)
+    assert said() == whole
+    assert len(whole) == 1

@@ -20,12 +20,13 @@ from kci.compat.history import RecordedRun, append, each_run, gather, read_resul
 from kci.compat.history_branch import HistoryBranch, address_of
 from kci.compat.history_dataset import HistoryDataset
 from kci.compat.hub_listing import HubRepository, held_on_hub
+from kci.compat.image_registry import behind_tag
 from kci.compat.leg_grid import CellState, grid_of
 from kci.compat.moves import wanted_moves
 from kci.compat.report_page import MAX_CELLS, whole_page
 from kci.compat.report_site import write_site
 from kci.compat.report_text import markdown_report
-from kci.compat.staleness import BehindKind, behind, newest_commit
+from kci.compat.staleness import behind, newest_commit
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
@@ -202,6 +203,7 @@ def report(options: Options, /, history: Path, output: str, into: Path | None, t
 @command.command("freshness")
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
+@click.option("--images", is_flag=True, help="Ask registries what the tags of pinned images are; needs the network.")
 @click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
 @CATALOG
 @click.option("--format", "output", type=click.Choice(["table", "json"]), default="table")
@@ -211,19 +213,20 @@ def show_freshness(
     /,
     kernels: tuple[str, ...],
     upstream: bool,
+    images: bool,
     today: str | None,
     catalog: str | None,
     output: str,
 ) -> int:
-    """What is behind the world: the catalog, action pins, upstreams, variants of KERNEL/build without a signature.
+    """What is behind the world: catalog, action pins, images, upstreams, variants of KERNEL/build without a signature.
 
-    Exit 1 if something is.
+    Exit 1 if something is, or if something that was asked about could not be looked up.
     """
     workspace = opened(options, kernels, catalog)
     trees = [(kernel, Path(kernel.directory) / "build") for kernel in workspace.kernels]
     holdings = [(kernel, held_in(tree)) for kernel, tree in trees if tree.is_dir()]
     day = day_of(today, "--today") if today else date.today()
-    found = behind(workspace, holdings, day, newest_commit if upstream else None)
+    found = behind(workspace, holdings, day, newest_commit if upstream else None, behind_tag if images else None)
     if output == "json":
         click.echo(to_json({"schema": 1, "behind": found}))
     elif found:
@@ -231,7 +234,7 @@ def show_freshness(
         click.echo(table(("what", "where", "why", "command"), rows))
     else:
         click.echo("nothing is behind")
-    return 1 if any(item.kind is not BehindKind.UNKNOWN for item in found) else 0
+    return 1 if found else 0
 
 
 @command.command("moves")

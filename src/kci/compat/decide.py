@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from kci.compat.causes import cause_id, cause_of
-from kci.compat.history import Failure, RecordedRun
+from kci.compat.history import HARDWARE, Failure, RecordedRun
 from kci.compat.issue_text import issue_body, issue_title
 from kci.config.settings import Decisions, Tell
 
@@ -247,5 +247,5 @@ def whom(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
 def _group(leg: str) -> str:
     """Kernel, backend and system: what a leg of the next torch or toolkit has in common with this one."""
     kernel, variant, system = leg.split(" ")[:3]
-    compute = variant.removesuffix(f"-{system}").rpartition("-")[2]
+    compute = variant.removesuffix(f"-{system.removesuffix(HARDWARE)}").rpartition("-")[2]
     return f"{kernel} {compute.rstrip('0123456789')} {system}"

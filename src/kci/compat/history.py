@@ -32,6 +32,9 @@ _DIGITS = 19
 SKEW = timedelta(days=1)
 """How far in the future a result may say that it was made."""
 
+HARDWARE = "+hardware"
+"""After the system of a leg that was tested on the machine that its variant is for: another leg than its build."""
+
 Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{1,200}\Z")]
 """A name without spaces: leg keys are made of them."""
 _Optional = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,200}\Z")]
@@ -71,6 +74,8 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     catalog: str = ""
     commit: str = ""
     attempt: Annotated[int, Meta(ge=1, le=2**31)] = 1
+    hardware: bool = False
+    """Whether it is about loading and testing on the machine that the variant is for, and not about building it."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:
@@ -81,7 +86,8 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def leg(self) -> str:
         """The key of the leg: kernel, variant, system, torch and compute version."""
-        return leg_key(self.kernel, self.variant, self.system, self.torch, self.compute)
+        system = self.system + HARDWARE if self.hardware else self.system
+        return leg_key(self.kernel, self.variant, system, self.torch, self.compute)
 
 
 def leg_key(kernel: str, variant: str, system: str, torch: str = "", compute: str = "") -> str:

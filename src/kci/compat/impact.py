@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
 from kci.catalog.rows import Catalog
 from kci.config.discover import FaultyKernel
+from kci.config.reader import Kernel
 from kci.errors import FindingsError
 from kci.matrix.diff import KernelDiff, diff_matrices
-from kci.plan.budget import Estimate
+from kci.plan.budget import Estimate, estimate
+from kci.plan.plan import Leg
 from kci.workspace.choice import Choice
 from kci.workspace.migrating import KernelMigrations, migrations_of
 from kci.workspace.planning import PlanRequest, plan_run
@@ -47,9 +51,23 @@ def impact(workspace: Workspace, proposed: Catalog) -> Impact:
     kernels = [kernel for kernel in after.kernels if kernel.build.name in different]
     migrations = tuple(migrations_of(workspace, proposed))
     request = PlanRequest(choice=Choice(only=tuple(sorted(names))), allow_empty=True)
-    try:
-        planned = plan_run(after.of(kernels), request)
-    except FindingsError as error:  # none of them can be planned
-        faulty = [FaultyKernel(kernel.directory, kernel.build.name, error.message, ()) for kernel in kernels]
-        return Impact(tuple(diffs), None, tuple(faulty), migrations)
-    return Impact(tuple(diffs), planned.estimate, planned.plan.faulty, migrations)
+    legs: list[Leg] = []
+    faulty: list[FaultyKernel] = []
+    for batch in batched(kernels):
+        try:
+            plan = plan_run(after.of(batch), request).plan
+        except FindingsError as error:  # none of them can be planned
+            faulty += [FaultyKernel(kernel.directory, kernel.build.name, error.message, ()) for kernel in batch]
+        else:
+            legs += plan.legs
+            faulty += plan.faulty
+    return Impact(tuple(diffs), estimate(legs) if legs else None, tuple(faulty), migrations)
+
+
+def batched(kernels: Sequence[Kernel]) -> Iterator[Sequence[Kernel]]:
+    """Kernels in portions whose legs fit into one run; all of a large repository would be too many to start at once."""
+    for start in range(0, len(kernels), _AT_ONCE):
+        yield kernels[start : start + _AT_ONCE]
+
+
+_AT_ONCE = 200

@@ -1,4 +1,4 @@
-"""What is behind the world: the catalog, action pins, sources behind their upstream, variants without a signature."""
+"""What is behind the world: the catalog, action pins, images, sources behind their upstream, unsigned variants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import msgspec
 
 from kci.catalog.freshness import freshness
 from kci.compat.held import Holding
+from kci.compat.image_registry import ImageReference, parse_image
 from kci.config.reader import Kernel
+from kci.errors import FindingsError
 from kci.files.git import last_line, remote_git, run_git
 from kci.render.pins import judge_pins
 from kci.workspace.workspace import Workspace
@@ -26,10 +28,11 @@ class BehindKind(enum.StrEnum):
 
     CATALOG = "catalog"
     ACTION = "action"
+    IMAGE = "image"
     UPSTREAM = "upstream"
     SIGNATURE = "signature"
     UNKNOWN = "unknown"
-    """It could not be found out."""
+    """It could not be found out, which is not the same as being up to date."""
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -47,8 +50,16 @@ Newest = Callable[[str], datetime | str]
 """The date of the newest commit of a repository, or why it is not known."""
 
 
+Tagged = Callable[[ImageReference], str]
+"""The digest that the tag of a pinned image means now, empty if it is the pinned one; see `behind_tag`."""
+
+
 def behind(
-    workspace: Workspace, holdings: Sequence[tuple[Kernel, Holding]], today: date, newest: Newest | None
+    workspace: Workspace,
+    holdings: Sequence[tuple[Kernel, Holding]],
+    today: date,
+    newest: Newest | None,
+    tagged: Tagged | None = None,
 ) -> list[Behind]:
     """Everything that is behind, by kind.
 
@@ -57,8 +68,11 @@ def behind(
         holdings: what is published, by kernel.
         today: the day to compare with.
         newest: asks an upstream; None asks none.
+        tagged: asks a registry; None asks none.
     """
     found = [*_catalog(workspace, today), *_actions(workspace.settings.root)]
+    if tagged is not None:
+        found += _images(workspace, tagged)
     if newest is not None:
         for kernel in workspace.kernels:
             found += _upstreams(kernel, newest)
@@ -84,6 +98,26 @@ def _actions(root: Path) -> Iterator[Behind]:
         for item in judge_pins(file.read_text(encoding="utf-8", errors="replace"), shown):
             if item.rule == "KCI407":
                 yield Behind(BehindKind.ACTION, f"{shown}:{item.line}", item.message, "kci render --force")
+
+
+def _images(workspace: Workspace, tagged: Tagged) -> Iterator[Behind]:
+    """Every image in force that is pinned to a digest, once, with what it is for."""
+    places: dict[str, list[str]] = {}
+    for backend, build in sorted(workspace.runners.build.items()):
+        for image in sorted({*build.image.values(), *(one for some in build.images.values() for one in some.values())}):
+            if "@" in image:
+                places.setdefault(image, []).append(backend)
+    for image, backends in places.items():
+        parsed, what = parse_image(image), f"for {', '.join(backends)}"
+        try:
+            if parsed is None:
+                raise FindingsError("it is not the name of an image")
+            now = tagged(parsed)
+        except FindingsError as error:
+            yield Behind(BehindKind.UNKNOWN, image, f"{what}: {error.message}")
+            continue
+        if now:
+            yield Behind(BehindKind.IMAGE, image, f"{what}: the tag {parsed.tag} is {now} now")
 
 
 def _upstreams(kernel: Kernel, newest: Newest) -> Iterator[Behind]:

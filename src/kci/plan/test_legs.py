@@ -45,6 +45,11 @@ def plan_tests(kernels: Sequence[KernelPlan], legs: Sequence[Leg], runners: Runn
     return tuple(found)
 
 
+def needs_hardware(variant: str, runners: Runners) -> bool:
+    """Whether there is a machine under `[test]` that a variant is for, and that others cannot stand in for."""
+    return any(backend != "cpu" and _is_for(variant, backend, system) for backend, system in runners.test)
+
+
 def _is_for(variant: str, backend: str, system: str) -> bool:
     name = parse_variant_name(variant)
     return name.backend == backend and name.system in (None, system)

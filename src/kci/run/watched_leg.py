@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def _loaded(base: LegResult, request: LegRequest, directory: Path, torch: str, l
     log(f"{base.variant} with torch {torch}: {report.state}, {report.passed} passed, {report.failed} failed")
     if report.state in (TestState.PASSED, TestState.NOTHING_RAN):
         return under
-    return msgspec.structs.replace(under, outcome=LegOutcome.FAILED, error=_told(report))
+    return msgspec.structs.replace(under, outcome=LegOutcome.FAILED, error=told(report))
 
 
 def _not_loaded(base: LegResult, torch: str) -> LegResult:
@@ -102,7 +102,7 @@ def _failure(error: KciError) -> tuple[LegOutcome, str]:
     return outcome, f"{first}\n{_end(more)}" if more.strip() not in ("", first) else first
 
 
-def _told(report: TestReport) -> str:
+def told(report: TestReport) -> str:
     """What pytest or Python says last is the error; the rest is how it came about."""
     lines = [line for line in report.output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E ")]
@@ -114,7 +114,7 @@ def _end(text: str) -> str:
     return text[-_KEPT:]
 
 
-def write_results(folder: Path, results: list[LegResult]) -> list[Path]:
+def write_results(folder: Path, results: Sequence[LegResult]) -> list[Path]:
     """Write each result into a separate file.
 
     Args:
