@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from kci.compat.impact import Impact
+from kci.plurals import count
 
 
 def print_impact(found: Impact, unknown: Sequence[str], *, to_stderr: bool) -> None:
@@ -26,7 +27,9 @@ def print_impact(found: Impact, unknown: Sequence[str], *, to_stderr: bool) -> N
         takes = found.to_build
         cost = " + ".join(f"{amount:.2f} {currency}" for currency, amount in sorted(takes.costs.items())) or "no price"
         hours = f"{takes.minutes / 60:.1f} runner hours"
-        lines.append(f"to build: {takes.legs} legs, about {hours}; {cost} at the prices of {takes.prices_as_of}")
+        lines.append(
+            f"to build: {count(takes.legs, 'leg')}, about {hours}; {cost} at the prices of {takes.prices_as_of}"
+        )
     lines += [f"not estimated: {kernel.kernel or kernel.path}: {kernel.message}" for kernel in found.faulty]
     lines += [f"unknown: {text}" for text in unknown]
     click.echo("\n".join(lines), err=to_stderr)

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from kci.cli import Options
 from kci.cli._layout import Layout, lines_of, middle, plain_lines
-from kci.diagnostics import Diagnostic, Severity, render_github, render_text
+from kci.diagnostics import Diagnostic, Severity, printable, render_github, render_text
 from kci.errors import KciError, UsageError
 
+_MARKUP = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "`": "&#96;", "[": "&#91;", "*": "&#42;", "~": "&#126;"}
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -166,9 +167,15 @@ def is_plain() -> bool:
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A GitHub Markdown table; cells are escaped."""
-    lines = [_markdown_row(headers), _markdown_row(["---"] * len(headers))]
-    return "\n".join(lines + [_markdown_row(row) for row in rows])
+    lines = [markdown_row(headers), markdown_row(["---"] * len(headers))]
+    return "\n".join(lines + [markdown_row(row) for row in rows])
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_text(text: str) -> str:
+    """Text that is shown as it is in Markdown: it becomes no HTML, link, picture or code, and drives no terminal."""
+    return "".join(_MARKUP.get(char, char) for char in printable(text))
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """A row of a table in Markdown; a cell can have markup, and cannot end its column or the row."""
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

@@ -19,6 +19,7 @@ from kci.engines.job_folder import Fetched, fetch_into, log_tail
 from kci.engines.protocol import Batch, Engine, EngineAwayError, EngineHome, open_engine
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
 from kci.files.lock import locked
+from kci.plurals import count
 from kci.run.engine_plan import EngineLeg, EngineRun, at_once
 from kci.run.local import TreeResult
 from kci.run.run_journal import FINAL, Journal, LegPhase, LegProgress, RunEvent
@@ -192,7 +193,7 @@ class Driver:
         progress = self.journal.legs[leg]
         self.engine(name).cancel({job: handle})
         if progress.attempt > self.run.engines[name].restarts:
-            self._fail(leg, BuildFailedError(f"lost {progress.attempt} times, the last time because {reason}"))
+            self._fail(leg, BuildFailedError(f"lost {count(progress.attempt, 'time')}, the last time because {reason}"))
         else:
             self._note(RunEvent.RESTART, [leg], reason=reason)
 
