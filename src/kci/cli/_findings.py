@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from kci.cli._output import markdown_table, markdown_text, print_diagnostics, to_json
+from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, to_json
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Severity, printable, render_github
 from kci.plurals import count
@@ -33,7 +33,7 @@ def show_findings(
         found: what was found.
         output: one of `FORMATS`.
         quiet: show errors only, in text form.
-        verbose: show notes of severity info too, in text form; they are always counted.
+        verbose: show notes of severity info too, and each of many that say the same; all of them are always counted.
         what: what was looked at, for the summary.
         suppressed: is counted, and shown with its reasons with -v and in JSON and Markdown.
     """
@@ -54,10 +54,10 @@ def show_findings(
         case "markdown":
             click.echo(markdown(found, summary) + _suppressed_markdown(suppressed), nl=not suppressed)
         case _:
-            shown = found if verbose else [item for item in found if item.severity is not Severity.INFO]
+            shown = found if verbose else one_per_cause([item for item in found if item.severity is not Severity.INFO])
             print_diagnostics(shown, quiet=quiet)
             print_suppressed(suppressed if verbose else ())
-            click.echo(summary + (" (-v shows them)" if len(shown) < len(found) else ""))
+            click.echo(summary + (" (-v shows all)" if len(shown) < len(found) else ""))
     if output in ("json", "sarif", "github") and not quiet:
         click.echo(summary, err=True)
     return int(any(item.severity is Severity.ERROR for item in found))

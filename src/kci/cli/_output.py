@@ -99,10 +99,47 @@ def print_grouped(diagnostics: Sequence[Diagnostic], *, quiet: bool = False) -> 
         if len(same) <= MANY:
             print_diagnostics(same, quiet=quiet)
             continue
-        first = same[0]
-        message = f"{first.message} (this file and {len(same) - 1} more)"
-        hint = f"{first.hint}; `kci check` lists them all" if first.hint else "`kci check` lists them all"
-        print_diagnostics([replace(first, message=message, hint=hint)], quiet=quiet)
+        print_diagnostics([_for_all(same)], quiet=quiet)
+
+
+def one_per_cause(found: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """The same findings, where many that are no errors and say the same are one: it stands where the first does."""
+    by_cause: dict[tuple[str, str], list[Diagnostic]] = {}
+    for item in found:
+        by_cause.setdefault((item.rule, item.message), []).append(item)
+    shown = []
+    for item in found:
+        same = by_cause[item.rule, item.message]
+        if item.severity is Severity.ERROR or len(same) <= MANY:
+            shown.append(item)
+        elif item is same[0]:
+            shown.append(_for_all(same))
+    return shown
+
+
+def _for_all(same: Sequence[Diagnostic]) -> Diagnostic:
+    """The first of several findings, as one for all of them."""
+    first, lists = same[0], "`kci check -v` lists them all"
+    files = len({item.path for item in same})
+    places = f"{files} files" if files == len(same) else f"{len(same)} places"
+    return replace(
+        first,
+        message=f"{first.message} (in {places}, this is the first)",
+        hint="; ".join(part for part in (_hint_for_all(same), lists) if part),
+    )
+
+
+def _hint_for_all(same: Sequence[Diagnostic]) -> str:
+    """A command for each one's directory is one for the directory that has them all."""
+    folders = [os.path.dirname(item.path) or "." for item in same]  # noqa: PTH120  - as it was written
+    hints = {item.hint.replace(f" {folder}`", " \0`") for item, folder in zip(same, folders, strict=True)}
+    if len(hints) != 1:
+        return same[0].hint
+    try:
+        common = os.path.commonpath(folders) or "."
+    except ValueError:  # some are absolute
+        return same[0].hint
+    return hints.pop().replace("\0", common)
 
 
 def day_of(text: str, option: str) -> date:

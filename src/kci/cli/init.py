@@ -87,7 +87,7 @@ def command(
 
 
 def _lacking(target: Path, chosen: NewKernel) -> str:
-    """What is left to do before the kernel has a variant; a repository without a kci.toml gets the one that it needs."""
+    """What is left to do before the kernel has a variant; where there is no kci.toml, one is written."""
     if has_variants(target):
         return ""
     if chosen.framework != "tvm-ffi":
