@@ -89,6 +89,7 @@ def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
         return 130
     if not trees:
         click.echo("nothing was built: no engine takes any of the legs", err=True)
+        click.echo("  hint: `backends` and `systems` of an engine in kci.toml say what it takes", err=True)
         return 3
     return 1 if any(item.severity is Severity.ERROR for tree in trees for item in tree.findings) else 0
 

@@ -154,7 +154,7 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
         click.echo(to_json({"schema": 1, "outdated": found.outdated, "freshness": found}))
     else:
         newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
-        click.echo(f"{found.name}: {count(found.days, 'day')} old, which is old after {found.most}{newer}")
+        click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {found.most}{newer}")
     return 1 if found.outdated else 0
 
 

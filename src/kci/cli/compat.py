@@ -228,7 +228,7 @@ def show_freshness(
         rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
         click.echo(table(("what", "where", "why", "command"), rows))
     else:
-        click.echo("nothing is behind")
+        click.echo("nothing is out of date")
     return 1 if any(item.kind is not BehindKind.UNKNOWN for item in found) else 0
 
 

@@ -123,8 +123,10 @@ def _report(result: local.RunResult, options: Options) -> int:
     if not result.trees:
         lacking = [outcome.error for outcome in result.outcomes if outcome.error is not None]
         for error in {item.message: item for item in lacking}.values():
-            click.echo(f"{click.style('left:', fg='yellow')} {error.message}\n  hint: {error.hint}", err=True)
+            hint = f"\n  hint: {error.hint}" if error.hint else ""
+            click.echo(f"{click.style('left:', fg='yellow')} {error.message}{hint}", err=True)
         click.echo("nothing was built: every variant needs another machine", err=True)
+        click.echo("  hint: `kci render` writes workflows that build them; --engine uses machines of yours", err=True)
         return 3
     errors = any(item.severity is Severity.ERROR for tree in result.trees for item in tree.findings)
     return 1 if errors else 0

@@ -72,7 +72,7 @@ def _catalog(workspace: Workspace, today: date) -> Iterator[Behind]:
     fresh = freshness(workspace.catalog, today)
     if fresh.outdated:
         newer = f"; kci has {', '.join(fresh.newer)}" if fresh.newer else ""
-        message = f"{count(fresh.days, 'day')} old, which is old after {fresh.most}{newer}"
+        message = f"{count(fresh.days, 'day')} old, and outdated after {fresh.most}{newer}"
         yield Behind(BehindKind.CATALOG, fresh.name, message, "kci catalog outdated")
 
 
