@@ -7,8 +7,6 @@ import hashlib
 import os
 import re
 import shutil
-import tarfile
-import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -184,6 +182,9 @@ def _get(item: Headers, python: Path, partial: Path, log: Log) -> None:
 
 def _unpack(item: Headers, into: Path) -> None:
     """Take the headers out of an archive; everything in it lies below one directory, whatever that is called."""
+    import tarfile  # noqa: PLC0415  - slow to import, and most builds need no network
+    import urllib.request  # noqa: PLC0415
+
     try:
         with (
             urllib.request.urlopen(item.where, timeout=_SECONDS) as answer,  # noqa: S310  - of the user's own kci.toml

@@ -14,8 +14,6 @@ import platform
 import shutil
 import sys
 import sysconfig
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import msgspec
@@ -24,7 +22,6 @@ from kci.builders.pip_installs import newer_pip, pip_install, run_pip
 from kci.builders.process import Finished, run, shown
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
-from kci.builders.wheel_ranges import extract, find_wheel
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.lock import locked
@@ -299,6 +296,8 @@ def _make(environment: Environment, log: Log) -> None:
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     """Ten megabytes out of the five hundred of a wheel for GPUs."""
     release = f"{environment.release}+{environment.flavour}" if index else str(environment.release)
+    from kci.builders.wheel_ranges import extract, find_wheel  # noqa: PLC0415  - slow to import, and most builds need no network
+
     wheel = find_wheel("torch", release, platform.machine(), index)
     extract(wheel, needed_to_compile, environment.torch.parent, log)
 
@@ -335,6 +334,9 @@ def _reachable(url: str) -> bool:
     """Whether a wheel index answers, asked once and briefly: pip itself would retry for minutes."""
     if os.environ.get("PIP_NO_INDEX"):
         return False
+    import urllib.error  # noqa: PLC0415  - slow to import, and most builds need no network
+    import urllib.request  # noqa: PLC0415
+
     request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - the address is in our own data
     try:
         with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -187,13 +185,21 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout 
 def terminal_width(stream: TextIO | None = None) -> int | None:
     """How wide the terminal is that a stream (stdout) leads to; None for files and pipes."""
     stream = stream or sys.stdout
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    if not stream.isatty():
+        return None
+    import shutil  # with all its archive formats, for a terminal only
+
+    return shutil.get_terminal_size().columns
 
 
 def paragraph(text: str) -> str:
     """A long line over several, where it is shown on a terminal."""
     width = terminal_width()
-    return text if width is None else textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
+    if width is None:
+        return text
+    import textwrap
+
+    return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 def is_plain() -> bool:

@@ -29,6 +29,7 @@ from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.plurals import count
+from kci.run.run_records import one_line
 from kci.suggest import suggestion
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.verify.load_rules import probe, unfit
@@ -168,6 +169,21 @@ def run_kernel_tests(
             return TestReport(metadata.name, variant_dir.name, TestState.NOTHING_RAN, output=where)
         own = _packages([*declared, *extra], python, cache, log)
         return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
+
+
+def fine(report: TestReport, *, allow_empty: bool = False) -> bool:
+    """Whether a variant counts as tested; with `allow_empty` also one of whose kernel's tests none ran."""
+    return report.state is TestState.PASSED or (allow_empty and report.state is TestState.NOTHING_RAN)
+
+
+def why_not(reports: Sequence[TestReport], *, allow_empty: bool = False) -> str:
+    """The first variant that does not count as tested, and the first line that says why; empty if all do."""
+    wrong = next((report for report in reports if not fine(report, allow_empty=allow_empty)), None)
+    if wrong is None:
+        return ""
+    lines = [line.strip() for line in wrong.output.splitlines() if line.strip()]
+    told = next((line.removeprefix("E").strip() for line in lines if line.startswith("E ")), lines[-1] if lines else "")
+    return one_line(f"{wrong.variant}: {wrong.state}: {told}")
 
 
 def repositories(sources: Path, kernel: str) -> list[str]:
