@@ -9,16 +9,15 @@ from pathlib import Path
 import kci
 from common import (
     add_summary,
+    add_tables,
     count_input,
     fail,
     flag_input,
     group,
-    printable,
     required_input,
     run_action,
     runner_temp,
     set_output,
-    table_row,
     text_input,
     upload_results,
     watched_run,
@@ -26,9 +25,12 @@ from common import (
 from kci.builders.cache import default_cache
 from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
+from kci.cli._tables import AnswerTable
 from kci.compat.history import LegResult
+from kci.diagnostics import printable
 from kci.matrix.names import upload_name
 from kci.plan.test_legs import needs_hardware
+from kci.plurals import count
 from kci.run.build_leg import ci_run
 from kci.run.disk_room import make_room
 from kci.run.run_records import VariantFailure, first_error, write_failure
@@ -126,12 +128,13 @@ def main() -> None:
     set_output("variant-dir", "\n".join(str(item.directory) for item in built))
     set_output("artifact", "\n".join(str(item.artifact) for item in built))
     set_output("digest", "\n".join(item.record.digest for item in built))
-    records = [item.record for item in built]
-    if records:
-        add_summary(
-            ["| kernel | variant | builder | seconds | digest |", "|---|---|---|---|---|"],
-            [table_row(item.kernel, item.variant, item.builder, item.seconds, item.digest) for item in records],
-        )
+    rows = [
+        (item.record.kernel, item.record.variant, "built", f"{item.record.seconds or 0:.0f} s", item.record.digest)
+        for item in built
+    ]
+    rows += [(leg.kernel.build.name, name, "failed", first_error(error), "") for name, error in failed]
+    headers = ("kernel", "variant", "state", "time or reason", "digest")
+    add_tables([AnswerTable(f"Build: {len(built)} of {count(len(leg.variants), 'variant')}", headers, tuple(rows))])
     if failed:
         name, first = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""

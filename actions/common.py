@@ -20,9 +20,11 @@ from typing import NoReturn
 
 import msgspec
 
-from kci.cli._output import print_error
+from kci.cli._output import markdown_row, markdown_text, print_error
+from kci.cli._tables import AnswerTable
 from kci.compat.history import LegOutcome, LegResult
 from kci.compat.history_branch import HistoryBranch
+from kci.diagnostics import printable
 from kci.errors import KciError
 from kci.run.watched_leg import WatchedRun, write_results
 
@@ -44,11 +46,6 @@ def fail(message: str, code: int, hint: str = "") -> NoReturn:
 def escape(text: str) -> str:
     """Text for a workflow command: its line ends must not start another one."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def printable(text: str) -> str:
-    """Text for a log line, with every control character made visible."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def text_input(name: str, default: str = "") -> str:
@@ -162,9 +159,13 @@ def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
 
 def table_row(*cells: object) -> str:
     """A row of a Markdown table; a cell can neither end its column nor start HTML."""
-    texts = [printable(str(cell)) for cell in cells]
-    safe = [text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|").replace("`", "&#96;") for text in texts]
-    return "| " + " | ".join(safe) + " |"
+    return markdown_row([markdown_text(str(cell)) for cell in cells])
+
+
+def add_tables(tables: Iterable[AnswerTable]) -> None:
+    """Append tables to the step's summary."""
+    for table in tables:
+        add_summary(table.markdown_head(), table.markdown_rows())
 
 
 def unpacked(place: Path) -> Path:

@@ -10,7 +10,6 @@ from common import (
     add_summary,
     flag_input,
     history_branch,
-    printable,
     required_input,
     run_action,
     runner_temp,
@@ -24,7 +23,7 @@ from kci.compat.leg_grid import grid_of
 from kci.compat.report_site import write_site
 from kci.compat.report_text import markdown_report
 from kci.config.find_settings import find_settings
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, printable
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from common import (
     table_row,
     text_input,
 )
+from kci.plurals import count
 from kci.run.build_leg import ci_run
 from kci.run.gate import GateRow, judge
 from kci.run.releases import Releasable, releasable
@@ -48,7 +49,11 @@ def main() -> None:
     if published not in ("success", "skipped"):
         fail(f"publishing ended as {published}", 1, "see the jobs that publish")
     built = sum(len(leg.variants) for leg in plan.legs)
-    print(f"all is well: {built} variants of {len(kernels)} kernels" if kernels else "there was nothing to do")
+    print(
+        f"all is well: {count(built, 'variant')} of {count(len(kernels), 'kernel')}"
+        if kernels
+        else "there was nothing to do"
+    )
     trees = [table_row(name, len(records[name].present)) for name in sorted(kernels)]
     add_summary(["| kernel | variants in its tree |", "|---|---|"] if trees else ["There was nothing to do."], trees)
 

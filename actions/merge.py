@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import kci
 from common import (
     add_summary,
+    add_tables,
     fail,
     flag_input,
     group,
@@ -18,13 +19,14 @@ from common import (
     run_action,
     runner_temp,
     set_output,
-    table_row,
     text_input,
     unpacked,
 )
-from kci.cli._findings import print_suppressed, show_findings
+from kci.cli._findings import counted, markdown, print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_error
+from kci.cli._tables import tree_table
 from kci.config.suppression import SuppressedFinding, apply_to_tree
+from kci.plurals import count
 from kci.run.build_leg import ci_run
 from kci.run.run_records import RECORD_FILE, KernelRecord, first_error, read_failures, write_record
 from kci.tree.artifacts import find_sources
@@ -138,7 +140,7 @@ def main() -> None:
     set_output("manifest", "\n".join(str(path) for path in manifests))
     set_output("tar", str(tar))
     set_output("tree-name", f"tree.{merge.kernel or 'all'}.{ci_run().attempt or 1}")
-    report(manifests)
+    report(merged)
 
 
 def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
@@ -152,6 +154,8 @@ def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
                 entries = merge.planned.suppressions
                 found = apply_to_tree(found, entries, str(path.parent), kernel.tree, suppressed.append)
     print_suppressed(suppressed)
+    told = markdown(found, counted(found, "Verified", suppressed))
+    add_summary(["### Verification", "", *told.splitlines()], [])
     return show_findings(found, "text", what=str(merge.into), suppressed=suppressed)
 
 
@@ -219,17 +223,14 @@ def pack(into: Path, tar: Path) -> None:
                 archive.addfile(info)
 
 
-def report(manifests: Mapping[Path, kci.Manifest]) -> None:
+def report(manifests: Sequence[kci.Manifest]) -> None:
     """Show in log and summary what the trees have and lack."""
-    rows, lacking = [], 0
-    for manifest in manifests.values():
-        rows += [table_row(manifest.kernel, name, "missing", "") for name in manifest.missing]
-        rows += [table_row(manifest.kernel, item.variant, "present", item.digest) for item in manifest.present]
-        lacking += len(manifest.missing)
-    print(f"{len(rows) - lacking} variants present, {lacking} missing")
+    present = sum(len(manifest.present) for manifest in manifests)
+    lacking = sum(len(manifest.missing) for manifest in manifests)
+    print(f"{count(present, 'variant')} present, {lacking} missing")
     if lacking:
-        print(f"::warning::{lacking} planned variants are missing", flush=True)
-    add_summary(["### The tree", "", "| kernel | variant | state | digest |", "|---|---|---|---|"], rows)
+        print(f"::warning::missing: {count(lacking, 'planned variant')}", flush=True)
+    add_tables(tree_table(manifest) for manifest in manifests)
 
 
 if __name__ == "__main__":

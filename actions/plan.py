@@ -8,7 +8,7 @@ from pathlib import Path
 import kci
 from common import (
     OUTPUT_LIMIT,
-    add_summary,
+    add_tables,
     compact_json,
     fail,
     flag,
@@ -20,18 +20,18 @@ from common import (
     run_action,
     runner_temp,
     set_output,
-    table_row,
     text_input,
     unpacked,
     words_input,
 )
 from kci.cli._output import print_diagnostics
+from kci.cli._tables import plan_tables
 from kci.config.values import Forks
 from kci.plan.forks import only_hosted, only_own
 from kci.plan.github import tests_matrix
-from kci.plan.plan import LeftOut, Skipped
 from kci.plan.plan_json import promised
 from kci.plan.sharding import MAX_MATRIX
+from kci.plurals import count
 from kci.run.build_leg import ci_run
 from kci.run.run_records import PLAN_FILE
 from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
@@ -94,7 +94,7 @@ def main() -> None:
     set_output("has-tree", "true" if promise["kernels"] else "false")
     set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
     hand_over(planned)
-    report(plan)
+    report(planned)
 
 
 def faults(plan: kci.Plan) -> list[kci.Diagnostic]:
@@ -124,21 +124,11 @@ def is_fork() -> bool:
     return flag("KCI_FORK", os.environ.get("KCI_FORK", "false"))
 
 
-def report(plan: kci.Plan) -> None:
-    """Show in log and summary what is built and what is not."""
-    unbuilt: list[LeftOut | Skipped] = [*plan.left_out, *plan.skipped]
-    print(f"{len(plan.legs)} legs, {len(unbuilt)} variants left out")
-    head = [f"### {len(plan.legs)} variants to build ({plan.tier})", ""]
-    if plan.legs:
-        head += ["| kernel | variant | runner | image | minutes at most |", "|---|---|---|---|---|"]
-    rows = [table_row(leg.kernel, leg.variant, leg.runner_text, leg.image or "none", leg.timeout) for leg in plan.legs]
-    add_summary(head, rows)
-    if plan.faulty:
-        head = [f"### {len(plan.faulty)} kernels with errors", "", "| kernel | directory | error |", "|---|---|---|"]
-        add_summary(head, [table_row(item.kernel or "-", item.path, item.message) for item in plan.faulty])
-    if unbuilt:
-        head = [f"### {len(unbuilt)} variants left out", "", "| kernel | variant | why |", "|---|---|---|"]
-        add_summary(head, [table_row(item.kernel, item.variant, item.reason) for item in unbuilt])
+def report(planned: kci.PlannedRun) -> None:
+    """Show in log and summary what is built and what is not, as `kci plan` does."""
+    plan = planned.plan
+    print(f"{count(len(plan.legs), 'leg')}, {count(len(plan.left_out) + len(plan.skipped), 'variant')} left out")
+    add_tables(plan_tables(plan, planned.estimate))
 
 
 if __name__ == "__main__":

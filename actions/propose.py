@@ -7,10 +7,11 @@ import os
 import re
 
 import kci
-from common import add_summary, fail, flag_input, lines_input, printable, required_input, run_action, set_output
+from common import add_summary, fail, flag_input, lines_input, required_input, run_action, set_output
 from kci.compat.moves import wanted_moves
 from kci.compat.pull_decisions import PullActionKind, decide_pulls
 from kci.compat.pull_tracker import GitHubPulls, carry_out_pulls, pull_line
+from kci.diagnostics import printable
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from common import history_branch, required_input, run_action, set_output
 from kci.cli._output import print_diagnostics
 from kci.compat.history import gather, read_results
+from kci.plurals import count
 
 
 def main() -> None:
@@ -16,7 +17,7 @@ def main() -> None:
     runs, conflicts = gather(results)
     print_diagnostics([*problems, *conflicts])
     new = history_branch().record(runs) if runs else 0
-    print(f"{len(results)} results, {new} new files in the history")
+    print(f"{count(len(results), 'result')}, {count(new, 'new file')} in the history")
     set_output("new", str(new))
 
 

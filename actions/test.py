@@ -13,7 +13,6 @@ from common import (
     fail,
     flag_input,
     group,
-    printable,
     required_input,
     run_action,
     runner_temp,
@@ -29,6 +28,7 @@ from kci.builders.cache import default_cache
 from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
 from kci.compat.history import LegResult
+from kci.diagnostics import printable
 from kci.matrix.names import this_system
 from kci.run.build_leg import ci_run
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not

@@ -111,7 +111,7 @@ def test_a_newcomer_gets_from_the_wheel_to_a_tested_kernel(tmp_path: Path, torch
 
     outside(kci, "init", "first-kernel", "--backend", "cpu", "-y", cwd=tmp_path)
     assert run("check").startswith("2 files checked: 0 errors, 0 warnings")
-    assert "1 variants in build" in run("run", "--where", "torch == 2.13", "--catalog", "2026-08-20")
+    assert "1 variant in build" in run("run", "--where", "torch == 2.13", "--catalog", "2026-08-20")
     assert "passed" in run("test", "--torch", "2.13")
     run("verify", "build")
     assert "unchanged" in run("render")

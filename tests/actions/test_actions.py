@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from act.harness import commit_all, copy_checkout
+from cli.runner import kci_process
 from kci.run.run_records import read_failures
 
 pytestmark = pytest.mark.network
@@ -100,6 +101,11 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
         "kernels": [{"name": "some-kernel", "path": "some", "version": 1, "planned": ["torch-cpu", "torch-cuda"]}],
     }
     assert " " not in plan.outputs["plan"]
+    said = kci_process(
+        "plan", "some", "--only", "torch-c*", "--backend", "cpu", "--backend", "cuda", "--format", "markdown",
+        cwd=repository,
+    )  # fmt: skip
+    assert plan.summary.split() == said.stdout.split(), "the summary is what the command says"
     assert "| some-kernel | torch-cpu | ubuntu-24.04 |" in plan.summary
 
     downloads = tmp_path / "downloads"
@@ -127,6 +133,9 @@ def test_plan_build_merge(runner: Runner, repository: Path, tmp_path: Path) -> N
     assert merged.outputs["complete"] == "true"
     assert merged.outputs["tree"] == str(into)
     assert merged.outputs["manifest"] == str(into / "kci-manifest.json")
+    assert "### Verification\n\nVerified: 0 errors" in merged.summary
+    assert "### some-kernel version 1: 2 variants\n\nall planned variants are there\n" in merged.summary
+    assert "| torch-cuda | present | " in merged.summary
     with tarfile.open(merged.outputs["tar"]) as archive:
         names = archive.getnames()
         assert {"kci-manifest.json", "torch-cpu/__init__.py", "torch-cuda/metadata.json"} <= set(names)
@@ -271,7 +280,8 @@ def test_a_missing_variant(runner: Runner, repository: Path, tmp_path: Path) -> 
     assert partial.code == 0, partial.log
     assert partial.outputs["complete"] == "false"
     assert "::warning::" in partial.log
-    assert "| some-kernel | torch-cpu | missing |" in partial.summary
+    assert "### some-kernel version 1: 0 variants" in partial.summary
+    assert "| torch-cpu | missing |  |" in partial.summary
     strict = runner.run(
         "merge", repository, artifacts=nothing, into=str(tmp_path / "b"), plan=plan, allow_partial="false"
     )
@@ -287,6 +297,8 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     replay = "kci build --variant=torch-cpu --builder=auto --container=none --output=build -- some"
     assert f"\n  {replay}\n" in built.log
     assert replay in built.summary
+    assert "### Build: 0 of 1 variant" in built.summary
+    assert "| some-kernel | torch-cpu | failed | " in built.summary
     assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", "what is uploaded is why"
     failures = read_failures([Path(built.outputs["folder"])], "some-kernel")
     assert [(item.variant, item.replay) for item in failures] == [("torch-cpu", replay)]

@@ -101,7 +101,7 @@ FAILED, PASSED = LegOutcome.FAILED, LegOutcome.PASSED
 def test_results_become_issues_a_summary_and_a_report(watch: Watch) -> None:
     for run in (1, 2, 3):
         done = watch.record(run, FAILED, PASSED)
-        assert done.stdout == "2 results, 1 new files in the history\n", done.stderr
+        assert done.stdout == "2 results, 1 new file in the history\n", done.stderr
     done = watch.act("decide")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "opened: kernel-0: error: gone\n"
@@ -133,7 +133,7 @@ def test_a_result_that_cannot_be_read_is_said_and_the_others_are_recorded(watch:
     done = watch.record(1, PASSED)
     assert done.returncode == 0
     assert "KCI801" in done.stderr
-    assert done.stdout == "1 results, 1 new files in the history\n"
+    assert done.stdout == "1 result, 1 new file in the history\n"
 
 
 def test_nothing_uploaded_is_nothing_recorded(watch: Watch) -> None:

@@ -57,7 +57,7 @@ def test_text_has_findings_on_stderr_and_the_sum_on_stdout(repository: Path) -> 
     assert "kernels/a b/build.toml:5:11: warning[KCI141]" in result.stderr
     assert "kernels/a b/build.toml:15:8: error[KCI136]" in result.stderr
     assert "KCI153" not in result.stderr
-    assert result.stdout == "1 file checked: 1 error, 1 warning, 1 info (-v shows them)\n"
+    assert result.stdout == "1 file checked: 1 error, 1 warning, 1 info (-v shows all)\n"
     assert "info[KCI153]" in kci("check", "-v").stderr
 
 
@@ -260,3 +260,42 @@ def test_explain_lists_every_rule_and_suggests_near_ones() -> None:
     assert "did you mean `KCI152`?" in kci("explain", "KCI1522").stderr
     assert "did you mean `capability-lost`?" in kci("explain", "capability-losst").stderr
     assert kci("explain", "xyz").code == 2
+
+
+NOARCH = """\
+[general]
+name = "norm"
+version = 1
+license = "MIT"
+backends = ["cpu"]
+hub.repo-id = "acme/norm"
+
+[torch-noarch]
+"""
+
+
+def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c", "d"):
+        folder = tmp_path / "kernels" / name
+        folder.mkdir(parents=True)
+        (folder / "build.toml").write_text(NOARCH)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    one = kci("check", "kernels")
+    assert one.stderr.count("KCI107") == 1
+    assert "upgraded in memory (in 4 files, this is the first)" in one.stderr
+    assert "hint: `kci update kernels` writes edition 5; `kci check -v` lists them all" in one.stderr
+    assert one.stdout == "4 files checked: 0 errors, 4 warnings, 0 infos (-v shows all)\n"
+    every = kci("check", "kernels", "-v")
+    assert every.stderr.count("KCI107") == 4
+    assert "hint: `kci update kernels/c` writes edition 5\n" in every.stderr
+    assert every.stdout == "4 files checked: 0 errors, 4 warnings, 0 infos\n"
+
+
+def test_errors_are_never_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c", "d"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "build.toml").write_text(NOARCH.replace("[general]", "[general]\nwrong = 1"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    assert kci("check").stderr.count("error[") == 4

@@ -21,7 +21,7 @@ def test_the_table_says_what_runs_where_and_what_it_takes() -> None:
     assert shown.code == 0
     assert "torch214-cxx11-cu126-x86_64-linux" in shown.stdout
     assert "5 legs, about 26 runner minutes; 0.15 USD at the prices of 2026-01-01" in shown.stdout
-    assert "7 wall-clock minutes in 1 waves" in shown.stdout
+    assert "7 wall-clock minutes in 1 wave" in shown.stdout
     assert "left out" in shown.stdout
 
 
@@ -113,7 +113,7 @@ def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:
     assert [item["path"] for item in plan["affected"]] == ["README.md", "norm/csrc/cuda/hopper.cu"]
     shown = kci("plan", repository, "--affected", "HEAD").stdout
     assert "source of kernel.on_new_cuda" in shown
-    assert "and 1 files outside of every kernel" in shown
+    assert "and 1 file outside of every kernel" in shown
 
 
 def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path) -> None:

@@ -138,7 +138,7 @@ def test_a_broken_result_is_said_and_the_others_are_recorded(tmp_path: Path, tex
     assert [(item.rule, Path(item.path).name) for item in problems] == [("KCI801", "0.json")]
     assert len(found) == 1
     done = kci("compat", "record", folder, "--history", tmp_path / "h")
-    assert (done.code, "1 results of 1 runs; 1 new file" in done.stdout) == (1, True)
+    assert (done.code, "1 result of 1 run; 1 new file" in done.stdout) == (1, True)
     assert "Traceback" not in done.stderr
 
 

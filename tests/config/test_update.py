@@ -273,13 +273,13 @@ def test_a_link_stays_a_link(file: Path) -> None:
     assert "edition=5" in file.read_text()
 
 
-@pytest.mark.parametrize("call", ["replace", "fsync", "fchmod"])
+@pytest.mark.parametrize("call", ["replace", "fsync", "chmod"])
 def test_a_failing_write_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     update = planned(file)
-    monkeypatch.setattr(update_module.os, call, fail)
+    monkeypatch.setattr(os, call, fail)
     with pytest.raises(FindingsError) as caught:
         write_update(file, update)
     assert "No space left" in caught.value.message

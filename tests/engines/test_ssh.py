@@ -177,7 +177,7 @@ def test_a_client_that_is_killed_finds_its_legs_again_and_can_cancel_them(sshd: 
         again.process.send_signal(signal.SIGINT)
         done = again.end()
     assert done.code == 130, done.output
-    assert "1 legs were cancelled" in done.output
+    assert "1 leg cancelled" in done.output
     jobs = (here / "on the box").glob("*/jobs/*")
     (job,) = [path for path in jobs if '"torch-cpu"' in (path / "job.json").read_text()]
     wait_for((job / "result.json").exists, "the leg to end")

@@ -68,8 +68,8 @@ def test_what_is_said_where_lists_are_intersected_exactly(capabilities: str, exp
 
 def test_toolkits_are_named_and_only_those_of_the_matrix(catalog: Catalog) -> None:
     assert "CUDA 13.0, 13.2" in dict(lint(catalog, '"8.0", "10.1"'))["KCI151"]
-    assert "is called 11.0 at" in dict(lint(catalog, '"8.0", "10.1"'))["KCI151"]
-    assert "is gone at" in dict(lint(catalog, '"7.0", "7.5"'))["KCI151"]
+    assert "is called 11.0 by" in dict(lint(catalog, '"8.0", "10.1"'))["KCI151"]
+    assert "is not supported any more by CUDA 13.0" in dict(lint(catalog, '"7.0", "7.5"'))["KCI151"]
     older = '[general.cuda]\nmaxver = "12.9"\n'
     assert rules_of(lint(catalog, '"7.0", "7.5", "8.0"', general=older)) == []
     newer = '[general.cuda]\nminver = "13.0"\n'

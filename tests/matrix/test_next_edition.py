@@ -183,8 +183,8 @@ def test_next_without_a_change_says_so(tmp_path: Path) -> None:
     ("arguments", "code", "said"),
     [
         (["--today", "2026-10-01"], 0, "2026-09-17: 14 days old"),
-        (["--today", "2026-11-21"], 1, "65 days old, which is old after 56"),
-        (["--today", "2026-11-21", "--days", "90"], 0, "old after 90"),
+        (["--today", "2026-11-21"], 1, "65 days old; a catalog is outdated after 56"),
+        (["--today", "2026-11-21", "--days", "90"], 0, "outdated after 90"),
         (["--today", "2026-08-21", "--catalog", "2026-08-20"], 1, "newer: 2026-09-02, 2026-09-17"),
         (["--today", "soon"], 2, ""),
     ],

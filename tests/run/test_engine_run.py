@@ -406,7 +406,7 @@ def test_ctrl_c_asks_what_is_to_become_of_legs_that_run(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr("click.prompt", lambda text, **_: asked.append(text) or answer)
     _stopped(driver, "ask", "kci run --resume x")
-    assert "1 legs have not ended: cancel them, or leave them running?" in asked[0]
+    assert "still to end: 1 leg. Cancel, or leave running?" in asked[0]
     assert bool(engine.cancelled) is cancelled
 
 

@@ -69,7 +69,7 @@ def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
     done = kci_process("run", kernel, "--cache", tmp_path / "cache")
     assert done.code == 1
     assert states(done.stdout) == dict.fromkeys(NAMES, "built")
-    assert "1 errors" in done.stdout
+    assert "1 error" in done.stdout
 
 
 # --- what is taken over ---

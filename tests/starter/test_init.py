@@ -206,3 +206,39 @@ def test_the_findings_of_a_new_kernel_name_the_place_that_it_has(outside: Path) 
 def test_from_the_installed_package_the_templates_are_there(tmp_path: Path) -> None:
     """A wheel has `templates` inside of the package; see pyproject.toml."""
     assert kci_process("init", "k1", "-y", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Path) -> None:
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    made = kci("init", "kernels/k1", "-y", *KINDS[kind])
+    assert made.code == 0, made.stderr
+    assert kci("matrix", "kernels/k1", "--format", "names").stdout
+    assert kci("check", "kernels/k1").stdout.endswith(": 0 errors, 0 warnings, 0 infos\n")
+    written = {
+        str(file.relative_to(outside)) for file in outside.rglob("*") if file.is_file() and ".git/" not in str(file)
+    }
+    assert set(made.stdout.split()) == written
+    assert ("kci.toml" in written) == (kind == "tvm-ffi")
+
+
+def test_a_kci_toml_that_is_there_is_left_and_the_lines_for_it_are_said(outside: Path) -> None:
+    (outside / "kci.toml").write_text("# mine\n")
+    made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
+    assert made.code == 0
+    assert (outside / "kci.toml").read_text() == "# mine\n"
+    before, _, lines = made.stderr.partition("Nothing is built of it before you add this to kci.toml:\n")
+    assert "k1 is ready" in before
+    assert not kci("matrix", "k1", "--format", "names", "--allow-empty").stdout.strip()
+    with (outside / "kci.toml").open("a") as stream:
+        stream.write(lines)
+    assert "tvm-ffi01-cpu-x86_64-linux" in kci("matrix", "k1", "--format", "names").stdout
+
+
+def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
+    (outside / "kci.toml").symlink_to("nowhere/kci.toml")
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
+    assert made.code == 0
+    assert "kci.toml: error[" in made.stderr
+    assert not (outside / "nowhere").exists()

@@ -10,6 +10,7 @@ from kci.builders.request import Built, Log, Request
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.names import Kind
 from kci.plan.inputs import inputs_for
+from kci.plurals import count
 
 
 def build(request: Request, log: Log) -> Built:
@@ -27,7 +28,7 @@ def build(request: Request, log: Log) -> Built:
     watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
-    log(f"copied {len(files)} files of {package.name}")
+    log(f"copied {count(len(files), 'file')} of {package.name}")
     return Built(
         output=request.output, builder="noarch", archs=request.variant.archs, inputs=watch.copied(), watched=()
     )
@@ -59,8 +60,8 @@ def commands(request: Request) -> list[str]:
     """
     check(request)
     package = package_dir(request.kernel_dir, request.build)
-    count = len(all_files(request.kernel_dir, package))
+    files = all_files(request.kernel_dir, package)
     return [
-        f"# kci copies {count} files of {package} to {request.output}",
+        f"# kci copies {count(len(files), 'file')} of {package} to {request.output}",
         f"# kci writes {request.output / '_ops.py'}",
     ]

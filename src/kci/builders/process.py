@@ -15,6 +15,7 @@ import msgspec
 from kci.builders.program_scope import in_scope
 from kci.builders.request import Log
 from kci.errors import MissingToolError
+from kci.plurals import count
 
 _SHOWN_LINES = 200
 _GUARD = Path(__file__).with_name("guard_script.py")
@@ -30,7 +31,7 @@ class Finished(msgspec.Struct, frozen=True):
     def tail(self) -> str:
         """The end of the output, as much as a person reads."""
         lines = self.output.strip().splitlines()
-        cut = [f"... ({len(lines) - _SHOWN_LINES} lines left out)"] if len(lines) > _SHOWN_LINES else []
+        cut = [f"... ({count(len(lines) - _SHOWN_LINES, 'line')} left out)"] if len(lines) > _SHOWN_LINES else []
         return "\n".join(cut + lines[-_SHOWN_LINES:])
 
 

@@ -139,8 +139,9 @@ def colored(options: Options) -> bool | None:
 def _write_examples(ctx: click.Context, name: str | None, formatter: click.HelpFormatter) -> None:
     from kci.cli._examples import example_lines
 
-    below_group = ctx.parent is not None and isinstance(ctx.parent.command, CommandGroup)
-    if lines := [] if below_group else example_lines(name or ""):
+    group = ctx.parent.command.name if ctx.parent is not None else None
+    below = f"{group} {name}" if ctx.parent is not None and isinstance(ctx.parent.command, CommandGroup) else name
+    if lines := example_lines(below or ""):
         with formatter.section("Examples"):
             for line in lines:
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
@@ -193,6 +194,10 @@ class _Commands(click.Group):
         except click.UsageError as error:
             hint = suggestion(args[0], list(COMMANDS))
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples."""
+        _write_examples(ctx, "kci", formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):

@@ -13,6 +13,7 @@ from kci.cli import Options
 from kci.cli._output import print_diagnostics, table
 from kci.diagnostics import Severity
 from kci.engines.job import printable
+from kci.plurals import count
 from kci.run.engine_plan import EngineLeg, EngineRun
 from kci.run.engine_run import Driver, driving
 from kci.run.engine_trees import merge_run, release_tests
@@ -38,7 +39,7 @@ def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) ->
     """
     resume = f"kci run --resume {run.id}"
     if not options.quiet:
-        click.echo(f"run {run.id}: {len(run.legs)} legs; if this stops, `{resume}` goes on", err=True)
+        click.echo(f"run {run.id}: {count(len(run.legs), 'leg')}; if this stops, `{resume}` goes on", err=True)
     display = EngineDisplay(run, options)
     with driving(folder, run, display.changed, display.say) as driver:
         display.legs = driver.journal.legs
@@ -60,13 +61,13 @@ def _stopped(driver: Driver, on_interrupt: str, resume: str) -> None:
     if on_interrupt == "ask":
         on_interrupt = "leave"
         if going and sys.stdin.isatty() and sys.stderr.isatty():
-            question = f"\n{len(going)} legs have not ended: cancel them, or leave them running?"
+            question = f"\nstill to end: {count(len(going), 'leg')}. Cancel, or leave running?"
             on_interrupt = click.prompt(question, type=click.Choice(["cancel", "leave"]), default="leave", err=True)
     if on_interrupt == "cancel":
         driver.cancel()
-        click.echo(f"{len(going)} legs were cancelled", err=True)
+        click.echo(f"{count(len(going), 'leg')} cancelled", err=True)
     elif going:
-        click.echo(f"{len(going)} legs were left running; `{resume}` goes on", err=True)
+        click.echo(f"{count(len(going), 'leg')} left running; `{resume}` goes on", err=True)
 
 
 def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
@@ -83,7 +84,7 @@ def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
     click.echo(table(("kernel", "leg", "engine", "state", "attempts", "time or reason"), rows))
     for tree in trees:
         missing = f", {len(tree.manifest.missing)} are missing" if tree.manifest.missing else ""
-        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}{missing}")
+        click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}")
         print_diagnostics(tree.findings, quiet=options.quiet)
     failed = driver.journal.of(LegPhase.FAILED)
     for name in failed:
@@ -94,6 +95,7 @@ def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
         return 130
     if not trees:
         click.echo("nothing was built: no engine takes any of the legs", err=True)
+        click.echo("  hint: `backends` and `systems` of an engine in kci.toml say what it takes", err=True)
         return 3
     return 1 if any(item.severity is Severity.ERROR for tree in trees for item in tree.findings) else 0
 

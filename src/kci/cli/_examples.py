@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "kci": (
+        ("kci init my-kernel", "begin a kernel"),
+        ("kci run", "build, merge and verify what this machine can"),
+        ("kci matrix --explain", "which variants there are, and why"),
+    ),
     "init": (
         ("kci init my-kernel", "ask, and write a new kernel"),
         ("kci init my-kernel --backend cuda --backend rocm --stable-abi 2.11 -y", "ask nothing"),
@@ -47,13 +52,36 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "sign": (("kci sign build --key key.pem", "an attestation over the tree"),),
     "compat": (("kci compat coverage --hub acme/my-kernel", "what is published against what should be"),),
+    "compat coverage": (
+        ("kci compat coverage relu", "the tree in relu/build against what should be there"),
+        ("kci compat coverage relu --hub -", "the repository on the Hub that build.toml names"),
+    ),
+    "compat record": (("kci compat record results --history history", "append the results of a run"),),
+    "compat decide": (("kci compat decide --history history", "the issues to open, update and close"),),
+    "compat report": (
+        ("kci compat report --history history > report.html", "one page"),
+        ("kci compat report --history history --into site", "pages and badges, for GitHub Pages"),
+    ),
+    "compat freshness": (("kci compat freshness relu --upstream", "what is older than it should be"),),
     "catalog": (("kci catalog show --where 'torch == newest'", "the toolchains"),),
+    "catalog show": (
+        ("kci catalog show", "the edition in use where nothing names one"),
+        ("kci catalog show 2026-08-20 --where 'rocm == newest'", "some rows of another one"),
+    ),
+    "catalog check": (("kci catalog check next.toml", "is an edition or overlay consistent"),),
+    "catalog import": (
+        ("kci catalog import build-variants.json --as-of 2026-08-20 > reference.toml", "the reference's table"),
+    ),
+    "catalog next": (
+        ("kci catalog next kernels --index cu132.html --as-of 2026-11-21 --into next.toml", "with what it changes"),
+    ),
+    "catalog outdated": (("kci catalog outdated --days 60", "exit 1 if it is older"),),
     "explain": (("kci explain KCI742", "why a finding matters"),),
     "doctor": (("kci doctor", "what is missing here, and what gets it"),),
     "clean": (("kci clean builds --older-than 30 --yes", "remove old builds from the cache"),),
     "completion": (('eval "$(kci completion bash)"', "in ~/.bashrc"),),
 }
-"""By command; a group shows them itself, not its commands."""
+"""By command, and by group and command."""
 
 
 def example_lines(command: str) -> list[str]:

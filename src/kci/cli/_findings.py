@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from kci.cli._output import markdown_table, print_diagnostics, to_json
+from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, to_json
 from kci.cli._sarif import render_sarif
 from kci.config.find_settings import locate
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Severity, printable, render_github
+from kci.plurals import count
 from kci.version import __version__
 
 FORMATS = ("text", "json", "github", "sarif", "markdown")
@@ -35,13 +36,11 @@ def show_findings(
         found: what was found.
         output: one of `FORMATS`.
         quiet: show errors only, in text form.
-        verbose: show notes of severity info too, in text form; they are always counted.
+        verbose: show notes of severity info too, and each of many that say the same; all of them are always counted.
         what: what was looked at, for the summary.
         suppressed: is counted, and shown with its reasons with -v and in JSON and Markdown.
     """
-    counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
-    said = ", ".join(f"{count} {severity}{'' if count == 1 else 's'}" for severity, count in counts.items())
-    summary = f"{what}: {said}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
+    summary = counted(found, what, suppressed)
     match output:
         case "json":
             extra = {"suppressed": suppressed} if suppressed else {}
@@ -53,13 +52,20 @@ def show_findings(
         case "markdown":
             click.echo(markdown(found, summary) + _suppressed_markdown(suppressed), nl=not suppressed)
         case _:
-            shown = found if verbose else [item for item in found if item.severity is not Severity.INFO]
+            shown = found if verbose else one_per_cause([item for item in found if item.severity is not Severity.INFO])
             print_diagnostics(shown, quiet=quiet)
             print_suppressed(suppressed if verbose else ())
-            click.echo(summary + (" (-v shows them)" if len(shown) < len(found) else ""))
+            click.echo(summary + (" (-v shows all)" if len(shown) < len(found) else ""))
     if output in ("json", "sarif", "github") and not quiet:
         click.echo(summary, err=True)
-    return 1 if counts[Severity.ERROR] else 0
+    return int(any(item.severity is Severity.ERROR for item in found))
+
+
+def counted(found: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
+    """The findings in a line: what was looked at, and how many there are of each severity."""
+    counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
+    said = ", ".join(count(number, str(severity)) for severity, number in counts.items())
+    return f"{what}: {said}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
 
 
 def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
@@ -74,7 +80,7 @@ def markdown(found: Sequence[Diagnostic], summary: str) -> str:
     if not found:
         return f"{summary}\n"
     rows = [
-        (item.severity.value, item.rule, f"`{item.place}`" if item.path else "", _printable(item.message))
+        (item.severity.value, item.rule, markdown_text(item.place) if item.path else "", markdown_text(item.message))
         for item in found
     ]
     return f"{summary}\n\n{markdown_table(('', 'rule', 'where', 'finding'), rows)}\n"
@@ -84,12 +90,6 @@ def _suppressed_markdown(suppressed: Sequence[SuppressedFinding]) -> str:
     if not suppressed:
         return ""
     rows = [
-        (item.diagnostic.rule, f"`{_printable(item.diagnostic.place)}`", _printable(item.reason)) for item in suppressed
+        (item.diagnostic.rule, markdown_text(item.diagnostic.place), markdown_text(item.reason)) for item in suppressed
     ]
     return f"\n{markdown_table(('suppressed', 'where', 'because'), rows)}\n"
-
-
-def _printable(text: str) -> str:
-    """Text that cannot become markup or drive a terminal."""
-    kept = "".join(char if char.isprintable() else " " for char in text)
-    return kept.replace("&", "&amp;").replace("<", "&lt;")

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from kci.cli import Options
 from kci.cli._layout import Layout, lines_of, middle, plain_lines
-from kci.diagnostics import Diagnostic, Severity, render_github, render_text
+from kci.diagnostics import Diagnostic, Severity, printable, render_github, render_text
 from kci.errors import KciError, UsageError
 
+_MARKUP = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "`": "&#96;", "[": "&#91;", "*": "&#42;", "~": "&#126;"}
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
@@ -98,10 +99,47 @@ def print_grouped(diagnostics: Sequence[Diagnostic], *, quiet: bool = False) -> 
         if len(same) <= MANY:
             print_diagnostics(same, quiet=quiet)
             continue
-        first = same[0]
-        message = f"{first.message} (this file and {len(same) - 1} more)"
-        hint = f"{first.hint}; `kci check` lists them all" if first.hint else "`kci check` lists them all"
-        print_diagnostics([replace(first, message=message, hint=hint)], quiet=quiet)
+        print_diagnostics([_for_all(same)], quiet=quiet)
+
+
+def one_per_cause(found: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """The same findings, where many that are no errors and say the same are one: it stands where the first does."""
+    by_cause: dict[tuple[str, str], list[Diagnostic]] = {}
+    for item in found:
+        by_cause.setdefault((item.rule, item.message), []).append(item)
+    shown = []
+    for item in found:
+        same = by_cause[item.rule, item.message]
+        if item.severity is Severity.ERROR or len(same) <= MANY:
+            shown.append(item)
+        elif item is same[0]:
+            shown.append(_for_all(same))
+    return shown
+
+
+def _for_all(same: Sequence[Diagnostic]) -> Diagnostic:
+    """The first of several findings, as one for all of them."""
+    first, lists = same[0], "`kci check -v` lists them all"
+    files = len({item.path for item in same})
+    places = f"{files} files" if files == len(same) else f"{len(same)} places"
+    return replace(
+        first,
+        message=f"{first.message} (in {places}, this is the first)",
+        hint="; ".join(part for part in (_hint_for_all(same), lists) if part),
+    )
+
+
+def _hint_for_all(same: Sequence[Diagnostic]) -> str:
+    """A command for each one's directory is one for the directory that has them all."""
+    folders = [os.path.dirname(item.path) or "." for item in same]  # noqa: PTH120  - as it was written
+    hints = {item.hint.replace(f" {folder}`", " \0`") for item, folder in zip(same, folders, strict=True)}
+    if len(hints) != 1:
+        return same[0].hint
+    try:
+        common = os.path.commonpath(folders) or "."
+    except ValueError:  # some are absolute
+        return same[0].hint
+    return hints.pop().replace("\0", common)
 
 
 def day_of(text: str, option: str) -> date:
@@ -168,9 +206,15 @@ def is_plain() -> bool:
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A GitHub Markdown table; cells are escaped."""
-    lines = [_markdown_row(headers), _markdown_row(["---"] * len(headers))]
-    return "\n".join(lines + [_markdown_row(row) for row in rows])
+    lines = [markdown_row(headers), markdown_row(["---"] * len(headers))]
+    return "\n".join(lines + [markdown_row(row) for row in rows])
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
+def markdown_text(text: str) -> str:
+    """Text that is shown as it is in Markdown: it becomes no HTML, link, picture or code, and drives no terminal."""
+    return "".join(_MARKUP.get(char, char) for char in printable(text))
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """A row of a table in Markdown; a cell can have markup, and cannot end its column or the row."""
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

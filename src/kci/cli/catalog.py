@@ -27,6 +27,7 @@ from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.replace import write_atomic
 from kci.matrix.reference_table import edition_toml, read_published
+from kci.plurals import count
 
 
 @click.group("catalog", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,7 +100,7 @@ def check(options: Options, /, file: str | None, output: str) -> int:
         click.echo(to_json({"schema": 1, "diagnostics": found}))
     else:
         print_diagnostics(found, quiet=options.quiet)
-        click.echo(f"{file or 'all editions'}: {errors} errors, {len(found) - errors} other findings")
+        click.echo(f"{file or 'all editions'}: {count(errors, 'error')}, {count(len(found) - errors, 'other finding')}")
     return 1 if errors else 0
 
 
@@ -152,7 +153,7 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
         click.echo(to_json({"schema": 1, "outdated": found.outdated, "freshness": found}))
     else:
         newer = f"; newer: {', '.join(found.newer)}" if found.newer else ""
-        click.echo(f"{found.name}: {found.days} days old, which is old after {found.most}{newer}")
+        click.echo(f"{found.name}: {count(found.days, 'day')} old; a catalog is outdated after {found.most}{newer}")
     return 1 if found.outdated else 0
 
 

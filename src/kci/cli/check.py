@@ -14,6 +14,7 @@ from kci.config.fixes import plan_fixes
 from kci.config.reader import BUILD_TOML, shown_file
 from kci.config.update import write_update
 from kci.errors import FindingsError
+from kci.plurals import count
 from kci.workspace.check import check_kernels
 
 
@@ -41,7 +42,7 @@ def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: boo
     if fix:
         _fix(kernels)
     checked = check_kernels(kernels, catalog)
-    what = f"{len(checked.files)} file{'' if len(checked.files) == 1 else 's'} checked"
+    what = f"{count(len(checked.files), 'file')} checked"
     return show_findings(checked.diagnostics, output, quiet=options.quiet, verbose=options.verbose, what=what)
 
 

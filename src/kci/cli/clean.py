@@ -11,6 +11,7 @@ from kci.builders.kept_files import PARTS, KeptFolder, kept_folders, remove_kept
 from kci.cli import Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import table
+from kci.plurals import count
 
 
 @click.command("clean", cls=Command)
@@ -49,7 +50,7 @@ def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: b
 
 def _row(item: KeptFolder, cache: Path) -> tuple[str, str, str, str]:
     days = item.days
-    used = "today" if days == 0 else f"{days} day{'' if days == 1 else 's'} ago"
+    used = "today" if days == 0 else f"{count(days, 'day')} ago"
     return item.part, str(item.path.relative_to(cache)), _size(item.size), used
 
 

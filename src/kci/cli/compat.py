@@ -31,6 +31,7 @@ from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
+from kci.plurals import count
 from kci.tree.published_tree import read_published
 from kci.workspace.planning import still_current
 
@@ -122,10 +123,8 @@ def record(
         except OSError as error:
             raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
     print_diagnostics([*problems, *conflicts], quiet=options.quiet)
-    files = f"{new} new file" + "s" * (new != 1)
-    click.echo(
-        f"{len(found)} results of {len({run.run for run in runs})} runs; {files} in {branch or dataset or history}"
-    )
+    of = count(len({run.run for run in runs}), "run")
+    click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch or dataset or history}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
 
 
@@ -158,7 +157,7 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
             click.echo(f"{action.kind} {action.id}: {action.title}{told}")
             for leg in action.legs:
                 click.echo(f"    {leg}")
-        click.echo(f"{len(runs)} runs; {len(actions)} issues to change")
+        click.echo(f"{count(len(runs), 'run')}; {count(len(actions), 'issue')} to change")
     return 1 if problems else 0
 
 
@@ -192,7 +191,7 @@ def report(options: Options, /, history: Path, output: str, into: Path | None, t
             pages = write_site(grid, into, title)
         except OSError as error:
             raise FindingsError(f"{into} cannot be written: {error.strerror or error}") from None
-        click.echo(f"{into}: {len(pages)} page{'s' * (len(pages) != 1)}, {len(grid.kernels)} badges")
+        click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")
     elif grid.size > MAX_CELLS:
         raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")
     else:
@@ -233,7 +232,7 @@ def show_freshness(
         rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
         click.echo(table(("what", "where", "why", "command"), rows))
     else:
-        click.echo("nothing is behind")
+        click.echo("nothing is out of date")
     return 1 if found else 0
 
 

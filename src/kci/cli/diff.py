@@ -13,6 +13,7 @@ from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.reader import BUILD_TOML
 from kci.config.revision import read_revision
 from kci.matrix.diff import KernelDiff, diff_matrices, read_matrix_json
+from kci.plurals import count
 from kci.workspace.workspace import assemble
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _text(kernels: list[KernelDiff]) -> list[str]:
             lines += [
                 f"      {change.what}: {change.old or 'none'} -> {change.new or 'none'}" for change in item.changes
             ]
-    return lines or [f"no difference: {sum(kernel.same for kernel in kernels)} variants on both sides"]
+    return lines or [f"no difference: {count(sum(kernel.same for kernel in kernels), 'variant')} on both sides"]
 
 
 def _markdown(kernels: list[KernelDiff]) -> str:

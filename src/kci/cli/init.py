@@ -12,12 +12,13 @@ from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Backend
+from kci.diagnostics import Severity
 from kci.starter import new_kernel
 from kci.starter.adopted import Adopted
-from kci.starter.create import create, repository_of, require_new
+from kci.starter.create import add_settings, create, has_variants, repository_of, require_new
 from kci.starter.from_kernel_builder import from_kernel_builder
 from kci.starter.from_setup_py import from_setup_py
-from kci.starter.new_kernel import NewKernel, choose, files_of
+from kci.starter.new_kernel import NewKernel, choose, files_of, tvm_ffi_overlay
 
 
 @click.command("init", cls=Command)
@@ -77,9 +78,25 @@ def command(
     written, findings = create(target, files, workflows=standalone)
     _tell(options, target, written, adopted)
     print_diagnostics(findings, quiet=options.quiet)
+    lacking = "" if any(item.severity is Severity.ERROR for item in findings) else _lacking(target, chosen)
     if not options.quiet:
         click.echo(_next(target, chosen, standalone=standalone), err=True)
+    if lacking:
+        click.echo(lacking, err=True)
     return 0
+
+
+def _lacking(target: Path, chosen: NewKernel) -> str:
+    """What is left to do before the kernel has a variant; where there is no kci.toml, one is written."""
+    if has_variants(target):
+        return ""
+    if chosen.framework != "tvm-ffi":
+        return f"Nothing would be built yet: kci matrix {target} --explain says why."
+    path, written = add_settings(target, tvm_ffi_overlay())
+    if written:
+        click.echo(os.path.relpath(path))
+        return ""
+    return f"Nothing is built of it before you add this to {os.path.relpath(path)}:\n\n{tvm_ffi_overlay()}"
 
 
 def _tell(options: Options, target: Path, written: list[str], adopted: Adopted | None) -> None:

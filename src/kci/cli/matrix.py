@@ -12,6 +12,7 @@ from kci.cli._output import markdown_table, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.matrix.archs import natural
 from kci.matrix.matrix_json import matrix_json
+from kci.plurals import count
 
 if TYPE_CHECKING:
     from kci.matrix.variants import KernelMatrix
@@ -94,8 +95,8 @@ _LAYOUT = Layout(drop=("kind", "system", "torch", "archs"), cut=("variant",), wr
 
 
 def _title(kernel: KernelMatrix) -> str:
-    count = len({variant.name for variant in kernel.variants})
-    return f"{kernel.name} v{kernel.version} ({kernel.path}): {count} variant{'' if count == 1 else 's'}"
+    names = {variant.name for variant in kernel.variants}
+    return f"{kernel.name} v{kernel.version} ({kernel.path}): {count(len(names), 'variant')}"
 
 
 def _table(kernel: KernelMatrix, explain: bool) -> str:

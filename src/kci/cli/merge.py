@@ -11,6 +11,7 @@ import msgspec
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._signing import policy
+from kci.cli._tables import tree_title
 from kci.diagnostics import Diagnostic
 from kci.tree.artifact_attestation import check_artifact
 from kci.tree.binding import CiRun
@@ -105,7 +106,7 @@ def _attested(into: Path, keys: tuple[str, ...], repository: str, planned: Plann
 
 
 def _text(manifest: Manifest) -> str:
-    lines = [f"{manifest.kernel} version {manifest.version}: {len(manifest.present)} variants"]
+    lines = [tree_title(manifest)]
     for entry in manifest.present:
         carried = "  (kept from the tree as it was)" if entry.origin.carried else ""
         lines.append(f"  {entry.variant}{carried}")

@@ -12,14 +12,16 @@ from kci.builders.cache import default_cache
 from kci.cli import Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, print_diagnostics, table, to_json
+from kci.cli._tables import legs_table, markdown, plan_tables, unbuilt_tables
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.plan.affected import Touch
-from kci.plan.budget import Estimate, money
-from kci.plan.plan import Leg, Plan
+from kci.plan.budget import Estimate
+from kci.plan.plan import Plan
 from kci.plan.plan_page import mermaid, plan_page
+from kci.plurals import count
 from kci.tree.published_tree import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
@@ -48,7 +50,9 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option("--shards", type=click.IntRange(1, 64), help="The number of matrices that the workflow has.")
 @click.option("--shard", type=click.IntRange(0), help="Which of them --format github prints.")
 @click.option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
-@click.option("--format", "output", type=click.Choice(["table", "json", "github", "html", "mermaid"]), default="table")
+@click.option(
+    "--format", "output", type=click.Choice(["table", "json", "github", "html", "mermaid", "markdown"]), default="table"
+)
 @click.pass_obj
 def command(
     options: Options,
@@ -102,6 +106,8 @@ def command(
             click.echo(plan_page(planned.plan, planned.estimate), nl=False)
         case "mermaid":
             click.echo(mermaid(planned.plan), nl=False)
+        case "markdown":
+            click.echo(markdown(plan_tables(planned.plan, planned.estimate)))
         case "json":
             click.echo(to_json(planned.as_json()))
         case "github":
@@ -118,48 +124,13 @@ def _touch_lines(touches: Sequence[Touch]) -> list[str]:
     layout = Layout(drop=("touches",), cut=("changed file", "kernel"), wrap="because")
     lines = table(("changed file", "kernel", "touches", "because"), rows, layout).splitlines()
     outside = sum(not item.kernel for item in touches)
-    return [*lines, *([f"and {outside} files outside of every kernel that is planned"] if outside else [])]
+    return [*lines, *([f"and {count(outside, 'file')} outside of every kernel that is planned"] if outside else [])]
 
 
 def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
-    legs = [
-        (leg.kernel, leg.name, leg.runner_text, leg.image or "-", f"{leg.timeout} min", _takes(leg))
-        for leg in plan.legs
-    ]
     parts = [] if touches is None else [*_touch_lines(touches), ""]
-    one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
-    layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
-    parts += [
-        table(("kernel", "leg", "runner", "image", "timeout", "takes"), legs, layout),
-        paragraph(_summary(plan, made)),
-    ]
-    if plan.skipped:
-        rows = [(item.kernel, item.variant, item.reason) for item in plan.skipped]
-        parts += ["", table(("skipped", "variant", "reason"), rows, _REASONS)]
-    if plan.faulty:
-        faulty = [(item.kernel or "-", item.path, item.message) for item in plan.faulty]
-        parts += ["", table(("faulty", "directory", "reason"), faulty, _REASONS)]
-    if plan.left_out:
-        left = [(item.kernel, item.variant, item.rule, item.reason) for item in plan.left_out]
-        parts += ["", table(("left out", "variant", "rule", "reason"), left, _REASONS)]
+    legs = legs_table(plan, made)
+    parts += [legs.text(), paragraph(legs.below)]
+    for unbuilt in unbuilt_tables(plan):
+        parts += ["", unbuilt.text()]
     return "\n".join(parts)
-
-
-_REASONS = Layout(
-    drop=("rule", "skipped", "left out"), cut=("skipped", "faulty", "left out", "variant", "directory"), wrap="reason"
-)
-
-
-def _takes(leg: Leg) -> str:
-    return f"{'' if leg.measured else '~'}{leg.minutes} min"
-
-
-def _summary(plan: Plan, made: Estimate) -> str:
-    if not plan.legs:
-        return "nothing to build"
-    matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
-    free = f", {made.unpriced} legs without a known price" if made.unpriced else ""
-    return (
-        f"{made.legs} legs{matrices}, about {made.minutes} runner minutes; {money(made.costs)} at the prices of "
-        f"{made.prices_as_of}{free}; {made.wall_minutes} wall-clock minutes in {made.waves} waves"
-    )

@@ -10,6 +10,7 @@ from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics, progress_log, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.diagnostics import Diagnostic
+from kci.plurals import count
 from kci.publish.branch_changes import BranchChanges
 from kci.publish.publish_tree import PublishRequest, publish_tree, tree_of
 from kci.publish.upload import PublishedBranch
@@ -68,7 +69,9 @@ def command(
 def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
     changes = part.changes
     at = f" at {part.commit[:12]}" if part.commit else ""
-    counts = f"{len(changes.added)} files added, {len(changes.changed)} changed, {len(changes.deleted)} deleted"
+    counts = (
+        f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed, {len(changes.deleted)} deleted"
+    )
     lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}, {changes.unchanged} as they were"]
     for name in changes.removed_variants:
         lines.append(f"  removed: {name}")

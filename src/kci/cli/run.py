@@ -17,6 +17,7 @@ from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.plurals import count
 from kci.run import local
 from kci.run.engine_plan import EngineRequest, open_run, prepare_run
 from kci.run.one_variant import BuildOptions
@@ -118,7 +119,7 @@ def _report(result: local.RunResult, options: Options) -> int:
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     for tree in result.trees:
         hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
-        click.echo(f"{tree.kernel}: {len(tree.manifest.present)} variants in {tree.tree}{hidden}")
+        click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{hidden}")
         print_suppressed(tree.suppressed if options.verbose else ())
         for line in () if options.quiet else tree.log:
             click.echo(line, err=True)
@@ -134,8 +135,10 @@ def _report(result: local.RunResult, options: Options) -> int:
     if not result.trees:
         lacking = [outcome.error for outcome in result.outcomes if outcome.error is not None]
         for error in {item.message: item for item in lacking}.values():
-            click.echo(f"{click.style('left:', fg='yellow')} {error.message}\n  hint: {error.hint}", err=True)
+            hint = f"\n  hint: {error.hint}" if error.hint else ""
+            click.echo(f"{click.style('left:', fg='yellow')} {error.message}{hint}", err=True)
         click.echo("nothing was built: every variant needs another machine", err=True)
+        click.echo("  hint: `kci render` writes workflows that build them; --engine uses machines of yours", err=True)
         return 3
     errors = any(item.severity is Severity.ERROR for tree in result.trees for item in tree.findings)
     return 1 if errors else 0
@@ -144,4 +147,4 @@ def _report(result: local.RunResult, options: Options) -> int:
 def _verified(tree: local.TreeResult, variant: str) -> str:
     mine = [item for item in tree.findings if f"/{variant}/" in f"/{item.path}/"]
     errors = sum(item.severity is Severity.ERROR for item in mine)
-    return f"{errors} errors" if errors else "yes"
+    return count(errors, "error") if errors else "yes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kci.compat.impact import Impact
+from kci.plurals import count
 
 
 def impact_lines(found: Impact, unknown: Sequence[str] = ()) -> list[str]:
@@ -24,7 +25,9 @@ def impact_lines(found: Impact, unknown: Sequence[str] = ()) -> list[str]:
         takes = found.to_build
         cost = " + ".join(f"{amount:.2f} {currency}" for currency, amount in sorted(takes.costs.items())) or "no price"
         hours = f"{takes.minutes / 60:.1f} runner hours"
-        lines.append(f"to build: {takes.legs} legs, about {hours}; {cost} at the prices of {takes.prices_as_of}")
+        lines.append(
+            f"to build: {count(takes.legs, 'leg')}, about {hours}; {cost} at the prices of {takes.prices_as_of}"
+        )
     lines += [f"not estimated: {kernel.kernel or kernel.path}: {kernel.message}" for kernel in found.faulty]
     for needed in found.migrations:
         for item in needed.migrations:

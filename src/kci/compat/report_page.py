@@ -14,6 +14,7 @@ import msgspec
 
 from kci.compat.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
 from kci.files.templates import html_environment, integrity, template_folder
+from kci.plurals import count
 from kci.version import __version__
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ def age_of(cell: GridCell) -> str:
     """For how long it has been so, in days or else in results."""
     if cell.since is None:
         return ""
-    return f"{cell.days} d" if cell.days is not None else f"{cell.runs} runs"
+    return f"{cell.days} d" if cell.days is not None else f"{count(cell.runs, 'run')}"
 
 
 def story_of(cell: GridCell) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from kci.compat.issue_text import plain
 from kci.compat.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid
 from kci.compat.report_page import SYMBOLS, age_of, story_of
+from kci.plurals import count
 
 SHOWN = 100
 """Failing legs that are told one by one."""
@@ -20,7 +21,7 @@ def markdown_report(grid: LegGrid, title: str) -> str:
         lines += [f"After run {grid.latest.run} of {_text(grid.latest.at)}.", ""]
     if grid.causes:
         lines += ["## What fails", ""]
-        lines += [f"- {_code(item.cause)}: {len(item.legs)} legs in {_text(', '.join(item.kernels[:5]))}"
+        lines += [f"- {_code(item.cause)}: {count(len(item.legs), 'leg')} in {_text(', '.join(item.kernels[:5]))}"
                   for item in grid.causes[:SHOWN]]  # fmt: skip
         lines.append("")
     for backend in sorted({column.backend for column in grid.columns}):

@@ -16,6 +16,7 @@ from kci.compat.image_registry import ImageReference, parse_image
 from kci.config.reader import Kernel
 from kci.errors import FindingsError
 from kci.files.git import last_line, remote_git, run_git
+from kci.plurals import count
 from kci.render.pins import judge_pins
 from kci.workspace.workspace import Workspace
 
@@ -85,7 +86,7 @@ def _catalog(workspace: Workspace, today: date) -> Iterator[Behind]:
     fresh = freshness(workspace.catalog, today)
     if fresh.outdated:
         newer = f"; kci has {', '.join(fresh.newer)}" if fresh.newer else ""
-        message = f"{fresh.days} days old, which is old after {fresh.most}{newer}"
+        message = f"{count(fresh.days, 'day')} old, and outdated after {fresh.most}{newer}"
         yield Behind(BehindKind.CATALOG, fresh.name, message, "kci catalog outdated")
 
 

@@ -6,13 +6,9 @@ ends stay as they are. The result is read again before anything is written: it h
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import os
 import re
-import stat
-import sys
-import tempfile
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -280,29 +276,24 @@ def write_update(path: Path, update: Update) -> None:
     Raises:
         FindingsError: the file changed since it was read, or cannot be written (KCI115); it is as it was.
     """
-    temporary: str | None = None
+    from kci.files.replace import replacing  # noqa: PLC0415  - `kci check` seldom writes
+
     try:
         target = path.resolve(strict=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        with open(handle, "wb") as file:  # noqa: PTH123  - a descriptor, not a path
-            file.write(update.after)
-            file.flush()
-            if sys.platform != "win32":  # where a file has no such mode
-                os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
-            os.fsync(file.fileno())
-        if target.read_bytes() != update.before:
-            raise refuse(
-                finding("KCI115", "the file changed while it was being updated", path=update.path, hint=_AGAIN)
-            )
-        os.replace(temporary, target)  # noqa: PTH105  - tests make exactly this call fail
-        temporary = None
+        with replacing(target) as replacement:
+            replacement.staging.write_bytes(update.after)
+            shutil.copymode(target, replacement.staging)
+            if target.read_bytes() != update.before:
+                message = "the file changed while it was being updated"
+                raise refuse(finding("KCI115", message, path=update.path, hint=_AGAIN))
+            replacement.commit()
     except OSError as error:
         message = f"cannot be written: {error.strerror or error}"
         raise refuse(finding("KCI115", message, path=update.path, hint=_AGAIN)) from None
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)  # noqa: PTH108
+    except FindingsError as error:
+        if error.diagnostics:
+            raise
+        raise refuse(finding("KCI115", error.message, path=update.path, hint=_AGAIN)) from None
 
 
 _AGAIN = "the file is unchanged; fix the cause and run `kci update` again"

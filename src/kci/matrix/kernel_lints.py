@@ -127,8 +127,8 @@ def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
     for entry in subject.entries:
         if entry.too_new:
             new = toolkits().new_name(entry.text, entry.too_new[0])
-            what = f"is called {new} at" if new else "is gone at"
-            message = f"capability {entry.text} {what} CUDA {_list(entry.too_new)}: not built there"
+            what = f"is called {new}" if new else "is not supported any more"
+            message = f"capability {entry.text} {what} by CUDA {_list(entry.too_new)}: not built there"
             hint = (
                 f"list {new} as well" if new else "remove it, or bound `general.cuda.maxver`, if that is not intended"
             )
@@ -205,7 +205,7 @@ def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
         for index, entry in enumerate(entries):
             if entry not in allowed:
                 message = f"{entry[:40]!r} is not a target that ROCm variants are built for{effect}"
-                yield at_value(subject.kernel, (*place, index), "KCI156", message, one_of(allowed))
+                yield at_value(subject.kernel, (*place, index), "KCI156", message, f"remove it; {one_of(allowed)}")
 
 
 def _noarch_key(subject: Subject, key: str) -> KeyPath:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from kci.matrix.archs import natural
 from kci.matrix.table_page import PageRow, PageSection, table_page
 from kci.matrix.variants import KernelMatrix, Matrix
+from kci.plurals import count
 
 _HEADS = ("candidate", "decision", "backend", "torch", "compute", "system", "archs", "why", "place")
 _FILTERS = {"decision": "Decision", "backend": "Backend", "torch": "torch", "system": "System", "arch": "Arch"}
@@ -26,7 +27,7 @@ def matrix_page(matrix: Matrix) -> str:
         )
         for kernel in matrix.kernels
     ]
-    about = f"{kept} candidates kept and {dropped} dropped"
+    about = f"{count(kept, 'candidate')} kept and {dropped} dropped"
     subtitle = f"{about}, in the tier {matrix.tier} of the catalog {matrix.catalog_name}, as of {matrix.catalog_as_of}."
     return table_page(f"Variants of {names}", subtitle, sections, _FILTERS)
 

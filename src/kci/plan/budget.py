@@ -14,6 +14,7 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.plan.plan import Leg, Plan
 from kci.plan.pools import Pool
+from kci.plurals import count
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -133,7 +134,7 @@ def check_budget(
     """
     over = []
     if max_jobs is not None and made.legs > max_jobs:
-        over.append(f"{made.legs} jobs, and {max_jobs} are allowed")
+        over.append(f"{count(made.legs, 'job')}, and {max_jobs} are allowed")
     if _too_dear(made.costs, max_cost):
         over.append(f"about {money(made.costs)}, and {max_cost:.2f} are allowed")
     if over:
@@ -149,7 +150,8 @@ def check_budget(
 
 def _largest(made: Estimate) -> str:
     return ", ".join(
-        f"{part.kernel} {part.backend} on {part.system} ({part.legs} jobs, {part.minutes} min, {money(part.costs)})"
+        f"{part.kernel} {part.backend} on {part.system} "
+        f"({count(part.legs, 'job')}, {part.minutes} min, {money(part.costs)})"
         for part in made.parts[:3]
     )
 
@@ -170,7 +172,7 @@ def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: floa
         if legs and (max_jobs is None or len(legs) <= max_jobs) and not _too_dear(costs, max_cost):
             variants = sum(len(leg.variants) for leg in legs)
             fits.append((-variants, len(legs), option, money(costs)))
-    return [f"{option} ({jobs} jobs, {cost})" for _, jobs, option, cost in sorted(fits)[:3]]
+    return [f"{option} ({count(jobs, 'job')}, {cost})" for _, jobs, option, cost in sorted(fits)[:3]]
 
 
 def _too_dear(costs: dict[str, float], max_cost: float | None) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kci.matrix.table_page import PageRow, PageSection, table_page
 from kci.plan.budget import Estimate, money
 from kci.plan.plan import Leg, Plan
+from kci.plurals import count
 
 _HEADS = ("leg", "kernel", "backend", "system", "runner", "starts", "takes", "cost", "time")
 _FILTERS = {"kernel": "Kernel", "backend": "Backend", "system": "System", "runner": "Runner"}
@@ -63,10 +64,11 @@ def plan_page(plan: Plan, made: Estimate) -> str:
             for item in plan.left_out
         )
         sections.append(PageSection("Left out", ("variant", "kernel", "rule", "reason"), left))
-    free = f"; {made.unpriced} legs have no known price" if made.unpriced else ""
+    free = f"; {count(made.unpriced, 'leg')} have no known price" if made.unpriced else ""
     subtitle = (
-        f"{made.legs} legs in {made.waves} waves, {made.wall_minutes} minutes from the first to the last, "
-        f"{made.minutes} runner minutes, {money(made.costs)} at the prices of {made.prices_as_of}{free}."
+        f"{count(made.legs, 'leg')} in {count(made.waves, 'wave')}, "
+        f"{count(made.wall_minutes, 'minute')} from the first to the last, {count(made.minutes, 'runner minute')}, "
+        f"{money(made.costs)} at the prices of {made.prices_as_of}{free}."
     )
     return table_page("Plan", subtitle, sections, _FILTERS)
 
@@ -99,7 +101,7 @@ def _groups(legs: Sequence[Leg]) -> list[str]:
     counts: dict[str, list[int]] = {}
     for leg in legs:
         counts.setdefault(str(leg.backend), []).append(leg.minutes)
-    return [f"{backend}<br>{len(each)} legs, {sum(each)} min" for backend, each in sorted(counts.items())]
+    return [f"{backend}<br>{count(len(each), 'leg')}, {sum(each)} min" for backend, each in sorted(counts.items())]
 
 
 def _quoted(text: str) -> str:

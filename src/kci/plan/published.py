@@ -8,6 +8,7 @@ import msgspec
 
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.recorded import RecordedInputs
+from kci.plurals import count
 
 Key = tuple[str, str]
 """A kernel's name and a variant's."""
@@ -53,8 +54,7 @@ def already(
         if found.fingerprint == now:
             reasons[key] = f"published already with the same fingerprint, {now[:12]}"
         elif found.inputs is not None and prints_of(key[0]).still_holds(now, found.fingerprint, found.inputs.files):
-            reasons[key] = (
-                f"published already, and none of the {len(found.inputs.files)} files that its build read changed"
-            )
+            read = count(len(found.inputs.files), "file")
+            reasons[key] = f"published already, and nothing changed in the {read} that its build read"
             kept[key] = found.fingerprint
     return Already(reasons, {**fingerprints, **kept})

@@ -16,6 +16,7 @@ from kci.compat.hub_listing import HubFile
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.replace import Log
+from kci.plurals import count
 from kci.publish.branch_changes import BranchChanges, WantedBranch, branch_of
 from kci.publish.hub import MAIN, HubAnswerError, HubWriter, Obstacle
 from kci.publish.release import Release
@@ -78,8 +79,7 @@ class Publisher(msgspec.Struct, frozen=True):
             files[README] = release.card
         wanted = branch_of(msgspec.structs.replace(release, files=files), branch, expected)
         manifest = release.manifest
-        count = len(manifest.present)
-        title = f"{manifest.kernel} version {manifest.version}: {count} variant{'' if count == 1 else 's'}"
+        title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
         builds = self._bring(wanted, f"{title} (kci)")
         if release.card is None or branch == MAIN:
             return Publication(builds, None)

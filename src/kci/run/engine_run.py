@@ -19,6 +19,7 @@ from kci.engines.job_folder import fetch_into
 from kci.engines.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, open_engine
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
 from kci.files.lock import locked
+from kci.plurals import count
 from kci.run.engine_choice import at_once
 from kci.run.engine_moves import Waiting, cost, why_move
 from kci.run.engine_plan import EngineLeg, EngineRun
@@ -268,7 +269,7 @@ class Driver:
         restarts = self.journal.legs[leg].restarts
         self.engine(name).cancel({job: handle})
         if restarts >= self.run.engines[name].restarts:
-            self.fail(leg, BuildFailedError(f"lost {restarts + 1} times, the last time because {reason}"))
+            self.fail(leg, BuildFailedError(f"lost {count(restarts + 1, 'time')}, the last time because {reason}"))
         else:
             self.note(RunEvent.RESTART, [leg], reason=reason)
 

@@ -26,6 +26,7 @@ from kci.files.replace import write_atomic
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.recorded import RecordedInputs
+from kci.plurals import count
 from kci.run.one_variant import BuildOptions, BuiltVariant, make_variant_dir
 from kci.tree.leg_record import read_sealed
 
@@ -94,7 +95,7 @@ class KeptBuilds:
             if _digest(directory) == kept.digest:
                 with suppress(OSError):
                     os.utime(directory)  # it is in use: not the next one to go
-                return directory, f"none of the {len(kept.inputs.files)} files that its build read changed"
+                return directory, f"nothing changed in the {count(len(kept.inputs.files), 'file')} that its build read"
         return None
 
     def make(

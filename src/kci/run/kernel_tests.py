@@ -28,6 +28,7 @@ from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
+from kci.plurals import count
 from kci.run.run_records import one_line
 from kci.suggest import suggestion
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
@@ -113,7 +114,7 @@ def fitting(variants: Sequence[Path], python: Path) -> list[Path]:
     found = [path for path in variants if not reasons[path]]
     if not found:
         first = next(iter(reasons.items()))
-        message = f"none of {len(variants)} variants can be loaded here: {first[0].name}: {first[1]}"
+        message = f"of {count(len(variants), 'variant')} none can be loaded here: {first[0].name}: {first[1]}"
         raise FindingsError(message, hint="name a Python with a torch that one of them is for")
     return found
 

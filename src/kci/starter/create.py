@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from kci.config.find_settings import locate
+from kci.config.settings import KCI_TOML
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
 from kci.files.replace import Replacement, flush, replacing
@@ -69,6 +70,34 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
         found = check_kernels([str(root)]).diagnostics
         _move(replacement, target)
     return sorted([*files, *rendered]), tuple(_shown_at(item, root, target) for item in found)
+
+
+def has_variants(target: Path) -> bool:
+    """Whether anything would be built of a kernel."""
+    return any(kernel.variants for kernel in open_workspace([str(target)]).matrix().kernels)
+
+
+def add_settings(target: Path, text: str) -> tuple[Path, bool]:
+    """Write the kci.toml of the repository that a kernel is in, unless there is one.
+
+    Returns:
+        Its path, and whether it was written.
+
+    Raises:
+        FindingsError: it cannot be written.
+    """
+    root, settings = locate(target)
+    if settings is not None:
+        return settings, False
+    path = root / KCI_TOML
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+    except FileExistsError:
+        return path, False
+    except OSError as error:
+        raise FindingsError(f"cannot write {path}: {error.strerror}", hint="the kernel itself is written") from error
+    return path, True
 
 
 def _move(replacement: Replacement, target: Path) -> None:

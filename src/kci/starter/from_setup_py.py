@@ -17,6 +17,7 @@ from kci.config.reader import BUILD_TOML
 from kci.config.values import python_name
 from kci.errors import FindingsError, UsageError
 from kci.files.templates import template_environment
+from kci.plurals import count
 from kci.starter.adopted import Adopted, read_project
 from kci.starter.new_kernel import NewKernel
 from kci.starter.setup_py import Extension, Glob, read_setup
@@ -92,7 +93,7 @@ def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
     }
     files |= _rendered(values)
     taken = [
-        f"{SETUP_PY}:{item.line}: {len(sources[backend])} sources for {backend}, with their flags"
+        f"{SETUP_PY}:{item.line}: {count(len(sources[backend]), 'source')} for {backend}, with their flags"
         for backend, item in sorted(by_backend.items())
     ]
     taken += [f"{len(headers)} headers"] if headers else []

@@ -145,6 +145,11 @@ def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
     }
 
 
+def tvm_ffi_overlay() -> str:
+    """What kci.toml has to say before a kernel for tvm-ffi has a variant."""
+    return template_environment().get_template("kernel/common/overlay.toml.j2").render({}).rstrip() + "\n"
+
+
 def _templates(new: NewKernel, package: str, *, standalone: bool) -> dict[str, str]:
     """Which template each file is made from."""
     files = {

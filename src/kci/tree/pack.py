@@ -16,6 +16,7 @@ from kci.files.full_disk import room_hint
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import replacing
 from kci.files.walk import Entry, is_bytecode, is_executable, walk
+from kci.plurals import count
 from kci.tree.archive import LIMITS, SUFFIXES, zstandard
 from kci.tree.findings import tree_error
 from kci.tree.leg_record import LEG_NAME, LegRecord
@@ -96,7 +97,7 @@ def too_large(entries: Sequence[Entry]) -> str | None:
     """How much some files are, if that is more than an artifact can hold."""
     size = sum(item.path.stat().st_size for item in entries if item.regular and not item.link)
     if len(entries) > LIMITS.members or size > LIMITS.size:
-        return f"{len(entries)} files, {size} bytes"
+        return f"{count(len(entries), 'file')}, {size} bytes"
     return None
 
 

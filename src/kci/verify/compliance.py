@@ -12,6 +12,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
 from kci.matrix.names import VariantName, parse_variant_name
+from kci.plurals import count
 from kci.tree.manifest import read_manifest
 from kci.verify.subject import looks_like_variant
 from kci.verify.workflow_rules import is_workflows
@@ -84,7 +85,7 @@ class Compliance(msgspec.Struct, frozen=True):
             return "nothing to verify"
         met = sum(item.compliant for item in self.variants)
         counted = f"{met} of {len(self.variants)} variants" if self.variants else "sources"
-        return counted if not self.others else f"{counted}, {self.others} errors"
+        return counted if not self.others else f"{counted}, {count(self.others, 'error')}"
 
 
 def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:

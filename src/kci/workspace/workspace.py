@@ -26,6 +26,7 @@ from kci.errors import FindingsError, KciError, UsageError
 from kci.matrix.names import this_system
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant
+from kci.plurals import count
 from kci.suggest import nearest, suggestion
 from kci.workspace.choice import BACKENDS, Choice
 
@@ -195,7 +196,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         if any(kernel.variants for kernel in matrix.kernels):
             return
         names = " and ".join(kernel.name for kernel in matrix.kernels) if len(matrix.kernels) < 4 else ""
-        what = names or f"{len(matrix.kernels)} kernels"
+        what = names or count(len(matrix.kernels), "kernel")
         if choice.filtered or self.scopes:
             message = f"nothing is selected: no variant of {what} in the tier {matrix.tier} matches"
         else:

@@ -1,0 +1,134 @@
+"""What commands answer in tables, on a terminal and, with the same words, in Markdown: a step's summary above all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from kci.cli._layout import Layout
+from kci.cli._output import markdown_row, markdown_text, table
+from kci.matrix.names import parse_variant_name
+from kci.plan.budget import Estimate, estimate, money
+from kci.plan.plan import Leg, Plan
+from kci.plurals import count
+from kci.tree.manifest import Manifest
+
+
+class AnswerTable(msgspec.Struct, frozen=True):
+    """One table."""
+
+    title: str
+    """What it lists, as a heading."""
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    layout: Layout = Layout()
+    below: str = ""
+    """A sentence about the whole."""
+
+    def text(self) -> str:
+        """For a terminal."""
+        return table(self.headers, self.rows, self.layout)
+
+    def markdown_head(self) -> list[str]:
+        """The lines before the rows: the heading, the sentence, and the row of headers."""
+        sentence = [markdown_text(self.below), ""] if self.below else []
+        headers = [markdown_row(self.headers), markdown_row(["---"] * len(self.headers))] if self.rows else []
+        return [f"### {markdown_text(self.title)}", "", *sentence, *headers]
+
+    def markdown_rows(self) -> list[str]:
+        """The rows; nothing in a cell can end it or become markup."""
+        return [markdown_row([markdown_text(cell) for cell in row]) for row in self.rows]
+
+
+def markdown(tables: Iterable[AnswerTable]) -> str:
+    """Tables one below the other."""
+    return "\n\n".join("\n".join([*one.markdown_head(), *one.markdown_rows()]).rstrip() for one in tables)
+
+
+def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
+    """Which jobs build what, where."""
+    rows = tuple(
+        (leg.kernel, leg.name, leg.runner_text, leg.image or "-", f"{leg.timeout} min", _takes(leg))
+        for leg in plan.legs
+    )
+    one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
+    layout = Layout(drop=("image", "timeout", *one, "runner"), cut=("kernel", "leg", "image", "runner"))
+    headers = ("kernel", "leg", "runner", "image", "timeout", "takes")
+    return AnswerTable(f"Plan ({plan.tier})", headers, rows, layout, below=plan_sentence(plan, made))
+
+
+def plan_sentence(plan: Plan, made: Estimate) -> str:
+    """What a plan takes as a whole."""
+    if not plan.legs:
+        return "nothing to build"
+    matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
+    free = f", {count(made.unpriced, 'leg')} without a known price" if made.unpriced else ""
+    return (
+        f"{count(made.legs, 'leg')}{matrices}, about {count(made.minutes, 'runner minute')}; {money(made.costs)} at "
+        f"the prices of {made.prices_as_of}{free}; {count(made.wall_minutes, 'wall-clock minute')} in "
+        f"{count(made.waves, 'wave')}"
+    )
+
+
+def backends_table(plan: Plan) -> AnswerTable:
+    """What each backend has: variants that are built, skipped and left out, and what building them takes."""
+    built = Counter(leg.backend for leg in plan.legs for _ in leg.variants)
+    skipped = Counter(parse_variant_name(item.variant).backend for item in plan.skipped)
+    left = Counter(item.backend for item in plan.left_out)
+    rows = []
+    for backend in sorted(built | skipped | left):
+        legs = [leg for leg in plan.legs if leg.backend == backend]
+        counts = (built[backend], skipped[backend], left[backend], len(legs))
+        rows.append((backend, *map(str, counts), f"{sum(leg.minutes for leg in legs)} min", _cost(legs)))
+    headers = ("backend", "variants", "skipped", "left out", "legs", "takes", "costs")
+    return AnswerTable("Backends", headers, tuple(rows))
+
+
+def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
+    """What no job builds, and why."""
+    skipped = tuple((item.kernel, item.variant, item.reason) for item in plan.skipped)
+    faulty = tuple((item.kernel or "-", item.path, item.message) for item in plan.faulty)
+    left = tuple((item.kernel, item.variant, item.rule, item.reason) for item in plan.left_out)
+    tables = [
+        AnswerTable("Skipped", ("skipped", "variant", "reason"), skipped, _REASONS),
+        AnswerTable("Kernels with errors", ("faulty", "directory", "reason"), faulty, _REASONS),
+        AnswerTable("Left out", ("left out", "variant", "rule", "reason"), left, _REASONS),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def plan_tables(plan: Plan, made: Estimate) -> list[AnswerTable]:
+    """Everything about a plan."""
+    return [legs_table(plan, made), *([backends_table(plan)] if plan.legs else []), *unbuilt_tables(plan)]
+
+
+def tree_table(manifest: Manifest) -> AnswerTable:
+    """What a tree has and lacks."""
+    rows = [(name, "missing", "") for name in manifest.missing]
+    for entry in manifest.present:
+        rows.append(
+            (entry.variant, "kept from the tree as it was" if entry.origin.carried else "present", entry.digest)
+        )
+    below = "all planned variants are there" if manifest.planned is not None and not manifest.missing else ""
+    return AnswerTable(tree_title(manifest), ("variant", "state", "digest"), tuple(rows), below=below)
+
+
+def tree_title(manifest: Manifest) -> str:
+    """A tree in a line."""
+    return f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
+
+
+_REASONS = Layout(
+    drop=("rule", "skipped", "left out"), cut=("skipped", "faulty", "left out", "variant", "directory"), wrap="reason"
+)
+
+
+def _takes(leg: Leg) -> str:
+    return f"{'' if leg.measured else '~'}{leg.minutes} min"
+
+
+def _cost(legs: Sequence[Leg]) -> str:
+    costs = estimate(legs).costs
+    return money(costs) if costs else "-"

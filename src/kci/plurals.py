@@ -1,0 +1,14 @@
+"""How many of something, in words."""
+
+from __future__ import annotations
+
+
+def count(number: int, what: str, many: str = "") -> str:
+    """`1 variant`, `2 variants`.
+
+    Args:
+        number: how many.
+        what: the word for one, with what stands before it, such as `runner minute`.
+        many: the word for several, where it does not just end in an s.
+    """
+    return f"{number} {what if number == 1 else many or f'{what}s'}"

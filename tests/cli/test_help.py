@@ -1,0 +1,52 @@
+"""Every page of help has examples, and the examples are commands that exist."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from kci.cli import COMMANDS, kci
+from kci.cli._examples import EXAMPLES
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every command that has a page, by what is typed after `kci`."""
+    yield "", kci
+    for name in COMMANDS:
+        command = kci.get_command(click.Context(kci), name)
+        assert command is not None
+        yield name, command
+        for below, inner in getattr(command, "commands", {}).items():
+            yield f"{name} {below}", inner
+
+
+PAGES = dict(commands())
+LINES = [line for examples in EXAMPLES.values() for line, _ in examples]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_has_examples(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    kci.main([*name.split(), "--help"], prog_name="kci", standalone_mode=False)
+    page = capsys.readouterr().out
+    assert page.count("Examples:\n  # ") == 1
+    assert EXAMPLES[name or "kci"][0][0] in page
+
+
+def test_no_example_is_for_a_command_that_is_not_there() -> None:
+    assert set(EXAMPLES) == {name or "kci" for name in PAGES}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_an_example_is_a_command_with_options_that_exist(line: str) -> None:
+    words = shlex.split(line.removeprefix('eval "$(').removesuffix(')"').partition(" > ")[0])
+    assert words[0] == "kci"
+    group = " ".join(words[1:3])
+    name = group if group in PAGES else words[1]
+    try:
+        PAGES[name].make_context(name, words[1 + len(name.split()) :])
+    except click.BadParameter as error:
+        if "does not exist" not in error.message:  # a folder of the example's
+            raise

@@ -1,0 +1,60 @@
+"""The same tables on a terminal and in Markdown, where no name may become markup."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from cli.runner import kci
+from conftest import ROOT
+from kci.cli._output import markdown_text
+from kci.cli._tables import markdown, plan_tables, tree_table
+from kci.config.discover import FaultyKernel
+from kci.plan.budget import estimate
+from kci.plan.plan import LeftOut, Skipped
+from kci.plurals import count
+from kci.tree.manifest import Manifest
+from planning import leg, plan
+
+HOSTILE = "a|b\n<img src=x> [x](https://x.invalid) `c` **d** \x1b[2J"
+HARMLESS = (
+    "a&#124;b\N{REPLACEMENT CHARACTER}&lt;img src=x> &#91;x](https://x.invalid) &#96;c&#96; &#42;&#42;d&#42;&#42; "
+    "\N{REPLACEMENT CHARACTER}&#91;2J"
+)
+
+
+def test_a_plan_as_markdown(request: pytest.FixtureRequest) -> None:
+    done = kci("plan", ROOT / "examples" / "relu", "--tier", "pr", "--catalog", "2026-08-20", "--format", "markdown")
+    assert done.code == 0
+    said = done.stdout.replace(str(ROOT), "")
+    golden = ROOT / "tests" / "golden" / "plan.md"
+    if request.config.getoption("--update-golden"):
+        golden.write_text(said, encoding="utf-8")
+    assert said == golden.read_text(encoding="utf-8")
+
+
+def test_text_becomes_no_markup() -> None:
+    assert markdown_text(HOSTILE) == HARMLESS
+
+
+def test_no_name_leaves_its_cell() -> None:
+    made = msgspec.structs.replace(
+        plan([leg("torch-cpu")]),
+        left_out=(LeftOut(HOSTILE, HOSTILE, "cuda", "x86_64-linux", "KCI301", HOSTILE),),
+        skipped=(Skipped(HOSTILE, "torch-cpu", HOSTILE),),
+        faulty=(FaultyKernel(HOSTILE, HOSTILE, HOSTILE, ()),),
+    )
+    said = markdown(plan_tables(made, estimate(made.legs)))
+    assert said.count(HARMLESS) == 8
+    assert "<img" not in said
+    assert "](http" not in said.replace("&#91;x](http", "")
+    manifest = Manifest(HOSTILE, 1, (HOSTILE,), (), (HOSTILE,), complete=False)
+    tree = markdown([tree_table(manifest)])
+    assert tree.splitlines()[0] == f"### {HARMLESS} version 1: 0 variants"
+    assert tree.splitlines()[-1] == f"| {HARMLESS} | missing |  |"
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 legs"), (1, "1 leg"), (2, "2 legs"), (21, "21 legs")])
+def test_how_many(number: int, said: str) -> None:
+    assert count(number, "leg") == said
+    assert count(number, "matrix", "matrices").endswith("matrix") == (number == 1)
