@@ -109,7 +109,7 @@ class Driver:
     def cancel(self) -> None:
         """Have every leg end that has not ended yet."""
         for name in self.run.engines:
-            handles = self._handles(name)
+            handles = {job: at.handle for job, (_, at) in self._here(name).items() if at.handle}
             try:
                 if handles:
                     self.engine(name).cancel(handles)
@@ -149,7 +149,8 @@ class Driver:
         """One round with one engine."""
         self._settle(name)
         self._submit(name)
-        here, handles = self._here(name), self._handles(name)
+        here = self._here(name)
+        handles = {job: at.handle for job, (_, at) in here.items() if at.handle}
         for job, status in self.engine(name).poll(handles).items() if handles else ():
             leg, at = here[job]
             if at is not self.journal.legs[leg].now:
@@ -179,16 +180,16 @@ class Driver:
             batches.setdefault(self.journal.legs[leg].now.batch, []).append(leg)
         for batch, legs in batches.items():
             found = self._find(name, batch)
-            there = [leg for leg in legs if self._job(leg).name in found]
+            there = [leg for leg in legs if self._name(leg) in found]
             if there:
-                handles = tuple(found[self._job(leg).name] for leg in there)
+                handles = tuple(found[self._name(leg)] for leg in there)
                 self.note(RunEvent.SUBMITTED, there, handles=handles, reason="found after an interruption")
             missing = [leg for leg in legs if leg not in there]
             if missing:
                 self.note(RunEvent.NOT_SUBMITTED, missing)
         for leg, at in self._behind(name):
             if not at.handle:
-                at.handle = self._find(name, at.batch).get(self._job(leg, at).name, "")
+                at.handle = self._find(name, at.batch).get(self._name(leg, at), "")
             if not at.handle:
                 self._leave(leg, at, "it was never submitted there")
 
@@ -234,7 +235,7 @@ class Driver:
         away = self.away.get(planned.engine)
         waiting = Waiting(
             pending=now - self.pending.get(leg, now),
-            running=self._job(leg).name in self.running,
+            running=self._name(leg) in self.running,
             away=now - away.since if away else 0.0,
         )
         limit = self.run.engines[planned.engine].fallback_minutes * 60
@@ -281,7 +282,7 @@ class Driver:
         if status.state is JobState.RUNNING and not over:
             return
         if status.state not in (JobState.ENDED, JobState.STOPPED):
-            self.engine(name).cancel({self._job(leg, at).name: at.handle})
+            self.engine(name).cancel({self._name(leg, at): at.handle})
         was = f"it was {status.state} there {status.reason}".strip()
         why = "the leg has come to its end elsewhere" if over else was
         self._leave(leg, at, why)
@@ -317,7 +318,7 @@ class Driver:
     def _here(self, name: str) -> dict[str, tuple[str, Placement]]:
         """The attempts that an engine has, by the name of their job: those that count, and those that were left."""
         now = [(leg, self.journal.legs[leg].now) for leg in self.mine(name, LegPhase.SUBMITTED)]
-        return {self._job(leg, at).name: (leg, at) for leg, at in [*now, *self._behind(name)]}
+        return {self._name(leg, at): (leg, at) for leg, at in [*now, *self._behind(name)]}
 
     def _behind(self, name: str) -> list[tuple[str, Placement]]:
         return [(leg, at) for leg, at in self._all_behind() if self.legs[leg].on(at.engine).engine == name]
@@ -325,8 +326,9 @@ class Driver:
     def _all_behind(self) -> list[tuple[str, Placement]]:
         return [(leg, at) for leg, progress in self.journal.legs.items() for at in progress.behind]
 
-    def _handles(self, engine: str) -> dict[str, str]:
-        return {job: at.handle for job, (_, at) in self._here(engine).items() if at.handle}
+    def _name(self, leg: str, at: Placement | None = None) -> str:
+        at = at or self.journal.legs[leg].now
+        return self.legs[leg].job_name(at.attempt)
 
     def _job(self, leg: str, at: Placement | None = None) -> EngineJob:
         """The job of an attempt; of the latest, if none is named."""
