@@ -4,7 +4,8 @@
 
 What is real: placement, submission, polling, restarts, backing off, moves to a fallback, and the journal with its
 flushes; it is kci's own driver. What is not: the engines and the clock. Their queue times, failures and preemptions
-are drawn from a seed, and a leg takes what the plan estimates, give or take. Nothing is fetched or merged.
+are drawn from a seed, and a leg takes what the plan estimates, give or take. Nothing is fetched or
+merged. Each figure is the mean of some runs.
 
 The lower bound is what no schedule can beat: all the work on all the places from the first second, without queues,
 failures or preemptions; and the longest leg.
@@ -13,6 +14,7 @@ failures or preemptions; and the longest leg.
 from __future__ import annotations
 
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Mapping
@@ -47,6 +49,8 @@ LOST = {"workstation": 0.0, "cluster": 0.04, "gpu-box": 0.005, "jobs": 0.01}
 """The share of attempts that are preempted, or whose machine fails, at some moment."""
 FALLBACKS = {"workstation": "jobs", "cluster": "jobs", "gpu-box": "cluster", "jobs": "cluster"}
 """Who takes over the legs of an engine where they move at all."""
+SEEDS = 5
+"""How many runs each figure is the mean of."""
 FAILS = 0.01
 """The share of legs whose build fails; those are not started again."""
 
@@ -67,8 +71,10 @@ class Simulated:
 
     pause = 5.0
 
-    def __init__(self, name: str, clock: Clock, minutes: Mapping[str, float], away: tuple[float, float]) -> None:
-        self.name, self.clock, self.minutes, self.away = name, clock, minutes, away
+    def __init__(
+        self, name: str, clock: Clock, minutes: Mapping[str, float], away: tuple[float, float], seed: int
+    ) -> None:
+        self.name, self.clock, self.minutes, self.away, self.seed = name, clock, minutes, away, seed
         self.jobs: dict[str, tuple[float, float, JobStatus]] = {}
 
     def _reach(self) -> None:
@@ -79,7 +85,9 @@ class Simulated:
         """See `Engine`."""
         self._reach()
         for job in batch.jobs:
-            chance = random.Random(f"{self.name} {job.name}")  # the same in every case, whatever else happens
+            chance = random.Random(
+                f"{self.seed} {self.name} {job.name}"
+            )  # the same in every case, whatever else happens
             begins = self.clock.now + chance.expovariate(1) * QUEUE_MINUTES[self.name] * 60
             seconds = self.minutes[f"{job.kernel}/{job.leg}"] * 60
             ending = JobStatus(JobState.ENDED)
@@ -152,7 +160,11 @@ def legs() -> list[Leg]:
 
 
 def simulate(
-    away: tuple[str, float, float] | None = None, *, waits_known: bool = True, fallback_minutes: float | None = None
+    away: tuple[str, float, float] | None = None,
+    *,
+    waits_known: bool = True,
+    fallback_minutes: float | None = None,
+    seed: int = 0,
 ) -> dict[str, float]:
     """One run; minutes and counts.
 
@@ -160,6 +172,7 @@ def simulate(
         away: an engine, and from when to when it is, in seconds.
         waits_known: whether kci.toml has the `queue-minutes` of each engine.
         fallback_minutes: after what wait legs move; None if they never do.
+        seed: of what engines draw.
     """
     waits = QUEUE_MINUTES if waits_known else dict.fromkeys(ENGINES, 0.0)
     settings = {
@@ -182,10 +195,12 @@ def simulate(
         engines=settings, planned=Planned({}), trees={},
     )  # fmt: skip
     engines = {
-        name: Simulated(name, clock, minutes, away[1:] if away and away[0] == name else (0.0, 0.0)) for name in ENGINES
+        name: Simulated(name, clock, minutes, away[1:] if away and away[0] == name else (0.0, 0.0), seed)
+        for name in ENGINES
     }
     engine_run.time = SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep)  # type: ignore[assignment]
-    with tempfile.TemporaryDirectory() as folder:
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
         journal = Journal(Path(folder), [leg.name for leg in run.legs])
         driver = SimulatedDriver(Path(folder), run, journal, lambda *_: None, lambda _line: None)
         driver.engines = dict(engines)  # type: ignore[arg-type]
@@ -239,7 +254,8 @@ def main() -> None:
     heads = ("legs", "makespan", "bound", "with waits", "ratio", "attempts", "moved", "failed", "cost", "client")
     print(f"{'case':34}" + "".join(f"{head:>11}" for head in heads))
     for name, (away, known, minutes) in cases.items():
-        got = simulate(away, waits_known=known, fallback_minutes=minutes)
+        runs = [simulate(away, waits_known=known, fallback_minutes=minutes, seed=seed) for seed in range(SEEDS)]
+        got = {head: statistics.mean(run[head] for run in runs) for head in runs[0]}
         cells = (
             f"{got['legs']:.0f}",
             f"{got['makespan']:.0f} min",

@@ -62,6 +62,8 @@ class Driver:
         """Jobs that ran when they were last asked about."""
         self.pending: dict[str, float] = {}
         """Since when legs have been seen to wait."""
+        self.where = {leg: self.place(leg).engine for leg in self.legs}
+        """The engine of each leg now."""
 
     def engine(self, name: str) -> Engine:
         """An engine, opened when it is first needed."""
@@ -80,7 +82,7 @@ class Driver:
 
     def mine(self, engine: str, *phases: LegPhase) -> list[str]:
         """An engine's legs that are in these phases."""
-        return [name for name in self.journal.of(*phases) if self.place(name).engine == engine]
+        return [name for name in self.journal.of(*phases) if self.where[name] == engine]
 
     def drive(self) -> None:
         """Go on until every leg that can begin has come to its end.
@@ -126,7 +128,7 @@ class Driver:
 
     def _concerned(self) -> list[str]:
         """The engines that have something to do, or could take something over."""
-        names = [self.place(leg).engine for leg in self.journal.of(*OPEN)]
+        names = [self.where[leg] for leg in self.journal.of(*OPEN)]
         names += [item.engine for leg in self.journal.of(*OPEN) if (item := self.legs[leg].fallback)]
         names += [self.legs[leg].on(at.engine).engine for leg, at in self._all_behind()]
         return list(dict.fromkeys(names))
@@ -346,6 +348,7 @@ class Driver:
         self.journal.note(event, legs, **details)
         for leg in legs:
             self.notes.pop(leg, None)
+            self.where[leg] = self.place(leg).engine
             self.changed(self.place(leg), self.journal.legs[leg], details.get("reason", ""))
 
     def _say(self, leg: str, note: str) -> None:
