@@ -18,6 +18,7 @@ from common import (
 )
 from kci.cli._output import print_diagnostics
 from kci.cli._signing import ci_context
+from kci.config.find_settings import find_settings
 from kci.publish.publish_tree import PublishRequest, publish_tree
 from kci.tree.sigstore_bundles import sign_tree_as_run
 
@@ -26,13 +27,15 @@ def main() -> None:
     """Sign if that is asked for, publish, and say what was done."""
     tree, kernel = unpacked(Path(required_input("tree"))), text_input("kernel")
     dry_run = flag_input("dry-run", default="false")
+    workspace = kci.open_workspace([kernel]) if kernel else None
     if flag_input("sign", default="false") and not dry_run:
+        settings = workspace.settings if workspace else find_settings(Path())
         with group("Sign"):
-            for written in sign_tree_as_run(tree, ci_context("", "")):
+            for written in sign_tree_as_run(tree, ci_context("", ""), settings.trust_config):
                 print(written)
     request = PublishRequest(
         tree,
-        kci.open_workspace([kernel]) if kernel else None,
+        workspace,
         repo_id=text_input("repo-id"),
         branch=text_input("branch"),
         dry_run=dry_run,

@@ -21,6 +21,7 @@ from common import (
     words_input,
 )
 from kci.builders.cache import default_cache
+from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
 from kci.run.build_leg import ci_run
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
@@ -67,7 +68,7 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     for directory in variants:
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
-                directory, kernel, lambda line: print(line, flush=True), cache=default_cache(),
+                directory, kernel, SeldomTransfers(lambda line: print(line, flush=True)), cache=default_cache(),
                 isolation=python is None, python=python,
             )  # fmt: skip
             print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")

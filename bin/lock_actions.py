@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,14 +29,24 @@ HEAD = """\
 PUBLISH_HEAD = """\
 # What kci/build/publish installs besides requirements.txt: the optional dependencies hf and sign.
 # Written by bin/lock_actions.py. Do not edit.
+# dependencies: {digest}
 """
+LOCKS = {"requirements.txt": (), "requirements-publish.txt": EXTRAS}
+"""The locks, and the optional dependencies that each is for."""
 
 
-def digest(pyproject: str) -> str:
-    """What the lock was made from, in short: the dependencies and the oldest Python."""
+def dependencies(pyproject: str, extras: Sequence[str] = ()) -> list[str]:
+    """What a lock has to have, as pyproject.toml says it."""
     project = tomllib.loads(pyproject)["project"]
-    wanted = "\n".join([*sorted(project["dependencies"]), project["requires-python"]])
-    return hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    return sorted(
+        [*project["dependencies"], *(one for name in extras for one in project["optional-dependencies"][name])]
+    )
+
+
+def digest(pyproject: str, extras: Sequence[str] = ()) -> str:
+    """What a lock was made from, in short: the dependencies and the oldest Python."""
+    wanted = [*dependencies(pyproject, extras), tomllib.loads(pyproject)["project"]["requires-python"]]
+    return hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:16]
 
 
 def blocks(lock: str) -> dict[str, str]:
@@ -74,7 +85,10 @@ def main(arguments: list[str]) -> int:
     added = blocks(PUBLISH.read_text(encoding="utf-8"))
     for name in blocks(base):
         added.pop(name, None)
-    PUBLISH.write_text(PUBLISH_HEAD + "".join(added[name] for name in sorted(added)), encoding="utf-8")
+    PUBLISH.write_text(
+        PUBLISH_HEAD.format(digest=digest(text, EXTRAS)) + "".join(added[name] for name in sorted(added)),
+        encoding="utf-8",
+    )
     LOCK.write_text(HEAD.format(digest=digest(text)) + base, encoding="utf-8")
     return 0
 

@@ -13,9 +13,11 @@ import pytest
 
 from act.harness import Run, act_path, commit_all, copy_checkout, installed
 from act.test_workflow import Runner, add_kernel, break_package, place, render
+from cli.runner import kci
 from publish.fake_hub import TOKEN, FakeHub, serving
 from publish.test_publish import hub_environment
 from run.cuda_python import python_with_cuda
+from tree.own_sigstore import OwnSigstore, serving_sigstore
 
 pytestmark = [
     pytest.mark.network,
@@ -26,6 +28,12 @@ pytestmark = [
 PUSH, PUBLISH = ".github/workflows/kci.yml", ".github/workflows/kci-publish.yml"
 SETTINGS = '[publish]\nrepo-prefix = "acme"\n'
 TESTED = f'{SETTINGS}[test.cuda.x86_64-linux]\nlabels = ["ubuntu-24.04"]\n'
+SIGNED = f"""{SETTINGS}sign = true
+[signing]
+repository = "example/kernels"
+workflow = "example/kernels/{PUBLISH}@refs/tags/v1.0"
+trust-config = "sigstore.json"
+"""
 
 
 @pytest.fixture
@@ -169,3 +177,63 @@ def test_trees_are_tested_where_a_machine_is_declared(
     assert run.jobs["merge broken-kernel"] == "success"
     publish_what_is_ready(run, runner, repository, scratch, {"some-kernel", "other-kernel"})
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
+
+
+@pytest.fixture
+def sigstore(repository: Path, hub: FakeHub) -> Iterator[OwnSigstore]:
+    """Kernels that are signed, and what GitHub, Sigstore and the Hub say to the workflow that publishes them."""
+    workflow = f"example/kernels/{PUBLISH}@refs/tags/v1.0"
+    claims = {"repository": "example/kernels", "job_workflow_ref": workflow, "sha": "a" * 40, "ref": "refs/tags/v1.0"}
+
+    def trusts(identity: str, resource: str) -> bool:
+        said = running.read(identity, hub.url)
+        return said["job_workflow_ref"] == workflow and resource.startswith("kernels/acme/")
+
+    with serving_sigstore(OwnSigstore(**claims)) as running:
+        hub.trusts = trusts
+        (repository / "kci.toml").write_text(SIGNED)
+        (repository / "sigstore.json").write_text(running.trust_config())
+        commit_all(repository)
+        render(repository)
+        yield running
+
+
+def without_token(runner: Runner, sigstore: OwnSigstore) -> Runner:
+    """Jobs that have GitHub's word for who they are, and no secret."""
+    known = {"GITHUB_WORKFLOW_REF": sigstore.claims["job_workflow_ref"]}  # which act does not say
+    return Runner(runner.checkout, {**runner.env, **sigstore.environment, **known, "HF_TOKEN": ""})
+
+
+def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
+    repository: Path, runner: Runner, hub: FakeHub, sigstore: OwnSigstore, tmp_path: Path
+) -> None:
+    scratch = place(tmp_path, "scratch")
+    run = without_token(runner, sigstore).run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
+    assert run.ok, run.log
+    assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
+    for name in ("some-kernel", "other-kernel"):
+        there = hub[f"acme/{name}"].files("v1")
+        signed = {"build/torch-cpu/metadata.json.sigstore", "build/torch-cuda/metadata.json.sigstore"}
+        assert {*signed, "build/kci-attestation.sigstore.json"} <= there.keys()
+        tree = repository / f"fetched-{name}"
+        for path, data in there.items():
+            if path.startswith("build/"):
+                (tree / path.removeprefix("build/")).parent.mkdir(parents=True, exist_ok=True)
+                (tree / path.removeprefix("build/")).write_bytes(data)
+        checked = kci("verify", tree, "--signatures")
+        assert checked.code == 0, checked.stdout + checked.stderr
+        (tree / "torch-cpu" / "added.py").write_text("")
+        assert "added.py is there and was not signed" in kci("verify", tree, "--signatures").stderr
+
+
+def test_without_a_signature_nothing_is_published(
+    repository: Path, runner: Runner, hub: FakeHub, sigstore: OwnSigstore, tmp_path: Path
+) -> None:
+    sigstore.spoil = lambda path, answer: (503, {}) if path == "/api/v1/log/entries" else answer
+    scratch = place(tmp_path, "scratch")
+    run = without_token(runner, sigstore).run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
+    results = {name: run.jobs[name] for name in ("publish some-kernel", "publish other-kernel", "kci")}
+    assert results == dict.fromkeys(results, "failure"), run.log
+    assert run.log.count("Sigstore does not sign: RekorClientError") >= 2
+    assert published(hub) == set()
+    assert hub.asked("POST ") == [], "not even asked for a token"

@@ -7,11 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from act.harness import copy_checkout
 from conftest import ROOT, load_script
@@ -34,21 +34,73 @@ def install(checkout: Path, place: Path, **more: str) -> subprocess.CompletedPro
     return subprocess.run(command, env=env | more, capture_output=True, text=True, check=False)
 
 
-def test_the_lock_is_that_of_the_dependencies() -> None:
-    text = LOCK.read_text(encoding="utf-8")
-    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert f"# dependencies: {load_script('lock_actions').digest(pyproject)}\n" in text, "run bin/lock_actions.py"
-    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
-    for wanted in map(Requirement, tomllib.loads(pyproject)["project"]["dependencies"]):
-        assert wanted.specifier.contains(locked[wanted.name]), wanted
+SCRIPT = load_script("lock_actions")
+PYPROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+NAMES = sorted(SCRIPT.LOCKS)
 
 
-def test_every_package_of_the_lock_has_a_version_and_hashes() -> None:
-    text = "\n".join(line for line in LOCK.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
-    entries = re.split(r"\n(?=\S)", text.strip())
-    assert len(entries) >= 10
+def packages(name: str) -> dict[str, str]:
+    """The versions in a lock by package."""
+    found = re.findall(r"^([a-z0-9-]+)==([^\s;]+)", (LOCK.parent / name).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def stale(name: str, pyproject: str) -> list[str]:
+    """What a lock does not have of what pyproject.toml asks for."""
+    extras = SCRIPT.LOCKS[name]
+    there = packages(name) | packages("requirements.txt")
+    found = []
+    for wanted in map(Requirement, SCRIPT.dependencies(pyproject, extras)):
+        version = there.get(canonicalize_name(wanted.name))
+        if version is None or not wanted.specifier.contains(version):
+            found.append(f"{wanted}, locked is {version}")
+    if f"# dependencies: {SCRIPT.digest(pyproject, extras)}\n" not in (LOCK.parent / name).read_text(encoding="utf-8"):
+        found.append("it was made from other dependencies")
+    return found
+
+
+def test_every_lock_is_for_an_action_and_is_held_to_something() -> None:
+    assert sorted(path.name for path in LOCK.parent.glob("*.txt")) == NAMES
+    named = {name.removeprefix("requirements-").removesuffix(".txt") for name in NAMES} - {"requirements"}
+    assert all((LOCK.parent / f"{action}.py").is_file() for action in named)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_lock_is_that_of_the_dependencies(name: str) -> None:
+    assert stale(name, PYPROJECT) == [], "run bin/lock_actions.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("requirements.txt", '"msgspec>=0.19"', '"msgspec>=99"'),
+        ("requirements.txt", '"msgspec>=0.19"', '"msgspec>=0.19", "attrs"'),
+        ("requirements.txt", 'requires-python = ">=3.11"', 'requires-python = ">=3.12"'),
+        ("requirements-publish.txt", '"sigstore>=4"', '"sigstore>=99"'),
+        ("requirements-publish.txt", '"sigstore>=4"', '"sigstore>=4", "attrs"'),
+        ("requirements-publish.txt", '"huggingface_hub>=1.20"', '"huggingface_hub>=1.21"'),
+        ("requirements-publish.txt", '"msgspec>=0.19"', '"msgspec>=0.20"'),
+    ],
+)
+def test_a_dependency_that_changed_is_noticed(name: str, old: str, new: str) -> None:
+    assert old in PYPROJECT
+    assert stale(name, PYPROJECT.replace(old, new))
+
+
+def test_what_one_action_needs_besides_repeats_nothing() -> None:
+    """It is installed into the same environment, without a look at what is there."""
+    assert packages("requirements-publish.txt").keys() & packages("requirements.txt").keys() == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_package_of_the_lock_has_a_version_and_hashes(name: str) -> None:
+    lines = (LOCK.parent / name).read_text(encoding="utf-8").splitlines()
+    entries = re.split(r"\n(?=\S)", "\n".join(line for line in lines if not line.startswith("#")).strip())
+    assert len(entries) == len(packages(name)) >= 10
     for entry in entries:
-        assert re.match(r"[a-z0-9-]+==[0-9.]+( ; [^\\]+)? \\\n    --hash=sha256:[0-9a-f]{64}", entry), entry
+        hashed = r"[a-z0-9-]+==[0-9.]+( ; [^\\\n]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+"
+        assert re.fullmatch(hashed, entry), entry
 
 
 @pytest.mark.network

@@ -141,6 +141,7 @@ def _structs(struct: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
         "PullRequest",
         "Schedule",
         "Publish",
+        "Signing",
         "ActionPin",
         "Ignore",
         "KernelOverlay",

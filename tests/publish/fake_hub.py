@@ -67,6 +67,8 @@ class FakeHub:
         self.tokens = {TOKEN}
         self.trusted: dict[str, str] = {}
         """The resource that an identity may have a token for."""
+        self.trusts: Callable[[str, str], bool] = lambda identity, resource: self.trusted.get(identity) == resource
+        """Whether an identity may have a token for a resource."""
         self.hooks: list[Callable[[str, str], None]] = []
         """Called with the method and path of each request; raises Fault to spoil it."""
         self.lock = threading.RLock()
@@ -130,6 +132,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     hub: FakeHub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are two writes: the second would wait for the client's ACK
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -233,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
         return 404, {"error": f"no route {path}"}
 
     def _exchange(self, asked: dict[str, str]) -> tuple[int, Any]:
-        if self.hub.trusted.get(asked["subject_token"]) != asked["resource"]:
+        if not self.hub.trusts(asked["subject_token"], asked["resource"]):
             return 400, {"error": "invalid_grant"}
         self.hub.tokens.add(JOB_TOKEN)
         return 200, {"access_token": JOB_TOKEN, "token_type": "bearer", "expires_in": 3600}

@@ -16,7 +16,10 @@ from render.cases import GOLDEN
 pytestmark = pytest.mark.programs
 
 ROOT = Path(__file__).parents[2]
-ACTIONS = [ROOT / "action.yml", *(ROOT / name / "action.yml" for name in ("plan", "merge", "gate"))]
+ACTIONS = [
+    ROOT / "action.yml",
+    *(ROOT / name / "action.yml" for name in ("plan", "merge", "gate", "record", "decide", "propose")),
+]
 STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
 OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 RENDERED = sorted(GOLDEN.glob("*/kci*.yml"))

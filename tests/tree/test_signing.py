@@ -24,7 +24,7 @@ from kci.tree.artifact_attestation import check_artifact
 from kci.tree.dsse import open_statement
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
-from kci.tree.signing import SigningContext
+from kci.tree.signing import Signers, SigningContext
 from kci.verify import verify
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 
@@ -172,8 +172,8 @@ def test_a_key_of_another_kind(tree: Path, tmp_path: Path) -> None:
 
 def test_other_tools_can_check_the_envelope(tree: Path, tmp_path: Path) -> None:
     """The key and the bytes of DSSE, as another implementation takes them."""
-    signer = pytest.importorskip("securesystemslib.signer")
-    dsse = pytest.importorskip("securesystemslib.dsse")
+    signer = pytest.importorskip("securesystemslib.signer", reason="needs securesystemslib")
+    dsse = pytest.importorskip("securesystemslib.dsse", reason="needs securesystemslib")
     private, public = pem_key(tmp_path)
     kci("sign", tree, "--key", private)
     data = json.loads((tree / "kci-attestation.dsse.json").read_text())
@@ -243,12 +243,12 @@ class StandIn:
 
 @pytest.fixture
 def sigstore(monkeypatch: pytest.MonkeyPatch) -> None:
-    def verified(data: bytes, repository: str, _workflow: str) -> tuple[str, bytes]:
-        if repository != "acme/norm":
+    def verified(data: bytes, context: SigningContext, _trust: object) -> tuple[str, bytes]:
+        if context.repository != "acme/norm":
             raise ValueError("Certificate's source repository does not match")
         return "application/vnd.in-toto+json", base64.b64decode(json.loads(data)["stand-in"])
 
-    monkeypatch.setattr(sigstore_bundles, "_signer", lambda: contextlib.nullcontext(StandIn()))
+    monkeypatch.setattr(sigstore_bundles, "_signer", lambda _trust: contextlib.nullcontext(StandIn()))
     monkeypatch.setattr(sigstore_bundles, "_sigstore_statement", msgspec.json.encode)
     monkeypatch.setattr(sigstore_bundles, "_verified", verified)
 
@@ -305,17 +305,17 @@ def test_github_s_own_bundle_counts_for_its_repository_workflow_and_commit(tmp_p
     workflow = "acme/norm/.github/workflows/x.yaml@refs/heads/main"
     wanted = SigningContext("acme/norm", COMMIT, workflow)
     bundle.write_bytes(slsa(artifact))
-    check_artifact(artifact, [], wanted)
+    check_artifact(artifact, Signers(), wanted)
     for changes in ({"commit": "f" * 40}, {"path": "other.yaml"}, {"ref": "refs/pull/1/merge"}, {"repository": "x/y"}):
         bundle.write_bytes(slsa(artifact, **changes))
         with pytest.raises(FindingsError, match="is not about it"):
-            check_artifact(artifact, [], wanted)
+            check_artifact(artifact, Signers(), wanted)
     bundle.write_bytes(slsa(artifact))
     with pytest.raises(FindingsError, match="does not count"):
-        check_artifact(artifact, [], SigningContext("evil/norm"))
+        check_artifact(artifact, Signers(), SigningContext("evil/norm"))
     artifact.write_bytes(artifact.read_bytes() + b" ")
     with pytest.raises(FindingsError, match="other bytes"):
-        check_artifact(artifact, [], wanted)
+        check_artifact(artifact, Signers(), wanted)
 
 
 # --- a real bundle, with the trust root that the sigstore package brings ---
@@ -329,7 +329,7 @@ SUBJECT = "9bb1add04b1b4e182be6b0b80931593f7a291eb49d69b4fd728a5d4cbcdc4bd3"
 
 @pytest.mark.parametrize("workflow", ["", WORKFLOW])
 def test_a_real_attestation_of_github_is_verified_offline(workflow: str) -> None:
-    statement = sigstore_bundles.open_bundle(REAL.read_bytes(), REPOSITORY, workflow)
+    statement = sigstore_bundles.open_bundle(REAL.read_bytes(), SigningContext(REPOSITORY, workflow=workflow))
     assert [subject.digest["sha256"] for subject in statement.subject] == [SUBJECT]
     assert statement.predicate_type == "https://slsa.dev/provenance/v1"
 
@@ -344,7 +344,7 @@ def test_a_real_attestation_of_github_is_verified_offline(workflow: str) -> None
 )
 def test_it_counts_for_its_repository_and_workflow_alone(repository: str, workflow: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        sigstore_bundles.open_bundle(REAL.read_bytes(), repository, workflow)
+        sigstore_bundles.open_bundle(REAL.read_bytes(), SigningContext(repository, workflow=workflow))
 
 
 def forged(place: tuple[str | int, ...], change: Callable[[Any], object]) -> bytes:
@@ -378,7 +378,7 @@ ENTRY = ("verificationMaterial", "tlogEntries", 0)
 )
 def test_a_forged_one_does_not_count(place: tuple[str | int, ...], change: Callable[[Any], object]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        sigstore_bundles.open_bundle(forged(place, change), REPOSITORY, WORKFLOW)
+        sigstore_bundles.open_bundle(forged(place, change), SigningContext(REPOSITORY, workflow=WORKFLOW))
 
 
 def test_a_real_attestation_is_about_its_own_file_alone(tmp_path: Path) -> None:
@@ -386,4 +386,4 @@ def test_a_real_attestation_is_about_its_own_file_alone(tmp_path: Path) -> None:
     artifact.write_bytes(b"something else")
     artifact.with_name(f"{artifact.name}.sigstore.json").write_bytes(REAL.read_bytes())
     with pytest.raises(FindingsError, match="other bytes"):
-        check_artifact(artifact, [], SigningContext(REPOSITORY, ITS_COMMIT, WORKFLOW))
+        check_artifact(artifact, Signers(), SigningContext(REPOSITORY, ITS_COMMIT, WORKFLOW))

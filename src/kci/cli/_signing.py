@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from kci.tree.signing import SigningContext
+    from kci.tree.signing import Signers, SigningContext
 
 
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -34,11 +34,11 @@ def ci_context(repository: str, commit: str) -> SigningContext:
     )
 
 
-def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tuple[list[str], SigningContext]:
+def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tuple[Signers, SigningContext]:
     """Who may sign and what must be named: what was given, else what `[signing]` of the kci.toml above a path says."""
     from kci.config.find_settings import find_settings
     from kci.errors import UsageError
-    from kci.tree.signing import SigningContext, read_public_key
+    from kci.tree.signing import Signers, SigningContext, read_public_key
 
     # A kci.toml inside of a tree is part of what is judged.
     found = find_settings(path.resolve().parent)
@@ -50,7 +50,8 @@ def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tup
         raise UsageError(
             "nobody is named who may sign", hint="--key PUBLIC_KEY, or keys or a repository in [signing] of kci.toml"
         )
-    return named, SigningContext(repository or signing.repository or "", commit, signing.workflow or "")
+    context = SigningContext(repository or signing.repository or "", commit, signing.workflow or "")
+    return Signers(tuple(named), found.trust_config), context
 
 
 def _is_file(root: Path, key: str) -> bool:

@@ -9,6 +9,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._complete import engines
 from kci.cli._engine_run import follow
 from kci.cli._findings import print_suppressed
 from kci.cli._layout import Layout
@@ -29,7 +30,12 @@ from kci.run.one_variant import BuildOptions
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
-@click.option("--engine", metavar="NAME", help="Build elsewhere: local, slurm, ssh, hf-jobs, one of kci.toml, or auto.")
+@click.option(
+    "--engine",
+    metavar="NAME",
+    shell_complete=engines,
+    help="Build elsewhere: local, slurm, ssh, hf-jobs, one of kci.toml, or auto.",
+)
 @click.option("--resume", metavar="RUN", help="Go on with a run that was begun with --engine.")
 @click.option(
     "--test", is_flag=True, help="With --engine: test the merged trees on the engines that have the hardware."

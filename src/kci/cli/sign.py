@@ -26,6 +26,7 @@ def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, re
     written beside the files; none of them changes. In a GitHub run the repository and commit are those of the run.
     Without a key, a tree is signed through Sigstore with the identity of the run, and every variant for the loader too.
     """
+    from kci.config.find_settings import find_settings
     from kci.errors import UsageError
     from kci.tree.dsse import SigningKey
     from kci.tree.signing import sign_artifact, sign_tree
@@ -36,7 +37,7 @@ def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, re
         if key is None:
             if not path.is_dir():
                 raise UsageError(f"{path} is an artifact", hint="sign it with --key, or with actions/attest")
-            for written in sign_tree_as_run(path, context):
+            for written in sign_tree_as_run(path, context, find_settings(path.resolve().parent).trust_config):
                 click.echo(written)
             continue
         sign = sign_tree if path.is_dir() else sign_artifact

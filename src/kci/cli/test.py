@@ -9,6 +9,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._complete import built_variants
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
@@ -23,7 +24,14 @@ from kci.run.run_records import TestRecord, first_error, write_record
 @click.argument("place", default=".", metavar="[KERNEL|TREE]")
 @click.option("--kernel", type=click.Path(path_type=Path), help="The kernel whose tests are run on a TREE.")
 @click.option("--tree", type=click.Path(path_type=Path), help="The tree to take variants from (default: KERNEL/build).")
-@click.option("--variant", "names", multiple=True, metavar="NAME", help="Only this variant; repeat for more.")
+@click.option(
+    "--variant",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=built_variants,
+    help="Only this variant; repeat for more.",
+)
 @click.option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")
 @click.option("--with", "extra", multiple=True, metavar="PACKAGE", help="The tests import it; repeat for more.")
 @click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")

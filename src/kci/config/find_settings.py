@@ -41,6 +41,12 @@ class FoundSettings(msgspec.Struct, frozen=True):
             return chosen
         return str(self.root / chosen)
 
+    @property
+    def trust_config(self) -> Path | None:
+        """What a Sigstore of one's own is trusted by; None for the public one."""
+        name = self.settings.signing.trust_config
+        return self.root / name if name else None
+
 
 def find_settings(directory: str | Path) -> FoundSettings:
     """The settings for a kernel directory: those of its kci.toml (see the module's text), or the defaults.

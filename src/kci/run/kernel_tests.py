@@ -19,7 +19,8 @@ from xml.etree import ElementTree
 import msgspec
 
 from kci.builders.cuda import fetch
-from kci.builders.environment import ensure_runtime, pip_install
+from kci.builders.environment import ensure_runtime
+from kci.builders.pip_installs import pip_install
 from kci.builders.process import Finished, guarded
 from kci.builders.toolchains import toolchains
 from kci.config.depends_table import depends_table
@@ -218,7 +219,7 @@ def _packages(wanted: Sequence[str], python: Path, cache: Path, log: Log) -> Pat
         if not folder.is_dir():
             log(f"installing {what} for the tests")
             pip = [*pip_install(python), "--no-deps"]
-            fetch(folder, lambda target: [*pip, "--target", str(target), "--", *wanted], what)
+            fetch(folder, lambda target: [*pip, "--target", str(target), "--", *wanted], what, log)
     return folder
 
 

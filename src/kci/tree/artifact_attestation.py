@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from kci.files.bounded_json import read_bounded
 from kci.tree.digest import file_hash
 from kci.tree.dsse import Statement, open_statement
 from kci.tree.findings import tree_error
-from kci.tree.signing import SigningContext, artifact_attestation
+from kci.tree.signing import Signers, SigningContext, artifact_attestation
 from kci.tree.sigstore_bundles import open_bundle
 
 _SLSA = "https://slsa.dev/provenance/"
@@ -21,12 +21,12 @@ def github_bundle(artifact: Path) -> Path:
     return artifact.with_name(f"{artifact.name}.sigstore.json")
 
 
-def check_artifact(artifact: Path, keys: Sequence[str], context: SigningContext) -> None:
+def check_artifact(artifact: Path, signers: Signers, context: SigningContext) -> None:
     """Refuse an artifact without an attestation that names what is asked for.
 
     Args:
         artifact: the file; its attestation lies beside it.
-        keys: the public keys that may sign.
+        signers: who may sign.
         context: the repository, workflow and commit that have to be named.
 
     Raises:
@@ -37,10 +37,7 @@ def check_artifact(artifact: Path, keys: Sequence[str], context: SigningContext)
     path = bundle if bundle.exists() and not own.exists() else own
     try:
         data = read_bounded(path)
-        if path == own:
-            statement = open_statement(data, keys)
-        else:
-            statement = open_bundle(data, context.repository, context.workflow)
+        statement = open_statement(data, signers.keys) if path == own else open_bundle(data, context, signers.trust)
     except FileNotFoundError:
         hint = f"`kci sign` makes {own.name} beside it; the bundle of actions/attest is called {bundle.name}"
         raise tree_error("KCI616", f"{artifact} has no attestation", hint=hint, path=where) from None

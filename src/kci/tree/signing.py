@@ -51,6 +51,15 @@ class SigningContext(msgspec.Struct, frozen=True):
         ]
 
 
+class Signers(msgspec.Struct, frozen=True):
+    """Who may sign: holders of a key, or workflows of the repository that a context names."""
+
+    keys: tuple[str, ...] = ()
+    """Public keys."""
+    trust: Path | None = None
+    """The trust configuration of a Sigstore of one's own; None for the public one."""
+
+
 def signed_files(tree: Path) -> dict[str, str]:
     """The files that an attestation of a tree is about: all but the ones that are about them.
 

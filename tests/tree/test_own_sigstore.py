@@ -1,0 +1,189 @@
+"""Signing with the identity of a run, by the real client, through a Sigstore of one's own on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.runner import kci
+from kci.tree.merge import merge
+from kci.tree.planned import Planned, PlannedKernel
+from tree.own_sigstore import Answer, OwnSigstore, serving_sigstore
+from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
+
+WORKFLOW = "acme/norm/.github/workflows/publish.yml@refs/heads/main"
+SIGNED = [f"{STABLE}/metadata.json.sigstore", f"{CPU}/metadata.json.sigstore", "kci-attestation.sigstore.json"]
+IGNORED = ("--ignore", "KCI74", "--ignore", "KCI75")
+
+
+@pytest.fixture
+def sigstore(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[OwnSigstore]:
+    """The services, and kci.toml above the tree that says what they are trusted by."""
+    for name in os.environ:
+        if name.startswith(("ACTIONS_ID", "GITHUB_", "GITLAB", "CIRCLECI", "BUILDKITE")):
+            monkeypatch.delenv(name)
+    claims = {"repository": "acme/norm", "job_workflow_ref": WORKFLOW, "sha": COMMIT, "ref": "refs/heads/main"}
+    with serving_sigstore(OwnSigstore(**claims)) as running:
+        for name, value in {**running.environment, "GITHUB_ACTIONS": "true", "GITHUB_WORKFLOW_REF": WORKFLOW}.items():
+            monkeypatch.setenv(name, value)
+        (tmp_path / "sigstore.json").write_text(running.trust_config())
+        (tmp_path / "kci.toml").write_text('[signing]\nrepository = "acme/norm"\ntrust-config = "sigstore.json"\n')
+        yield running
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    files = [make_artifact(tmp_path / name, make_variant(tmp_path / name, name)) for name in (CPU, STABLE)]
+    merge(files, tmp_path / "build", Planned({"gated-norm": PlannedKernel("gated-norm", (CPU, STABLE), 1)}, COMMIT))
+    return tmp_path / "build"
+
+
+def problems(tree: Path, *arguments: str | Path) -> list[str]:
+    done = kci("verify", tree, "--signatures", "--format", "json", *IGNORED, *arguments)
+    return [item["rule"] for item in json.loads(done.stdout)["diagnostics"]]
+
+
+def sign(tree: Path) -> None:
+    done = kci("sign", tree, "--repository", "acme/norm")
+    assert done.code == 0, done.stderr
+
+
+@pytest.mark.rule("KCI790", "KCI791", "KCI792", triggers=False)
+def test_a_run_signs_through_the_services_that_kci_toml_names(tree: Path, sigstore: OwnSigstore) -> None:
+    done = kci("sign", tree, "--repository", "acme/norm")
+    assert done.stdout.split() == [str(tree / name) for name in SIGNED], done.stderr
+    assert sigstore.asked == ["/identity", "/api/v2/signingCert", *["/api/v1/log/entries"] * 3]
+    assert problems(tree) == []
+    assert len(sigstore.asked) == 5, "verifying asks nobody"
+
+
+def test_the_loader_s_own_verifier_takes_the_signatures(
+    tree: Path, sigstore: OwnSigstore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    reference = pytest.importorskip("kernels.verify")
+    from sigstore.models import TrustedRoot
+    from sigstore.verify import Verifier, policy
+
+    sign(tree)
+    root = tmp_path / "root.json"
+    root.write_text(json.dumps(json.loads(sigstore.trust_config())["trustedRoot"]))
+    own = Verifier(trusted_root=TrustedRoot.from_file(str(root)))
+    monkeypatch.setattr(Verifier, "production", classmethod(lambda _class, **_how: own))
+
+    def verdict(repository: str) -> Any:
+        wanted = policy.AllOf([policy.OIDCSourceRepositoryURI(f"https://github.com/{repository}")])
+        return type(reference.verify_variant(tree / CPU, [wanted])).__name__
+
+    assert verdict("acme/norm") == "Success"
+    assert verdict("evil/norm") != "Success"
+    (tree / CPU / "__init__.py").write_text("changed")
+    assert verdict("acme/norm") != "Success"
+
+
+@pytest.mark.rule("KCI791", triggers=True)
+def test_it_counts_for_its_repository_and_workflow_under_its_own_root(tree: Path, sigstore: OwnSigstore) -> None:
+    sign(tree)
+    settings = tree.parent / "kci.toml"
+    assert problems(tree, "--repository", "evil/norm") == ["KCI791"]
+    own = '[signing]\nrepository = "acme/norm"\n'
+    settings.write_text(f'{own}trust-config = "sigstore.json"\nworkflow = "{WORKFLOW}"\n')
+    assert problems(tree) == []
+    settings.write_text(f'{own}trust-config = "sigstore.json"\nworkflow = "{WORKFLOW}x"\n')
+    assert problems(tree) == ["KCI791"]
+    settings.write_text(own)
+    assert problems(tree) == ["KCI791"], "the public Sigstore knows nothing of it"
+    with serving_sigstore(OwnSigstore()) as other:
+        (tree.parent / "sigstore.json").write_text(other.trust_config())
+    settings.write_text(f'{own}trust-config = "sigstore.json"\n')
+    assert problems(tree) == ["KCI791"]
+
+
+@pytest.mark.rule("KCI792", triggers=True)
+def test_another_tree_under_the_same_signature(tree: Path, sigstore: OwnSigstore) -> None:
+    sign(tree)
+    (tree / CPU).rename(tree / CUDA)
+    assert "KCI792" in problems(tree)
+
+
+Spoiling = Callable[[str, Answer], Answer]
+LOG = "/api/v1/log/entries"
+
+
+def instead(wanted: str, status: int, said: dict[str, Any]) -> Callable[[], Spoiling]:
+    return lambda: lambda path, answer: (status, said) if path == wanted else answer
+
+
+def other_promise() -> Spoiling:
+    def spoil(path: str, answer: Answer) -> Answer:
+        for entry in answer[1].values() if path == LOG else ():
+            entry["verification"]["signedEntryTimestamp"] = "AAAA"
+        return answer
+
+    return spoil
+
+
+def always_the_first_entry() -> Spoiling:
+    seen: list[Answer] = []
+
+    def spoil(path: str, answer: Answer) -> Answer:
+        if path != LOG:
+            return answer
+        seen.append(answer)
+        return seen[0]
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    "spoiling",
+    [
+        instead("/identity", 403, {}),
+        instead("/api/v2/signingCert", 403, {"message": "not today"}),
+        instead(LOG, 503, {}),
+        instead("/identity", 200, {"value": "no token"}),
+        instead("/api/v2/signingCert", 201, {}),
+        other_promise,
+        always_the_first_entry,
+    ],
+    ids=["identity", "certificate", "log", "no token", "no certificate", "promise", "somebody else's entry"],
+)
+def test_a_service_that_refuses_or_answers_wrongly_signs_nothing(
+    tree: Path, sigstore: OwnSigstore, spoiling: Callable[[], Spoiling]
+) -> None:
+    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    sigstore.spoil = spoiling()
+    done = kci("sign", tree, "--repository", "acme/norm")
+    assert done.code == 1
+    assert "Sigstore does not sign" in done.stderr
+    assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.usefixtures("sigstore")
+@pytest.mark.parametrize("content", [None, "", "{}", "[]", '{"mediaType": 1}'])
+def test_a_trust_configuration_that_is_none(tree: Path, content: str | None) -> None:
+    sign(tree)
+    place = tree.parent / "sigstore.json"
+    if content is None:
+        place.unlink()
+    else:
+        place.write_text(content)
+    for command in (("sign", tree), ("verify", tree, "--signatures", *IGNORED)):
+        done = kci(*command)
+        assert (done.code, f"{place} is no trust configuration" in done.stderr) == (1, True), done.stderr
+
+
+@pytest.mark.usefixtures("sigstore")
+def test_a_trust_configuration_inside_of_the_tree_is_not_asked(tree: Path) -> None:
+    """What is judged has no say in who may judge it."""
+    sign(tree)
+    settings = tree.parent / "kci.toml"
+    shutil.copy(settings, tree / "kci.toml")
+    shutil.copy(tree.parent / "sigstore.json", tree / "sigstore.json")
+    settings.unlink()
+    assert kci("verify", tree, "--signatures").code == 2
