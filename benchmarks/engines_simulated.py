@@ -38,9 +38,9 @@ from kci.tree.planned import Planned
 
 KERNELS, VARIANTS = 52, 30
 ENGINES = {
-    "workstation": EngineSettings(EngineKind.LOCAL, at_once=4, poll_seconds=5),
-    "cluster": EngineSettings(EngineKind.SLURM, at_once=64, poll_seconds=15, restarts=5),
-    "gpu-box": EngineSettings(EngineKind.SSH, at_once=8, poll_seconds=5),
+    "workstation": EngineSettings(EngineKind.LOCAL, at_once=4, poll_seconds=30),
+    "cluster": EngineSettings(EngineKind.SLURM, at_once=64, poll_seconds=30, restarts=5),
+    "gpu-box": EngineSettings(EngineKind.SSH, at_once=8, poll_seconds=30),
     "jobs": EngineSettings(EngineKind.HF_JOBS, at_once=32, poll_seconds=30, price=0.03),
 }
 QUEUE_MINUTES = {"workstation": 0.0, "cluster": 8.0, "gpu-box": 0.0, "jobs": 1.5}
@@ -49,7 +49,7 @@ LOST = {"workstation": 0.0, "cluster": 0.04, "gpu-box": 0.005, "jobs": 0.01}
 """The share of attempts that are preempted, or whose machine fails, at some moment."""
 FALLBACKS = {"workstation": "jobs", "cluster": "jobs", "gpu-box": "cluster", "jobs": "cluster"}
 """Who takes over the legs of an engine where they move at all."""
-SEEDS = 5
+SEEDS = 3
 """How many runs each figure is the mean of."""
 FAILS = 0.01
 """The share of legs whose build fails; those are not started again."""

@@ -170,7 +170,3 @@ def test_the_merged_tree_is_tested_with_a_real_torch(slurm: Cluster, kernel_dir:
     done = client(slurm, kernel_dir, str(kernel_dir), *arguments).end()
     assert done.code == 0, done.output
     assert "tested torch-cpu" in done.output
-    (kernel_dir / "tests" / "test_swiglu.py").write_text(TEST.replace("==", "!="))
-    failed = client(slurm, kernel_dir, str(kernel_dir), *arguments).end()
-    assert failed.code == 1, failed.output
-    assert "swiglu torch-cpu: failed: AssertionError: assert (1, 2) != (1, 2)" in failed.output

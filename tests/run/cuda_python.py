@@ -26,7 +26,7 @@ esac
 def python_with_cuda(folder: Path) -> Path:
     """The program; a test with the word BROKEN fails in it, and with NOTHING none is selected."""
     python = folder / "cuda" / "python-with-torch"
-    python.parent.mkdir()
+    python.parent.mkdir(parents=True)
     python.write_text(_PYTHON)
     python.chmod(0o755)
     return python
