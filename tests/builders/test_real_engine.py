@@ -20,61 +20,24 @@ from buildkit import program, write_tree
 from cli.runner import kci_process
 from conftest import ROOT
 from kci.builders import container
-from kci.builders.cache import default_cache
 from kci.builders.container import run_in_container
 from kci.errors import BuildFailedError
-from kci.files.lock import locked
 from kci.tree.digest import file_hashes
+from podmankit import IMAGE, containers, podman_for_tests, wheels_for_container
 
-IMAGE = "localhost/kci-debian:12"
 VARIANT = "tvm-ffi01-cpu-x86_64-linux"
-WHEELS = ("click", "jinja2", "msgspec", "packaging", "pyelftools", "pyyaml", "rich", "tomlkit", "tree-sitter")
-MORE_WHEELS = ("tree-sitter-toml", "apache-tvm-ffi==0.1.15.post2", "ninja==1.13.2")
 
 pytestmark = [pytest.mark.engine, pytest.mark.network]
 
 
 @pytest.fixture
 def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Podman, set up so that it runs inside of a container as well, and without any network."""
-    if shutil.which("podman") is None:
-        pytest.skip("podman is not installed (bin/container_image.sh --install, as root on Debian)")
-    limits = '["nofile=1024:1024", "nproc=1024:1024"]'
-    text = f'[containers]\nnetns = "none"\ndefault_ulimits = {limits}\n'
-    text += '[engine]\nruntime = "runc"\n' if shutil.which("runc") else ""
-    (tmp_path / "containers.conf").write_text(text)
-    monkeypatch.setenv("CONTAINERS_CONF", str(tmp_path / "containers.conf"))
-    monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
-    if subprocess.run(["podman", "image", "exists", IMAGE], check=False).returncode != 0:
-        pytest.skip(f"podman has no image {IMAGE} (bin/container_image.sh makes it)")
-    tried = subprocess.run(["podman", "run", "--rm", IMAGE, "true"], capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
-        pytest.skip(f"podman does not run containers here: {tried.stderr.strip()[-200:]}")
-    with locked(
-        default_cache() / "test-tools" / "podman"
-    ):  # one test at a time, or each would see the other's containers
-        before = containers()
-        yield
-        assert containers() == before  # nothing is left, whatever a test did
-
-
-def containers() -> set[str]:
-    done = subprocess.run(
-        ["podman", "ps", "--all", "--format", "{{.Names}}"], capture_output=True, text=True, check=True
-    )
-    return {name for name in done.stdout.split() if name.startswith("kci-")}
+    yield from podman_for_tests(tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="session")
 def wheels() -> Path:
-    """The wheels of what kci and a tvm-ffi build need, so that the container can do without a network."""
-    folder = default_cache() / "test-tools" / "engine-wheels"
-    if not (folder / "complete").is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", "3.11"]
-        subprocess.run([*pip, "--dest", str(folder), *WHEELS, *MORE_WHEELS], check=True)
-        (folder / "complete").touch()
-    return folder
+    return wheels_for_container()
 
 
 @pytest.fixture

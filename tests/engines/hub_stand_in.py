@@ -1,11 +1,13 @@
 """A server that answers like Hugging Face's, as far as a run on its Jobs asks: commits, jobs, and a bucket's files.
 
-A job really runs, as a process of this machine. Requests are read through huggingface_hub's own types.
+A job really runs: as a process of this machine, or in a container of podman, which sees of this machine what the
+request mounts and nothing else. Requests are read through huggingface_hub's own types.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import itertools
 import json
@@ -23,6 +25,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from huggingface_hub import JobInfo
 from huggingface_hub._jobs_api import JobSpec
+
+Mounted = tuple[Path, bool]
+"""What is mounted somewhere, and whether it can be read only."""
 
 
 class HubStandIn:
@@ -76,10 +81,8 @@ class HubStandIn:
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
-        for process in self.processes.values():
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        for number in self.processes:
+            self._kill(number)
 
     def answer(self, verb: str, target: str, body: bytes) -> tuple[int, Any]:
         """What a request gets."""
@@ -131,18 +134,13 @@ class HubStandIn:
         }, asked  # fmt: skip
         self.specs.append(asked)
         number = f"{next(self._numbers):024x}"
-        command = [*asked["command"], *asked["arguments"]]
+        places = {}
         for volume in asked["volumes"]:
             kind = "buckets" if volume["type"] == "bucket" else "datasets"
             real = self.folder / kind / volume["source"] / volume["path"]
             real.mkdir(parents=True, exist_ok=True)
-            command = [part.replace(volume["mountPath"], str(real)) for part in command]
-        environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
-        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        self.processes[number] = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            places[volume["mountPath"]] = (real, bool(volume.get("readOnly")))
+        self.processes[number] = self._begin(number, asked, places)
         self.jobs[number] = {
             "id": number, "createdAt": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z"), "labels": asked["labels"],
             "owner": {"id": "1", "name": owner, "type": "org"}, "flavor": asked["flavor"], "stage": None,
@@ -151,6 +149,25 @@ class HubStandIn:
             self.lost_replies -= 1
             return 504, {"error": "the reply was lost"}
         return 200, self._shown(number)
+
+    def _begin(self, _number: str, asked: dict[str, Any], places: dict[str, Mounted]) -> subprocess.Popen[bytes]:
+        """Have a job run, where what is mounted has other names."""
+        command = [*asked["command"], *asked["arguments"]]
+        for place, (real, _) in places.items():
+            command = [part.replace(place, str(real)) for part in command]
+        environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        return subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def _kill(self, number: str) -> None:
+        """End a job, if it runs."""
+        process = self.processes[number]
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def _shown(self, number: str) -> dict[str, Any]:
         job = dict(self.jobs[number])
@@ -167,11 +184,34 @@ class HubStandIn:
         ]
 
     def _cancel(self, number: str) -> tuple[int, Any]:
-        if self.processes[number].poll() is None:
-            os.killpg(self.processes[number].pid, signal.SIGKILL)
-            self.processes[number].wait()
+        self._kill(number)
         self.jobs[number]["stage"] = "CANCELED"
         return 200, {}
+
+
+class PodmanHub(HubStandIn):
+    """The same with each job in a container of its own, without a network."""
+
+    minute = 60.0
+    """How many seconds one of the service's minutes has."""
+
+    def _begin(self, number: str, asked: dict[str, Any], places: dict[str, Mounted]) -> subprocess.Popen[bytes]:
+        mounts = [f"--volume={real}:{place}{':ro' if fixed else ''}" for place, (real, fixed) in places.items()]
+        seconds = max(1, round(asked["timeoutSeconds"] / 60 * self.minute))
+        return subprocess.Popen(
+            ["podman", "run", "--rm", "--name", f"kci-hub-{number}", "--network=none", "--pull=never",
+             f"--timeout={seconds}", *mounts, asked["dockerImage"], *asked["command"], *asked["arguments"]],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def _kill(self, number: str) -> None:
+        """Podman itself ends once its container is gone; it may not have got so far as to have one."""
+        process = self.processes[number]
+        while process.poll() is None:
+            kill = ["podman", "kill", f"kci-hub-{number}"]
+            subprocess.run(kill, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(1)
 
 
 def _mode(item: dict[str, Any]) -> str:

@@ -61,6 +61,10 @@ class Cluster:
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
         (folder / "cgroup.conf").write_text("")
+        (folder / "gres.conf").write_text(
+            "Name=gpu File=/dev/null\n"
+        )  # Slurm counts it and gives it away, and that is all
+        self.host = host
         (folder / "slurm.conf").write_text(
             f"""\
 ClusterName=kci
@@ -85,13 +89,16 @@ AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=600
+MessageTimeout=60
 BatchStartTimeout=10
 KillWait=2
 MinJobAge=300
 JobRequeue=1
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0
 SlurmdParameters=config_overrides
-NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 State=UNKNOWN
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs=8 RealMemory=64000 Gres=gpu:1 State=UNKNOWN
 PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8
 """
         )
@@ -109,7 +116,10 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
         self.start("slurmd", "-D", "-c")
 
     def kill_node(self, work: Path) -> None:
-        """As when the machine breaks: its daemon and what it runs are gone, and Slurm comes to know."""
+        """As when the machine breaks: its daemon and what it runs are gone, and Slurm is told so.
+
+        By itself it would come to know after `SlurmdTimeout`, which a machine with much to do must not reach.
+        """
         self.processes["slurmd"].kill()
         self.processes["slurmd"].wait()
         # All at one moment, as far as they can tell: whoever saw its child die first would still report that.
@@ -122,7 +132,7 @@ PartitionName=build Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscrib
         for process in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        wait_for(lambda: "down" in self.ask("sinfo", "-h", "-o", "%T"), "Slurm to miss the node")
+        self.ask("scontrol", "update", f"nodename={self.host}", "state=down", "reason=died")
 
     def _of_jobs(self, work: Path) -> list[int]:
         """The processes of this cluster's jobs, which work below a folder, and of the daemons that watch them."""

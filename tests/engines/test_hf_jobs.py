@@ -16,6 +16,7 @@ from engines.background import Client
 from engines.hub_stand_in import HubStandIn
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
+from run.cuda_python import python_with_cuda
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def kernel_dir(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "examples" / "swiglu", tmp_path / "swiglu", ignore=ignored))
 
 
-def configure(kernel_dir: Path, script: str = "") -> None:
+def configure(kernel_dir: Path, script: str = "", more: str = "") -> None:
     own = kernel_dir.parent / "kci.sh"
     source = Path(sys.modules["kci"].__path__[0]).parent
     own.write_text(f'#!/bin/sh\nexport PYTHONPATH="{source}"\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
@@ -39,7 +40,7 @@ def configure(kernel_dir: Path, script: str = "") -> None:
     (kernel_dir / "kci.toml").write_text(
         '[engines.hub]\npoll-seconds = 0.2\ntype = "hf-jobs"\nnamespace = "acme"\nrepository = "acme/sources"\n'
         'bucket = "acme/results"\n'
-        f'image = "docker.io/library/python:3.12"\nkci = ["{own}"]\n'
+        f'image = "docker.io/library/python:3.12"\nkci = ["{own}"]\n{more}'
     )
 
 
@@ -71,6 +72,16 @@ def test_legs_run_as_jobs_and_come_back_through_the_bucket(hub: HubStandIn, kern
     ]  # fmt: skip
     assert "hf_secret" not in str(hub.specs)
     assert "secrets" not in spec
+
+
+@pytest.mark.programs
+def test_the_merged_tree_is_tested_on_the_cheapest_machine_with_the_gpu(hub: HubStandIn, kernel_dir: Path) -> None:
+    python = python_with_cuda(kernel_dir.parent)
+    configure(kernel_dir, more=f'cores = 4\nmemory-gb = 8\ntests = ["cuda"]\ntest-python = "{python}"\n')
+    result = run(hub, kernel_dir, str(kernel_dir), "--engine", "hub", "--test", "--backend", "cuda")
+    assert result.code == 0, result.stderr
+    assert "tested torch-cuda" in result.stdout
+    assert [spec["flavor"] for spec in hub.specs] == ["cpu-upgrade", "t4-small"]
 
 
 @pytest.mark.programs

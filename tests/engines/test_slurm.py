@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import shutil
+import signal
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +15,20 @@ from engines.background import Client
 from engines.slurm_cluster import Cluster, NoClusterError, cluster, missing, wait_for
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
+from run.cuda_python import python_with_cuda
 
 pytestmark = [pytest.mark.programs, pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing() or "-")]
+
+
+TEST = """\
+import pytest, torch
+from kernels import get_kernel
+
+@pytest.mark.kernels_ci
+def test_halves():
+    kernel = get_kernel("kci-examples/swiglu", version=1)
+    assert tuple(kernel.silu_and_mul(torch.ones(1, 4)).shape) == (1, 2)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +57,7 @@ def configure(kernel_dir: Path, script: str = "") -> None:
     (kernel_dir / "kci.toml").write_text(
         f'[engines.cluster]\npoll-seconds = 0.2\ntype = "slurm"\nkci = ["{kci}"]\n'
         f'python = "{sys.executable}"\ncores = 1\nmemory-gb = 1\n'
-        'partition = "build"\nenvironment = ["PYTHONPATH"]\n'
+        'partition = "build"\nenvironment = ["PYTHONPATH", "SLURM_CONF"]\n'
     )
 
 
@@ -113,27 +123,50 @@ def test_what_slurm_refuses_costs_the_legs_and_is_told(slurm: Cluster, kernel_di
     assert "sbatch refuses: sbatch: error: invalid partition specified: nope" in done.output
 
 
-def test_clients_that_are_killed_leave_one_array(slurm: Cluster, kernel_dir: Path) -> None:
-    """Killed when the batch is noted and perhaps submitted; whoever resumes finds it by its name."""
-    moments = random.Random(22)
-    arrays = 0
-    for number in range(6):
-        place = kernel_dir.parent / str(number) / "swiglu"
-        shutil.copytree(kernel_dir, place)
-        configure(place)
-        runs = place.parent / "cache" / "runs"
-        with client(slurm, place, str(place), "--engine", "cluster") as going:
-            going.wait_for(partial(_begun, runs), "the journal")
-            threading.Event().wait(moments.uniform(0, 0.15))
-            going.kill()
-        (run,) = [path.parent.name for path in runs.glob("*/run.json")]
-        done = client(slurm, place, "--resume", run).end()
-        assert done.code == 0, done.output
-        assert [len((job / "executions").read_text().splitlines()) for job in runs.glob("*/jobs/*")] == [1, 1, 1]
-        listed = slurm.ask("squeue", "-h", "-r", "-t", "all", "-o", "%j %i")
-        arrays += len({line.split()[1].partition("_")[0] for line in listed.splitlines() if run in line})
-    assert arrays == 6
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_client_that_is_killed_at_the_submission_leaves_one_array(
+    slurm: Cluster, kernel_dir: Path, moment: str
+) -> None:
+    """Killed by its own `sbatch`, before that submits, or when it has; whoever resumes asks for the batch by name."""
+    configure(kernel_dir)
+    here = kernel_dir.parent
+    real = shutil.which("sbatch", path=slurm.environment["PATH"])
+    deadly = {"before": "kill -9 $PPID", "after": f'{real} "$@"; kill -9 $PPID'}[moment]
+    (here / "bin").mkdir()
+    (here / "bin" / "sbatch").write_text(f"#!/bin/sh\n{deadly}\n")
+    (here / "bin" / "sbatch").chmod(0o755)
+    surroundings = {**slurm.environment, "PATH": f"{here / 'bin'}:{slurm.environment['PATH']}"}
+    arguments = [str(kernel_dir), "--engine", "cluster", "--backend", "cpu", "--backend", "cuda"]
+    killed = Client("run", *arguments, "--cache", str(here / "cache"), environment=surroundings).end()
+    assert killed.code == -signal.SIGKILL, killed.output
+    done = client(slurm, kernel_dir, "--resume", killed.run).end()
+    assert done.code == 0, done.output
+    jobs = (here / "cache" / "runs").glob("*/jobs/*")
+    assert [len((job / "executions").read_text().splitlines()) for job in jobs] == [1, 1]
+    listed = slurm.ask("squeue", "-h", "-r", "-t", "all", "-o", "%j %i")
+    assert len({line.split()[1].partition("_")[0] for line in listed.splitlines() if killed.run in line}) == 1
 
 
-def _begun(runs: Path) -> bool:
-    return any(runs.glob("*/journal.jsonl"))
+def test_the_merged_tree_is_tested_on_a_node_with_a_gpu(slurm: Cluster, kernel_dir: Path) -> None:
+    """Slurm has a GPU to give away that is none, and the node's Python says that it has torch for CUDA."""
+    asked = kernel_dir.parent / "asked"
+    configure(kernel_dir, f"if [ $1 = test ]; then scontrol show job $SLURM_JOB_ID > {asked}; fi")
+    with (kernel_dir / "kci.toml").open("a") as settings:
+        settings.write(f'tests = ["cuda"]\ncapability = "9.0"\ntest-python = "{python_with_cuda(kernel_dir.parent)}"\n')
+    arguments = ("--engine", "cluster", "--backend", "cuda", "--test")
+    done = client(slurm, kernel_dir, str(kernel_dir), *arguments).end()
+    assert done.code == 0, done.output
+    assert "tested torch-cuda" in done.output
+    assert "gpu:1" in asked.read_text()
+
+
+@pytest.mark.torch
+def test_the_merged_tree_is_tested_with_a_real_torch(slurm: Cluster, kernel_dir: Path) -> None:
+    configure(kernel_dir)
+    (kernel_dir / "tests" / "test_swiglu.py").write_text(TEST)
+    with (kernel_dir / "kci.toml").open("a") as settings:
+        settings.write('tests = ["cpu"]\n')
+    arguments = ("--engine", "cluster", "--backend", "cpu", "--test")
+    done = client(slurm, kernel_dir, str(kernel_dir), *arguments).end()
+    assert done.code == 0, done.output
+    assert "tested torch-cpu" in done.output

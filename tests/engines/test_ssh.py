@@ -21,6 +21,7 @@ from engines.background import Client
 from engines.slurm_cluster import wait_for
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
+from run.cuda_python import python_with_cuda
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 HAS_LIBRARY = importlib.util.find_spec("asyncssh") is not None
@@ -88,7 +89,7 @@ def kernel_dir(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "examples" / "swiglu", tmp_path / "swiglu", ignore=ignored))
 
 
-def configure(sshd: Sshd, kernel_dir: Path, script: str = "") -> None:
+def configure(sshd: Sshd, kernel_dir: Path, script: str = "", more: str = "") -> None:
     own = kernel_dir.parent / "kci.sh"
     source = Path(sys.modules["kci"].__path__[0]).parent
     own.write_text(f'#!/bin/sh\nexport PYTHONPATH="{source}"\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
@@ -97,7 +98,7 @@ def configure(sshd: Sshd, kernel_dir: Path, script: str = "") -> None:
         f'[engines.box]\npoll-seconds = 0.2\ntype = "ssh"\nhost = "127.0.0.1"\n'
         f'port = {sshd.port}\nuser = "{getpass.getuser()}"\n'
         f'identity = "{sshd.folder}/user"\nknown-hosts = "{sshd.folder}/known"\npython = "{sys.executable}"\n'
-        f'folder = "{kernel_dir.parent}/on the box"\nkci = ["{own}"]\n'
+        f'folder = "{kernel_dir.parent}/on the box"\nkci = ["{own}"]\n{more}'
     )
 
 
@@ -117,6 +118,23 @@ def test_legs_run_on_the_host_and_come_back(sshd: Sshd, kernel_dir: Path) -> Non
     assert manifest.complete
     assert verify(kernel_dir / "build") == []
     assert len(list((kernel_dir.parent / "on the box").glob("*/jobs/*/executions"))) == 3
+
+
+@needs_sshd
+@pytest.mark.programs
+def test_the_merged_tree_is_tested_on_the_host(sshd: Sshd, kernel_dir: Path) -> None:
+    """The host's Python says that it has torch for CUDA; all else is `kci test` as it is."""
+    python = python_with_cuda(kernel_dir.parent)
+    configure(sshd, kernel_dir, more=f'tests = ["cuda"]\ncapability = "9.0"\ntest-python = "{python}"\n')
+    result = run(kernel_dir, str(kernel_dir), "--engine", "box", "--test", "--backend", "cuda")
+    assert result.code == 0, result.stderr
+    assert "tested torch-cuda" in result.stdout
+    (job,) = [
+        path for path in (kernel_dir.parent / "on the box").glob("*/jobs/*/job.json") if "test-cuda" in path.read_text()
+    ]
+    assert {'"backend": "cuda"', '"minimum": "7.5"'} <= {
+        line.strip().rstrip(",") for line in job.read_text().splitlines()
+    }
 
 
 @needs_sshd

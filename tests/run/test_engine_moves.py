@@ -50,7 +50,7 @@ class Clock:
         self.now = 0.0
         self.at: dict[float, Callable[[], None]] = {}
 
-    def sleep(self, seconds: float) -> None:
+    def passes(self, seconds: float) -> None:
         self.now += seconds
         assert self.now < 24 * 3600, "the run does not end"
         for moment in [moment for moment in self.at if moment <= self.now]:
@@ -144,7 +144,7 @@ def _worlds(
     wanted = EngineRequest(choice=Choice(only=("torch-cpu",)), engine="slow", max_cost=max_cost)
     folder, run = prepare_run(open_workspace([kernel_dir]), wanted, tmp_path / "cache")
     clock = Clock()
-    monkeypatch.setattr(engine_run, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.sleep))
+    monkeypatch.setattr(engine_run, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=clock.passes))
     places = {name: Place(name, EngineHome(run.id, folder)) for name in run.engines}
     fetched: list[str] = []
 

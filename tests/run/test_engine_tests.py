@@ -131,20 +131,18 @@ def test_what_was_not_built_is_not_tested_and_that_is_no_success(kernel_dir: Pat
 
 
 FORGED = {
-    "another kernel's": ('{"kernel":"relu","leg":"t","attempt":1,"passed":true,"tested":["torch-cuda"]}', "of something else: relu"),
-    "another variant's": ('{"kernel":"swiglu","leg":"t","attempt":1,"passed":true,"tested":["torch-cpu"]}', "swiglu torch-cpu"),
-    "nothing tested": ('{"kernel":"swiglu","leg":"t","attempt":1,"passed":true}', "none of torch-cuda was tested"),
+    "another kernel's": ('"kernel":"relu","passed":true,"tested":["torch-cuda"]', "of something else: relu"),
+    "another variant's": ('"kernel":"swiglu","passed":true,"tested":["torch-cpu"]', "swiglu torch-cpu"),
+    "nothing tested": ('"kernel":"swiglu","passed":true', "none of torch-cuda was tested"),
     "none": ("junk", "kci-test.json is no record of a test"),
-    "control characters": (
-        '{"kernel":"swiglu","leg":"t","attempt":1,"passed":false,"error":"a\\\\u001b]0;owned\\\\u0007"}', "swiglu a ]0;owned"
-    ),
-}  # fmt: skip
+    "control characters": ('"kernel":"swiglu","passed":false,"error":"a\\\\u001b]0;b\\\\u0007"', "swiglu a ]0;b"),
+}
 
 
 @pytest.mark.parametrize("what", FORGED)
 def test_only_a_good_record_of_these_variants_counts(kernel_dir: Path, what: str) -> None:
     text, said = FORGED[what]
-    configure(kernel_dir, record=f"printf '{text}' > \"$record\"; exit 0")
+    configure(kernel_dir, record=f'printf \'{{"leg":"t","attempt":1,{text}}}\' > "$record"; exit 0')
     result = run(kernel_dir)
     assert result.code == 1, result.stderr
     assert said in result.stderr

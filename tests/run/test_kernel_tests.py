@@ -10,9 +10,12 @@ import pytest
 
 from buildkit import program, quiet, write_tree
 from cli.runner import kci
+from conftest import ROOT
 from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.files.bounded_json import read_json
 from kci.run import kernel_tests
-from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of
+from kci.run.kernel_tests import TestState, repositories, run_kernel_tests, variants_of, why_not
+from kci.run.run_records import TestRecord
 from run.cuda_python import python_with_cuda
 from variants import CPU, CUDA, make_variant
 
@@ -81,6 +84,7 @@ def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None
     report = outcome(tmp_path, {"__init__.py": "def answer(): return 41\n"}, test_it=TEST)
     assert (report.state, report.failed) == (TestState.FAILED, 1)
     assert "41 == 42" in report.output
+    assert why_not([report]) == f"{CPU}: failed: assert 41 == 42"
 
 
 SKIPPED = "import pytest\npytestmark = pytest.mark.kernels_ci\n@pytest.mark.skip\ndef test_a(): pass\n"
@@ -226,3 +230,18 @@ def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
     done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
     assert done.code == 1
     assert "needs torch 2.13" in done.stderr
+    kernel = ROOT / "examples" / "swiglu"
+    record = tmp_path / "out" / "record.json"
+    kci(
+        "test",
+        kernel,
+        "--tree",
+        tmp_path / "tree",
+        "--python",
+        python_with_cuda(tmp_path / "other"),
+        "--record",
+        record,
+    )
+    said = read_json(record, TestRecord)
+    assert (said.kernel, said.passed, said.tested) == ("swiglu", False, ())
+    assert "needs torch 2.13" in said.error

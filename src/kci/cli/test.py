@@ -86,8 +86,7 @@ def command(
             reports.append(report)
     except KciError as error:
         if record is not None and sources is not None:
-            name = opened(options, [str(sources)], catalog).only_kernel().build.name
-            _write(record, name, reports, first_error(error))
+            _write(record, _name(options, sources, catalog), reports, first_error(error))
         raise
     wrong = why_not(reports, allow_empty=allow_empty)
     if record is not None:
@@ -106,6 +105,14 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -
     """Write what came of it, for whoever has run this as a leg."""
     tested = tuple(report.variant for report in reports)
     write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error))
+
+
+def _name(options: Options, sources: Path, catalog: str | None) -> str:
+    """What a kernel is called; of one that cannot be read, what its directory is."""
+    try:
+        return opened(options, [str(sources)], catalog).only_kernel().build.name
+    except KciError:
+        return sources.resolve().name
 
 
 def _built_with(options: Options, sources: Path | None, variant: str, catalog: str | None) -> str | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kci.config.engine_settings import EngineSettings
+from kci.config.values import Backend
 from kci.engines.hardware import let_through
 from kci.engines.job import RESULT_FILE, JobState, JobStatus, printable
 from kci.engines.job_folder import SCRIPT_NAME, add_input, read_file, write_job
@@ -36,6 +37,7 @@ _WAITS = {
     "RESV_DEL_HOLD",
     "SUSPENDED",
 }
+_GPUS = (Backend.CUDA, Backend.ROCM, Backend.XPU)
 _RUNS = {"RUNNING", "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"}
 _FOR_GOOD = {"CANCELLED": "it was cancelled there", "OUT_OF_MEMORY": "it needs more than `memory-gb` of its engine"}
 _AWAY = ("Unable to contact", "Socket timed out", "Connection refused", "Transport endpoint", "temporarily")
@@ -119,6 +121,7 @@ class SlurmEngine:
             "chdir": str(folder),
         }
         options |= {"partition": self.settings.partition} if self.settings.partition else {}
+        options |= {"gres": self.settings.gres} if first.hardware.backend in _GPUS else {}
         options |= {name: text.replace("{image}", first.image) for name, text in self.settings.options.items()}
         return ["--parsable", "--requeue", *(f"--{name}={text}" for name, text in options.items())]
 

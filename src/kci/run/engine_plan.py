@@ -55,9 +55,12 @@ class EngineLeg(msgspec.Struct, frozen=True):
 
     def attempt(self, number: int) -> EngineJob:
         """The job of an attempt."""
-        stem = self.job.name.rpartition("-")[0]
         environment = self.job.environment | {"KCI_ATTEMPT": str(number)}
-        return msgspec.structs.replace(self.job, name=f"{stem}-{number}", attempt=number, environment=environment)
+        return msgspec.structs.replace(self.job, name=self.job_name(number), attempt=number, environment=environment)
+
+    def job_name(self, number: int) -> str:
+        """What the job of an attempt is called, wherever it runs."""
+        return f"{self.job.name.rpartition('-')[0]}-{number}"
 
     def on(self, engine: str) -> EngineLeg:
         """The leg where it is: with a name that is empty, where it was planned."""

@@ -63,6 +63,8 @@ class Driver:
         """Jobs that ran when they were last asked about."""
         self.pending: dict[str, float] = {}
         """Since when legs have been seen to wait."""
+        self.where = {leg: self.place(leg).engine for leg in self.legs}
+        """The engine of each leg now."""
 
     def engine(self, name: str) -> Engine:
         """An engine, opened when it is first needed."""
@@ -81,7 +83,7 @@ class Driver:
 
     def mine(self, engine: str, *phases: LegPhase) -> list[str]:
         """An engine's legs that are in these phases."""
-        return [name for name in self.journal.of(*phases) if self.place(name).engine == engine]
+        return [name for name in self.journal.of(*phases) if self.where[name] == engine]
 
     def drive(self) -> None:
         """Go on until every leg that can begin has come to its end.
@@ -110,7 +112,7 @@ class Driver:
     def cancel(self) -> None:
         """Have every leg end that has not ended yet."""
         for name in self.run.engines:
-            handles = self._handles(name)
+            handles = {job: at.handle for job, (_, at) in self._here(name).items() if at.handle}
             try:
                 if handles:
                     self.engine(name).cancel(handles)
@@ -127,7 +129,7 @@ class Driver:
 
     def _concerned(self) -> list[str]:
         """The engines that have something to do, or could take something over."""
-        names = [self.place(leg).engine for leg in self.journal.of(*OPEN)]
+        names = [self.where[leg] for leg in self.journal.of(*OPEN)]
         names += [item.engine for leg in self.journal.of(*OPEN) if (item := self.legs[leg].fallback)]
         names += [self.legs[leg].on(at.engine).engine for leg, at in self._all_behind()]
         return list(dict.fromkeys(names))
@@ -150,7 +152,8 @@ class Driver:
         """One round with one engine."""
         self._settle(name)
         self._submit(name)
-        here, handles = self._here(name), self._handles(name)
+        here = self._here(name)
+        handles = {job: at.handle for job, (_, at) in here.items() if at.handle}
         for job, status in self.engine(name).poll(handles).items() if handles else ():
             leg, at = here[job]
             if at is not self.journal.legs[leg].now:
@@ -180,16 +183,16 @@ class Driver:
             batches.setdefault(self.journal.legs[leg].now.batch, []).append(leg)
         for batch, legs in batches.items():
             found = self._find(name, batch)
-            there = [leg for leg in legs if self._job(leg).name in found]
+            there = [leg for leg in legs if self._name(leg) in found]
             if there:
-                handles = tuple(found[self._job(leg).name] for leg in there)
+                handles = tuple(found[self._name(leg)] for leg in there)
                 self.note(RunEvent.SUBMITTED, there, handles=handles, reason="found after an interruption")
             missing = [leg for leg in legs if leg not in there]
             if missing:
                 self.note(RunEvent.NOT_SUBMITTED, missing)
         for leg, at in self._behind(name):
             if not at.handle:
-                at.handle = self._find(name, at.batch).get(self._job(leg, at).name, "")
+                at.handle = self._find(name, at.batch).get(self._name(leg, at), "")
             if not at.handle:
                 self._leave(leg, at, "it was never submitted there")
 
@@ -235,7 +238,7 @@ class Driver:
         away = self.away.get(planned.engine)
         waiting = Waiting(
             pending=now - self.pending.get(leg, now),
-            running=self._job(leg).name in self.running,
+            running=self._name(leg) in self.running,
             away=now - away.since if away else 0.0,
         )
         limit = self.run.engines[planned.engine].fallback_minutes * 60
@@ -282,7 +285,7 @@ class Driver:
         if status.state is JobState.RUNNING and not over:
             return
         if status.state not in (JobState.ENDED, JobState.STOPPED):
-            self.engine(name).cancel({self._job(leg, at).name: at.handle})
+            self.engine(name).cancel({self._name(leg, at): at.handle})
         was = f"it was {status.state} there {status.reason}".strip()
         why = "the leg has come to its end elsewhere" if over else was
         self._leave(leg, at, why)
@@ -318,7 +321,7 @@ class Driver:
     def _here(self, name: str) -> dict[str, tuple[str, Placement]]:
         """The attempts that an engine has, by the name of their job: those that count, and those that were left."""
         now = [(leg, self.journal.legs[leg].now) for leg in self.mine(name, LegPhase.SUBMITTED)]
-        return {self._job(leg, at).name: (leg, at) for leg, at in [*now, *self._behind(name)]}
+        return {self._name(leg, at): (leg, at) for leg, at in [*now, *self._behind(name)]}
 
     def _behind(self, name: str) -> list[tuple[str, Placement]]:
         return [(leg, at) for leg, at in self._all_behind() if self.legs[leg].on(at.engine).engine == name]
@@ -326,8 +329,9 @@ class Driver:
     def _all_behind(self) -> list[tuple[str, Placement]]:
         return [(leg, at) for leg, progress in self.journal.legs.items() for at in progress.behind]
 
-    def _handles(self, engine: str) -> dict[str, str]:
-        return {job: at.handle for job, (_, at) in self._here(engine).items() if at.handle}
+    def _name(self, leg: str, at: Placement | None = None) -> str:
+        at = at or self.journal.legs[leg].now
+        return self.legs[leg].job_name(at.attempt)
 
     def _job(self, leg: str, at: Placement | None = None) -> EngineJob:
         """The job of an attempt; of the latest, if none is named."""
@@ -345,6 +349,7 @@ class Driver:
         self.journal.note(event, legs, **details)
         for leg in legs:
             self.notes.pop(leg, None)
+            self.where[leg] = self.place(leg).engine
             self.changed(self.place(leg), self.journal.legs[leg], details.get("reason", ""))
 
     def _say(self, leg: str, note: str) -> None:

@@ -1,0 +1,106 @@
+"""A real podman for tests, set up so that it runs inside of a container too, without a network; and images in it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from kci.builders.cache import default_cache
+from kci.files.lock import locked
+
+IMAGE = "localhost/kci-debian:12"
+WHEELS = ("click", "jinja2", "msgspec", "packaging", "pyelftools", "pyyaml", "rich", "tomlkit", "tree-sitter")
+MORE_WHEELS = ("tree-sitter-toml", "apache-tvm-ffi==0.1.15.post2", "ninja==1.13.2")
+
+_KCI = "localhost/kci-itself"
+_INSTALL = """\
+set -e
+python3 -m venv /opt/kci
+/opt/kci/bin/pip install --quiet --no-index --find-links /wheels $WHEELS
+cp -R /source/kci /opt/kci/lib/python3.11/site-packages/
+printf '#!/bin/sh\\nexec /opt/kci/bin/python -m kci "$@"\\n' > /usr/local/bin/kci
+chmod +x /usr/local/bin/kci
+"""
+
+
+def podman_for_tests(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Podman for one test; nothing of it may be left. One test at a time, or each would see the other's containers.
+
+    Args:
+        folder: for its settings.
+        monkeypatch: the test's.
+    """
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed (bin/container_image.sh --install, as root on Debian)")
+    limits = '["nofile=1024:1024", "nproc=1024:1024"]'
+    text = f'[containers]\nnetns = "none"\ndefault_ulimits = {limits}\n'
+    text += '[engine]\nruntime = "runc"\n' if shutil.which("runc") else ""
+    (folder / "containers.conf").write_text(text)
+    monkeypatch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
+    monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")
+    if subprocess.run(["podman", "image", "exists", IMAGE], check=False).returncode != 0:
+        pytest.skip(f"podman has no image {IMAGE} (bin/container_image.sh makes it)")
+    tried = subprocess.run(["podman", "run", "--rm", IMAGE, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"podman does not run containers here: {tried.stderr.strip()[-200:]}")
+    with locked(default_cache() / "test-tools" / "podman"):
+        before = containers()
+        yield
+        assert containers() == before  # nothing is left, whatever a test did
+
+
+def containers() -> set[str]:
+    """The containers that kci or a test of it has made."""
+    done = subprocess.run(
+        ["podman", "ps", "--all", "--format", "{{.Names}}"], capture_output=True, text=True, check=True
+    )
+    return {name for name in done.stdout.split() if name.startswith("kci-")}
+
+
+def wheels_for_container() -> Path:
+    """The wheels of what kci and a tvm-ffi build need, so that the container can do without a network."""
+    folder = default_cache() / "test-tools" / "engine-wheels"
+    with locked(folder):
+        if not (folder / "complete").is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
+            pip += ["--python-version", "3.11", "--dest", str(folder)]
+            subprocess.run([*pip, *WHEELS, *MORE_WHEELS], check=True)
+            (folder / "complete").touch()
+    return folder
+
+
+def image_with_kci() -> str:
+    """An image with this checkout's kci in it, made once for the same sources; those of others are removed."""
+    source = ROOT / "src" / "kci"
+    total = hashlib.sha256(_INSTALL.encode())
+    for path in sorted(path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"):
+        total.update(str(path.relative_to(source)).encode() + path.read_bytes())
+    image = f"{_KCI}:{total.hexdigest()[:16]}"
+    if subprocess.run(["podman", "image", "exists", image], check=False).returncode == 0:
+        return image
+    wheels = wheels_for_container()
+    old = subprocess.run(["podman", "images", "-q", _KCI], capture_output=True, text=True, check=True).stdout.split()
+    subprocess.run(["podman", "rmi", "-f", *old], check=bool(old), capture_output=True)
+    name = "kci-image-for-tests"
+    mounts = [
+        "-v",
+        f"{wheels}:/wheels:ro",
+        "-v",
+        f"{source.parent}:/source:ro",
+        "-e",
+        f"WHEELS={' '.join(WHEELS)} tree-sitter-toml",
+    ]
+    try:
+        subprocess.run(["podman", "run", "--name", name, *mounts, IMAGE, "sh", "-c", _INSTALL], check=True)
+        subprocess.run(["podman", "commit", "--quiet", name, image], check=True)
+    finally:
+        subprocess.run(["podman", "rm", "-f", name], check=False, capture_output=True)
+    return image
