@@ -13,7 +13,7 @@ from kci.config.discover import FaultyKernel
 from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError
 from kci.plan.plan import LeftOut
-from kci.run.gate import GateRow, JobResult, judge, judge_jobs, read_results
+from kci.run.gate import GateRow, JobEnding, judge, judge_jobs, read_results
 from kci.run.run_records import (
     FAILURE_PREFIX,
     PLAN_FILE,
@@ -162,10 +162,10 @@ def test_results_that_are_none(said: str) -> None:
         read_results(said)
 
 
-@pytest.mark.parametrize("result", list(JobResult))
-def test_a_job_that_failed_beside_complete_records_is_told(result: JobResult) -> None:
+@pytest.mark.parametrize("result", list(JobEnding))
+def test_a_job_that_failed_beside_complete_records_is_told(result: JobEnding) -> None:
     """A step of the repository's own behind the merge, for example."""
-    said = judge_jobs({"plan": JobResult.SUCCESS, "kernels": result}, 0)
+    said = judge_jobs({"plan": JobEnding.SUCCESS, "kernels": result}, 0)
     assert bool(said) is (result in ("failure", "cancelled"))
     assert ("kernels" in said) is bool(said)
 
