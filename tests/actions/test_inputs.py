@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from actions.test_common import load
 from conftest import ROOT
 
 ACTIONS = sorted([ROOT / "action.yml", *ROOT.glob("[a-z]*/action.yml")])
@@ -22,7 +24,10 @@ def read(file: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
     action = yaml.safe_load(text)
     (name,) = SCRIPT.findall(text)
     (step,) = [step for step in action["runs"]["steps"] if "actions/run.sh" in step.get("run", "")]
-    return action, (ROOT / "actions" / f"{name}.py").read_text(encoding="utf-8"), step["env"]
+    script = (ROOT / "actions" / f"{name}.py").read_text(encoding="utf-8")
+    if "history_branch()" in script:  # which two of them share
+        script += inspect.getsource(load("common").history_branch)
+    return action, script, step["env"]
 
 
 def test_every_action_is_looked_at() -> None:
