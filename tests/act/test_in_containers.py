@@ -49,16 +49,18 @@ def socket(podman: None, tmp_path: Path) -> Iterator[str]:
 
 def test_push_builds_merges_and_passes_on_a_bare_system(socket: str, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    add_kernel(repository)
+    add_kernel(repository, backends=("cpu",))
     render(repository)
     checkout = copy_checkout(tmp_path / "checkout")
+    for name in ("tests", "docs", "examples", "benchmarks"):  # act copies the rest into every container, file by file
+        shutil.rmtree(checkout / name)
     (tmp_path / "scratch").mkdir()
     offline = offline_pip(tmp_path / "wheels")
     containers = Containers(socket, IMAGE, (tmp_path / "wheels",))
     run = run_workflow(
         repository, RELEASE, "push", tmp_path / "scratch", checkout=checkout, env=offline, containers=containers
     )
-    assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), run.log
-    assert run.log.count("Install what kci depends on") == 5, "every job begins without kci"
-    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
+    assert run.jobs == dict.fromkeys([LEGS[0], "kci", "merge", "plan"], "success"), run.log
+    assert run.log.count("Install what kci depends on") == 4, "every job begins without kci"
+    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu"}
     shutil.rmtree(tmp_path / "scratch")
