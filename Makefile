@@ -4,6 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Environments with torch, which demo and tests share; about 2 GB.
 export KCI_CACHE ?= $(HOME)/.cache/kci
+# The tests start Python some thousand times: without bytecode each start compiles kci anew, which takes most of the time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast lint types format docs site bench clean

@@ -24,6 +24,7 @@ from common import (
     text_input,
 )
 from kci.builders.cache import default_cache
+from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
 from kci.compat.history import LegOutcome
 from kci.matrix.names import upload_name
@@ -91,9 +92,12 @@ class Leg:
         return upload_name(self.kernel.build.name, self.name)
 
 
-def log(line: str) -> None:
+def show(line: str) -> None:
     """Show a line of progress."""
     print(line, flush=True)
+
+
+log = SeldomTransfers(show)
 
 
 def main() -> None:

@@ -21,10 +21,11 @@ from common import (
     words_input,
 )
 from kci.builders.cache import default_cache
+from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
 from kci.run.build_leg import ci_run
-from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of
-from kci.run.run_records import TEST_FILE, TestRecord, first_error, one_line, write_record
+from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
+from kci.run.run_records import TEST_FILE, TestRecord, first_error, write_record
 
 
 def main() -> None:
@@ -41,9 +42,7 @@ def main() -> None:
     except kci.KciError as problem:
         print_error(problem, annotate=False)
         error = first_error(problem)
-    wrong = [report for report in reports if report.state is not TestState.PASSED]
-    if wrong and not error:
-        error = one_line(f"{wrong[0].variant}: {wrong[0].state}; {(wrong[0].output.strip().splitlines() or [''])[-1]}")
+    error = error or why_not(reports)
     attempt = ci_run().attempt or 1
     there = tuple(report.variant for report in reports)
     record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "")
@@ -69,7 +68,7 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     for directory in variants:
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
-                directory, kernel, lambda line: print(line, flush=True), cache=default_cache(),
+                directory, kernel, SeldomTransfers(lambda line: print(line, flush=True)), cache=default_cache(),
                 isolation=python is None, python=python,
             )  # fmt: skip
             print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")

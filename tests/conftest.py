@@ -168,11 +168,24 @@ def is_portable(item: pytest.Item) -> bool:
     return item.path.parent.name in PORTABLE_ROOMS and not fixtures & FILES and not marks & OF_ONE_SYSTEM
 
 
+COLLECTED = pytest.StashKey[tuple[set[tuple[str, bool]], set[Path]]]()
+"""The rule marks of what was collected and its files, before `-m` and `-k` leave anything out."""
+
+
+@pytest.fixture(scope="session")
+def collected_rule_marks(request: pytest.FixtureRequest) -> set[tuple[str, bool]] | None:
+    """The rule marks of all tests; None where this run has not collected every file."""
+    marks, files = request.config.stash[COLLECTED]
+    return marks if files >= set((ROOT / "tests").rglob("test_*.py")) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if is_portable(item):
             item.add_marker(pytest.mark.portable)
+    marks = [mark for item in items for mark in item.iter_markers("rule")]
+    found = {(rule, mark.kwargs["triggers"]) for mark in marks for rule in mark.args}
+    config.stash[COLLECTED] = (found, {item.path for item in items})
     if config.getoption("--list-rule-marks"):
-        marks = [mark for item in items for mark in item.iter_markers("rule")]
-        for line in sorted({f"rule {rule} {mark.kwargs['triggers']}" for mark in marks for rule in mark.args}):
-            print(line)
+        for rule, triggers in sorted(found):
+            print(f"rule {rule} {triggers}")

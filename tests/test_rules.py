@@ -15,8 +15,10 @@ from kci.files.lock import locked
 
 
 @pytest.fixture(scope="session")
-def marked(shared_by_workers: Path) -> set[tuple[str, bool]]:
-    """The rule marks of all tests, whatever part of them is being run; collected once for all workers."""
+def marked(collected_rule_marks: set[tuple[str, bool]] | None, shared_by_workers: Path) -> set[tuple[str, bool]]:
+    """The rule marks of all tests; where a part of them is being run they are collected once for all workers."""
+    if collected_rule_marks is not None:
+        return collected_rule_marks
     kept = shared_by_workers / "rule-marks"
     with locked(kept):
         if not kept.exists():

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from kci.builders import native, noarch
 from kci.builders.package import installed_files, package_dir
-from kci.builders.read_files import Watch, read_by_compilers
+from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
 from kci.builders.request import Request, silent
 from kci.config.reader import read_kernel
 from kci.config.settings import Settings
@@ -143,7 +143,9 @@ def confirm(request: Request, watch: Watch) -> dict[str, str]:
         if step.depfile:
             subprocess.run(step.command, cwd=recipe.work, capture_output=True, check=True)
             objects.append(step.output)
-    read = read_by_compilers(recipe.work, objects, recipe.chain, watch.covered, watch.inputs)
+    read = read_by_compilers(
+        recipe.work, named_by_compilers(recipe.work, objects), recipe.chain, watch.covered, watch.inputs
+    )
     return watch.compiled(read, "").files
 
 

@@ -113,13 +113,16 @@ class Containers(NamedTuple):
     image: str
     shared: tuple[Path, ...] = ()
     """Folders of this machine that the jobs see too, beside those of the run."""
+    job: str = ""
+    """The only job to run, with those that it needs; empty for all."""
 
     def options(self, *more: Path) -> list[str]:
         """What act is told."""
         places = " ".join(f"--volume {place}:{place}" for place in (STAND_INS.parent, *self.shared, *more))
         # Where a program that act asks for is missing, podman's answer may never come.
         places += f" --volume {STAND_INS / 'bin' / 'node'}:/usr/local/bin/node:ro"
-        return ["--pull=false", "--container-daemon-socket", "-", "--container-options", places]
+        only = ["--job", self.job] if self.job else []
+        return [*only, "--pull=false", "--container-daemon-socket", "-", "--container-options", places]
 
     def places(self) -> dict[str, str]:
         """Environment variables that are others there."""

@@ -18,7 +18,7 @@ GXX = ("g++",)
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin/nowhere")
+    monkeypatch.setenv("PATH", str(folder))
     for name in ("KCI_COMPILER_CACHE", "CCACHE_DIR", "CCACHE_BASEDIR", "SCCACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
     return folder
@@ -51,6 +51,14 @@ def test_one_can_be_chosen_or_turned_off(programs: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("KCI_COMPILER_CACHE", choice)
         with pytest.raises(MissingToolError, match=choice):
             find_compiler_cache(GXX)
+
+
+def test_a_dollar_in_a_path_is_no_variable_of_ccache(tmp_path: Path, programs: Path) -> None:
+    found = CompilerCache(CacheTool.CCACHE, programs / "ccache")
+    made = found.settings(tmp_path / "wo$rk", tmp_path / "cache")
+    assert (made["CCACHE_BASEDIR"], made["KCI_CCACHE_BASEDIR"]) == ("${KCI_CCACHE_BASEDIR}", str(tmp_path / "wo$rk"))
+    assert made["KCI_CCACHE_STATSLOG"].startswith(str(tmp_path / "wo$rk"))
+    assert made["CCACHE_DIR"] == str(tmp_path / "cache/ccache")
 
 
 def test_what_the_user_has_set_stays(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

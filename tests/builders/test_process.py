@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ TREE = """
 import os, sys
 from kci.builders.process import guarded
 from kci.files.lock import locked
+from contextlib import ExitStack
 from pathlib import Path
 with locked(Path(sys.argv[1])) as lock:
     # The first of the two leaves its session and its parent; the other ignores a request to end.
@@ -57,19 +59,30 @@ def gone(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_nothing_is_left_however_kci_ends(tmp_path: Path, how: signal.Signals) -> None:
-    os.mkfifo(tmp_path / "never")
-    command = [sys.executable, "-c", TREE, str(tmp_path / "work"), str(tmp_path / "never")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as kci:
-        assert kci.stdout is not None
-        pids = [int(kci.stdout.readline()) for _ in range(2)]
-        kci.send_signal(how)
-        kci.wait()
-        # The lock is free only once the last of them is gone: whoever gets it has the work directory to himself.
-        with locked(tmp_path / "work"):
-            running = [pid for pid in pids if is_running(pid)]
-    assert running == []
+def test_nothing_is_left_however_kci_ends(tmp_path: Path) -> None:
+    """Three ends at once: each takes as long as a program may take that ignores a request to end."""
+    with ExitStack() as started:
+        trees = [running_tree(started, tmp_path / how.name) for how in ENDS]
+        for how, (kci, _) in zip(ENDS, trees, strict=True):
+            kci.send_signal(how)
+        for how, (kci, pids) in zip(ENDS, trees, strict=True):
+            kci.wait()
+            # The lock is free only once the last of them is gone: whoever gets it has the work directory to himself.
+            with locked(tmp_path / how.name / "work"):
+                assert [pid for pid in pids if is_running(pid)] == [], how
+
+
+ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+
+
+def running_tree(started: ExitStack, folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """A process with those two below it, and their ids."""
+    folder.mkdir()
+    os.mkfifo(folder / "never")
+    command = [sys.executable, "-c", TREE, str(folder / "work"), str(folder / "never")]
+    kci = started.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+    assert kci.stdout is not None
+    return kci, [int(kci.stdout.readline()) for _ in range(2)]
 
 
 def is_running(pid: int) -> bool:

@@ -233,7 +233,7 @@ def test_a_translated_source(chain: Toolchain) -> None:
         "--offload-arch=gfx90a", "--offload-arch=gfx1100", "-fno-gpu-rdc", "-cuid=82ff4eb55debe800", "-fPIC",
         "-DCUDA_HAS_FP16=1", "-DHIP_ENABLE_WARP_SYNC_BUILTINS=1", "-DENABLE_FP8",
         "-DTORCH_EXTENSION_NAME=_k_rocm_1", "-DPy_LIMITED_API=0x03090000", *DEFINES,
-        "-Igenerated/torch-ext", "-Ihip/inc", "-Ihip/csrc", *TORCH_INCLUDES,
+        "-Igenerated/torch-ext", "-Ihip/inc", "-Ihip/csrc", *TORCH_INCLUDES, "-isystem", "rocm/include",
         "-ffast-math", "-MD", "-MF", "obj/a.cu.o.d", "-x", "hip", "-c", "hip/csrc/a.hip", "-o", "obj/a.cu.o",
     ]  # fmt: skip
 

@@ -123,7 +123,7 @@ def test_bad_input_is_named_with_its_place_and_without_a_traceback(command: str,
     text, code, said = BAD[case]
     if text is not None:
         (tmp_path / "build.toml").write_text(text)
-    result = kci_process(command, tmp_path)
+    result = kci(command, tmp_path)
     assert result.code == code
     assert said in result.stderr
     assert "Traceback" not in result.stderr

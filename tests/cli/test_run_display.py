@@ -72,13 +72,35 @@ def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("progress", "text"),
+    ("progress", "line", "text"),
     [
-        (None, ""),
-        (Progress(1, 4, None, ""), "1/4"),
-        (Progress(1, 4, 9, ""), "1/4, 9 s left"),
-        (Progress(4, 4, 0, ""), "4/4"),
+        (None, "", ""),
+        (Progress(1, 4, None, ""), "", "1/4"),
+        (Progress(1, 4, 9, ""), "", "1/4, 9 s left"),
+        (Progress(4, 4, 0, ""), "", "4/4"),
+        (None, "torch.whl: 6.1 of 13.2 MB, 3.0 MB/s, 2 s left", "6.1 of 13.2 MB, 3.0 MB/s, 2 s left"),
+        (None, "torch.whl: 6.1 MB, 3.0 MB/s", "6.1 MB, 3.0 MB/s"),
     ],
 )
-def test_progress_in_words(progress: Progress | None, text: str) -> None:
-    assert progress_text(progress) == text
+def test_progress_in_words(progress: Progress | None, line: str, text: str) -> None:
+    outcome = change(Outcome("relu", variant(CPU)), progress=progress, line=line)
+    assert progress_text(outcome) == text
+
+
+def test_a_narrow_terminal_shows_no_rate() -> None:
+    outcome = change(Outcome("relu", variant(CPU)), line="torch.whl: 6.1 of 13.2 MB, 3.0 MB/s, 2 s left")
+    assert progress_text(outcome, rate=False) == "6.1 of 13.2 MB, 2 s left"
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_in_a_pipe_a_download_is_a_few_lines(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    one = Outcome("relu", variant(CPU))
+    with RunDisplay([one], Options(verbose=verbose)) as changed:
+        changed(change(one, state=OutcomeState.BUILDING))
+        for megabyte in range(1, 10):
+            changed(change(one, line=f"torch.whl: {megabyte}.0 of 9.0 MB, 1.0 MB/s{', 1 s left' * (megabyte < 9)}"))
+    assert capsys.readouterr().err.splitlines() == [
+        f"relu {CPU}: building",
+        "  torch.whl: 1.0 of 9.0 MB, 1.0 MB/s, 1 s left",
+        "  torch.whl: 9.0 of 9.0 MB, 1.0 MB/s",
+    ]

@@ -13,7 +13,7 @@ from cli.runner import kci_process
 from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
 from kci import cli
-from kci.cli import Options, _run_display
+from kci.cli import Options, _output, _run_display
 from kci.cli._layout import Layout, cut_apart, lines_of, middle, plain_lines
 
 EXAMPLES = ROOT / "examples"
@@ -179,3 +179,41 @@ def test_what_cannot_be_made_to_fit_is_whole() -> None:
 
 def test_a_table_for_those_who_hear_it() -> None:
     assert plain_lines(("a", "b", "c"), [("1", "", "-"), ("2", "3", "4")]) == ["a 1", "a 2, b 3, c 4"]
+
+
+DOWNLOAD = ["installing", "a-long-name-of-a-wheel.whl: 1.0 of 2.0 MB, 1.0 MB/s, 1 s left",
+            "a-long-name-of-a-wheel.whl: 2.0 of 2.0 MB, 1.0 MB/s", "ninja: Entering directory"]  # fmt: skip
+
+
+def logged(options: Options, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_output, "terminal_width", lambda _stream: columns)
+    log = _output.progress_log(options)
+    for line in DOWNLOAD:
+        log(line)
+
+
+def test_a_download_takes_one_line_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged(Options(), 40, monkeypatch)
+    assert capsys.readouterr().err.splitlines() == [
+        "installing",
+        middle(DOWNLOAD[1], 39),
+        "\x1b[1A\x1b[2K" + middle(DOWNLOAD[2], 39),
+        "ninja: Entering directory",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "shown"),
+    [(None, Options(), DOWNLOAD), (40, Options(plain=True), DOWNLOAD), (40, Options(quiet=True), [])],
+)
+def test_elsewhere_its_lines_stay(
+    columns: int | None,
+    options: Options,
+    shown: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logged(options, columns, monkeypatch)
+    assert capsys.readouterr().err.splitlines() == shown

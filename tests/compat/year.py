@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 
 from kci.compat.causes import is_outage
 from kci.compat.history import Failure, RecordedRun, leg_key
@@ -49,8 +50,8 @@ class Break:
         pattern = ERRORS[self.number % len(ERRORS)]
         return pattern.format(kernel=kernel, variant=variant, line=100 + day, number=f"x{self.number}y")
 
-    def hits(self, day: int, kernel: str, compute: str) -> bool:
-        return self.start <= day < self.end and kernel in self.kernels and compute.startswith(self.compute)
+    def hits(self, kernel: str, compute: str) -> bool:
+        return kernel in self.kernels and compute.startswith(self.compute)
 
 
 @dataclass
@@ -66,7 +67,11 @@ class Year:
 
 def legs_of(day: int) -> list[tuple[str, str, str, str]]:
     """Kernel, variant, compute and leg key of everything that the catalog of a day asks for: 52 x 30."""
-    first = 212 + sum(day >= move for move in MOVES)
+    return _legs_from(212 + sum(day >= move for move in MOVES))
+
+
+@cache
+def _legs_from(first: int) -> list[tuple[str, str, str, str]]:
     found = []
     for kernel in KERNELS:
         for torch in (first, first + 1, first + 2):
@@ -111,6 +116,7 @@ def _runs(year: Year, chance: random.Random, needed: int, days: int) -> Iterator
     for day in range(days):
         dark = chance.random() < 0.04  # most of a run is lost
         passed, failed, unknown = [], [], []
+        broken_today = [item for item in year.breaks if item.start <= day < item.end]
         for kernel, variant, compute, key in legs_of(day):
             year.results += 1
             lot = chance.random()
@@ -123,7 +129,7 @@ def _runs(year: Year, chance: random.Random, needed: int, days: int) -> Iterator
             if lot > 0.99:
                 year.skipped += 1
                 continue
-            broken = next((item for item in year.breaks if item.hits(day, kernel, compute)), None)
+            broken = next((item for item in broken_today if item.hits(kernel, compute)), None)
             if broken is not None:
                 failed.append(Failure(key, broken.error(kernel, variant, day)))
                 broken.seen[key] = broken.seen.get(key, 0) + 1

@@ -43,6 +43,7 @@ class HubStandIn:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # headers and body are two writes: the second would wait for an ACK
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -66,7 +67,7 @@ class HubStandIn:
             do_GET = do_POST = do_PUT = do_HEAD = _serve
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True)
         self.thread.start()
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 

@@ -113,6 +113,15 @@ def test_the_table_says_which_toolkits_users_get(tmp_path: Path, current: Catalo
     assert bundled(made) == {(torch, "cuda", "13.0", "x86_64-linux") for torch in ("2.14", "2.15")}
 
 
+def test_a_release_that_the_table_does_not_have_yet_is_outside_of_the_range(tmp_path: Path, current: Catalog) -> None:
+    names = [variant_name(Kind.FULL, "cuda", "x86_64-linux", torch, (13, 0)) for torch in ((2, 13), (2, 14))]
+    table = tmp_path / "build-variants.json"
+    table.write_text(json.dumps({"x86_64-linux": {"cuda": names}}))
+    made = proposed(tmp_path, current, NEW, table)
+    assert {torch for torch, *_ in bundled(made)} == {"2.13", "2.14"}
+    assert ("2.15", False) in {(row.torch.minor_text, row.bundled) for row in made.rows}
+
+
 @pytest.mark.parametrize(
     "text", ["", "<html>", page("numpy-2.0.0-cp313-cp313-manylinux_2_28_x86_64.whl"), "torch-" * 9]
 )

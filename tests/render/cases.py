@@ -107,7 +107,7 @@ lint:
 """What a repository adds. Its pin of an action that kci uses as well is replaced by kci's."""
 
 CASES = [
-    Case("forks", Inputs(names=("relu",), forks="dispatch"), _pinned()),
+    Case("forks", Inputs(names=("relu",), forks="dispatch", moves=True), _pinned()),
     Case("forks-many", Inputs(names=("relu", "rms-norm"), callers=2, forks="dispatch"), _pinned()),
     Case("own", Inputs(names=("relu",)), _pinned(), OWN),
     Case("own-many", Inputs(names=("relu", "rms-norm"), callers=1), _pinned(), OWN),
@@ -123,6 +123,7 @@ CASES = [
             schedule_tier="nightly",
             schedule="17 4 * * 1",
             timezone="Europe/Paris",
+            moves=True,
             tiers=("nightly", "quick"),
         ),
         _pinned(),

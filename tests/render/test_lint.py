@@ -70,7 +70,7 @@ def zizmor(tool: Tool, *options: str) -> list[dict]:
 
 def test_there_is_something_to_lint() -> None:
     assert len(RENDERED) >= 8
-    assert len(ACTIONS) == len(list(ROOT.glob("*/action.yml"))) + 1 == 8
+    assert len(ACTIONS) == len(list(ROOT.glob("*/action.yml"))) + 1 >= 9
     assert [file.name for file in OWN] == ["ci.yml", "kci-compat.yml", "kci-kernel.yml", "kci.yml", "release.yml"]
 
 

@@ -123,7 +123,12 @@ def test_triggers_and_concurrency() -> None:
     assert "github.run_id" in release["concurrency"]["group"]
 
 
-MAY_WRITE = {"record": {"contents"}, "issues": {"issues"}, "awake": {"actions"}}
+MAY_WRITE = {
+    "record": {"contents"},
+    "issues": {"issues"},
+    "awake": {"actions"},
+    "propose": {"contents", "pull-requests"},
+}
 """The jobs of the scheduled workflow that may write, and what."""
 
 
@@ -158,7 +163,7 @@ def test_the_gate_needs_every_job_and_always_runs() -> None:
 
 
 def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:
-    compat = parsed(CASES[0].files()[COMPAT_FILE])
+    compat = parsed(case_of("runtime").files()[COMPAT_FILE])
     assert set(compat[True]) == {"schedule", "workflow_dispatch"}
     jobs = compat["jobs"]
     assert set(jobs) == {"plan", "build", "record", "issues", "awake"}
@@ -183,7 +188,18 @@ def test_no_code_of_a_kernel_runs_where_something_may_be_written() -> None:
         for name, job in parsed(case.files()[COMPAT_FILE])["jobs"].items():
             if name in MAY_WRITE:
                 used = {step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step}
-                assert used <= {"actions/checkout", "kci/build/record", "kci/build/decide"}
+                assert used <= {"actions/checkout", "kci/build/record", "kci/build/decide", "kci/build/propose"}
+
+
+def test_pull_requests_are_proposed_only_where_kci_toml_says_so() -> None:
+    for case in CASES:
+        jobs = parsed(case.files()[COMPAT_FILE])["jobs"]
+        assert ("propose" in jobs) is case.inputs.moves
+        writing = [name for name, job in jobs.items() if "pull-requests" in job["permissions"]]
+        assert writing == (["propose"] if case.inputs.moves else [])
+    job = parsed(case_of("several").files()[COMPAT_FILE])["jobs"]["propose"]
+    assert "needs" not in job, "what became of the kernels says nothing about the world"
+    assert job["steps"][-1]["with"]["token"] == "${{ github.token }}"
 
 
 def test_the_schedule_is_that_of_kci_toml() -> None:
@@ -207,7 +223,7 @@ def test_every_kernel_is_called_on_its_own() -> None:
     assert set(files) == {RELEASE_FILE, COMPAT_FILE, KERNEL_FILE}
     for path in (RELEASE_FILE, COMPAT_FILE):
         jobs = parsed(files[path])["jobs"]
-        last = {"kci"} if path == RELEASE_FILE else {*MAY_WRITE}
+        last = {"kci"} if path == RELEASE_FILE else {*MAY_WRITE} - {"propose"}
         assert set(jobs) == {"plan", "kernels-1", "kernels-2", *last}
         assert jobs["kernels-2"]["uses"] == f"./{KERNEL_FILE}"
         assert jobs["kernels-2"]["strategy"]["matrix"] == "${{ fromJSON(needs.plan.outputs.callers)[1] }}"

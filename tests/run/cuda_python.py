@@ -13,14 +13,15 @@ case "$*" in
   *pytest*)
     for word; do case "$word" in --junitxml=*) report=${word#--junitxml=} ;; esac; done
     echo '<testsuites><testsuite tests="2" failures="0" errors="0" skipped="0"/></testsuites>' > "$report"
-    grep -q BROKEN tests/*.py && exit 1
+    grep -q BROKEN tests/*.py && printf 'tests/test_it.py:7: in test_it\nE   AssertionError: 3 is not 4\nshort summary\n' && exit 1
+    grep -q NOTHING tests/*.py && exit 5
     exit 0 ;;
 esac
 """
 
 
 def python_with_cuda(folder: Path) -> Path:
-    """The program; a test with the word BROKEN fails in it."""
+    """The program; a test with the word BROKEN fails in it, and with NOTHING none is selected."""
     python = folder / "cuda" / "python-with-torch"
     python.parent.mkdir()
     python.write_text(_PYTHON)

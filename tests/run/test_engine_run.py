@@ -26,8 +26,10 @@ from kci.matrix.names import Kind
 from kci.plan.plan import Leg
 from kci.plan.pools import UNKNOWN
 from kci.run import engine_run
-from kci.run.engine_plan import EngineRequest, EngineRun, choose_engines, open_run, prepare_run, share_out
-from kci.run.engine_run import Driver, driving, merge_run
+from kci.run.engine_choice import choose_engines, share_out
+from kci.run.engine_plan import EngineRequest, EngineRun, open_run, prepare_run
+from kci.run.engine_run import Driver, driving
+from kci.run.engine_trees import merge_run
 from kci.run.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, RunEvent
 from kci.tree.manifest import read_manifest
 from kci.workspace.choice import Choice
@@ -111,7 +113,7 @@ def prepared(kernel_dir: Path, tmp_path: Path, *, only: str = "*", **request: ob
 
 
 def phases(driver: Driver) -> list[tuple[str, int]]:
-    return [(leg.phase.value, leg.attempt) for leg in driver.journal.legs.values()]
+    return [(leg.phase.value, leg.attempts) for leg in driver.journal.legs.values()]
 
 
 def lost(times: int) -> list[JobStatus]:
@@ -217,9 +219,9 @@ def test_a_line_that_was_cut_short_is_as_if_it_was_never_begun(tmp_path: Path) -
     (tmp_path / JOURNAL_FILE).write_bytes(whole + b'{"event":"submitted","legs":["a"],"hand')
     again = Journal(tmp_path, ["a"])
     assert again.of(LegPhase.SUBMITTING) == ["a"]
-    again.note(RunEvent.SUBMITTED, ["a"], handles=["7"])
+    again.note(RunEvent.SUBMITTED, ["a"], handles=("7",))
     again.close()
-    assert Journal(tmp_path, ["a"]).legs["a"].handle == "7"
+    assert Journal(tmp_path, ["a"]).legs["a"].now.handle == "7"
 
 
 @pytest.mark.parametrize("line", [b"{}\n", b"no json\n", b'{"event":"built","at":1,"legs":["other"]}\n'])

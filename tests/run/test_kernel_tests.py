@@ -42,10 +42,17 @@ GOOD = {"__init__.py": "def answer(): return 42\n"}
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A Python with that module; it ignores PYTHONPATH's usual content, which a test of a kernel must not see."""
+    """A Python with that module; it ignores PYTHONPATH's usual content, which a test of a kernel must not see.
+
+    Of the plugins that this project's own tests have it takes none: kci's environments have none, and they are slow.
+    """
     library = write_tree(tmp_path / "lib", {"kernels.py": KERNELS})
     (tmp_path / "bin").mkdir()
-    made = program(tmp_path / "bin", "python", f'PYTHONPATH={library}:$PYTHONPATH exec {sys.executable} "$@"')
+    made = program(
+        tmp_path / "bin",
+        "python",
+        f'PYTHONPATH={library}:$PYTHONPATH PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 exec {sys.executable} "$@"',
+    )
     monkeypatch.setattr(kernel_tests, "_python", lambda *_: made)
     return made
 
@@ -109,7 +116,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Stands in for pip: makes modules of the names it is asked for."""
     asked: list[list[str]] = []
 
-    def install(folder: Path, command: Callable[[Path], list[str]], _what: str) -> None:
+    def install(folder: Path, command: Callable[[Path], list[str]], *_: object) -> None:
         asked.append(command(folder))
         write_tree(folder, {f"{name}.py": "" for name in asked[-1][asked[-1].index("--") + 1 :]})
 

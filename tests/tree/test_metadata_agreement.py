@@ -16,7 +16,7 @@ from kci.tree import metadata
 from kci.tree.digest import compute, validate
 from variants import make_variant
 
-rust = pytest.importorskip("kernels._rust")
+rust = pytest.importorskip("kernels._rust", reason="needs the kernels package, which has no wheel here")
 
 CASES = int(os.environ.get("KCI_FUZZ", "600"))
 

@@ -172,8 +172,8 @@ def test_a_key_of_another_kind(tree: Path, tmp_path: Path) -> None:
 
 def test_other_tools_can_check_the_envelope(tree: Path, tmp_path: Path) -> None:
     """The key and the bytes of DSSE, as another implementation takes them."""
-    signer = pytest.importorskip("securesystemslib.signer")
-    dsse = pytest.importorskip("securesystemslib.dsse")
+    signer = pytest.importorskip("securesystemslib.signer", reason="needs securesystemslib")
+    dsse = pytest.importorskip("securesystemslib.dsse", reason="needs securesystemslib")
     private, public = pem_key(tmp_path)
     kci("sign", tree, "--key", private)
     data = json.loads((tree / "kci-attestation.dsse.json").read_text())

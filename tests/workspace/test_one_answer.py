@@ -55,8 +55,8 @@ def kernel_dir(tmp_path: Path) -> Path:
     return directory
 
 
-def require_one_answer(workspace: Workspace, tier: str) -> set[str]:
-    """Ask everybody, and give the answer."""
+def require_one_answer(workspace: Workspace, tier: str, *, some: random.Random | None = None) -> set[str]:
+    """Ask everybody, and give the answer; `some` chooses a few variants to ask for by name, instead of all."""
     choice = Choice(tier=tier)
     listed = {variant.name for variant in workspace.matrix(choice).kernels[0].variants}
     request = PlanRequest(choice=choice, allow_empty=True)
@@ -66,9 +66,9 @@ def require_one_answer(workspace: Workspace, tier: str) -> set[str]:
     assert {name for leg in plan.legs for name in leg.variants} == set(planned.planned)
     if plan.legs:
         assert set(promised(plan)["kernels"][0]["planned"]) == set(planned.planned)
-    for name in listed:
-        variant = workspace.variant(name, tier=tier)
-        assert variant in workspace.matrix(choice).kernels[0].variants
+    variants = workspace.matrix(choice).kernels[0].variants
+    for name in some.sample(sorted(listed), min(4, len(listed))) if some else listed:
+        assert workspace.variant(name, tier=tier) in variants
         assert workspace.variant(name).name == name, "without a tier it is found as well"
     if listed:
         assert {outcome.variant.name for outcome in outcomes_of(workspace, choice)} == listed
@@ -159,7 +159,7 @@ def test_random_overlays_and_tiers_have_one_answer(kernel_dir: Path, block: int)
         (kernel_dir / "kci.toml").write_text(random_settings(seed))
         workspace = open_workspace([kernel_dir])
         tier = random.Random(seed).choice([*map(str, Tier), *workspace.settings.settings.tiers])
-        answers.add(frozenset(require_one_answer(workspace, tier)))
+        answers.add(frozenset(require_one_answer(workspace, tier, some=random.Random(seed))))
     assert len(answers) > 5, "the settings make a difference"
 
 

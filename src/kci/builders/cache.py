@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
+
+from kci.files.cache_place import cache_place
 
 
 def default_cache() -> Path:
     """The cache directory: `KCI_CACHE` if it is set, else `kci` in the user's cache directory."""
-    if explicit := os.environ.get("KCI_CACHE"):
-        return Path(explicit).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or ""
-    # The XDG specification says that a relative path is to be ignored.
-    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
-    return root / "kci"
+    return Path(cache_place())
 
 
 def work_dir(cache: Path, kernel_dir: Path, variant: str) -> Path:

@@ -281,6 +281,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-DENABLE_FP8",
         *torch_definitions(target.variant, kernel_id, named=unit.named),
         *_includes(chain, target, unit),
+        *_toolkit_includes(chain),
         *unit.flags,
         *_dependencies(unit),
         "-x",
@@ -348,7 +349,10 @@ def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
 
 
 def _toolkit_includes(chain: Toolchain) -> list[str]:
-    """The toolkit's headers for C++ sources. /usr/include must not be named: the C++ library's own come before it."""
+    """The toolkit's headers, for C++ sources and for those of hipcc, which by itself looks in /usr/include before.
+
+    /usr/include must not be named: the C++ library's own come before it.
+    """
     if chain.rocm is not None and chain.rocm.root != Path("/usr"):
         return ["-isystem", f"{ROCM}/include"]
     if chain.cuda is None or chain.cuda.root == Path("/usr"):

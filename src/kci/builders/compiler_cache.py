@@ -57,7 +57,7 @@ class CompilerCache(msgspec.Struct, frozen=True):
                 "CCACHE_COMPILERCHECK": "content",
             }
         made = {name: value for name, value in made.items() if name not in os.environ}
-        return made | ({"CCACHE_STATSLOG": str(work / _STATS)} if self.tool is CacheTool.CCACHE else {})
+        return made if self.tool is CacheTool.SCCACHE else _for_ccache(made | {"CCACHE_STATSLOG": str(work / _STATS)})
 
     def start(self, work: Path, environment: Mapping[str, str]) -> Sequence[int]:
         """Begin to count. sccache's server is started here, so that it is not ended together with a build."""
@@ -123,3 +123,9 @@ def find_compiler_cache(cxx: Sequence[str]) -> CompilerCache | None:
         hint = f"set {CHOICE} to ccache, sccache, the path of one of them, or off"
         raise MissingToolError(f"{CHOICE}={choice} names no compiler cache that is here", hint=hint)
     return None
+
+
+def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings as ccache reads them: it replaces `$NAME` in a value, once, and has no way to write a `$` itself."""
+    inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
+    return {name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value for name, value in settings.items()} | inner

@@ -43,7 +43,8 @@ def cxx_compiler() -> tuple[str, ...]:
 
 def knows_gnu_unique(cxx: tuple[str, ...]) -> bool:
     """Whether a compiler takes -fno-gnu-unique; GCC does, clang has nothing to turn off."""
-    return run([*cxx, "-fno-gnu-unique", "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]).code == 0
+    # With -### it only says what it would run.
+    return run([*cxx, "-###", "-fno-gnu-unique", "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]).code == 0
 
 
 def version_line(cxx: tuple[str, ...]) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.environment import pip_install, same_version
+from kci.builders.environment import same_version
+from kci.builders.pip_installs import pip_install, run_pip
 from kci.builders.process import run, shown
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
@@ -98,17 +99,18 @@ def ensure_toolkit(toolkit: Toolkit, python: Path, log: Log) -> Toolkit:
     with locked(toolkit.wheels, log):
         if not toolkit.complete:
             log(f"installing nvcc {toolkit.version} into {toolkit.wheels}")
-            fetch(toolkit.wheels, lambda target: toolkit.setup(python, target)[0], f"nvcc {toolkit.version}")
+            fetch(toolkit.wheels, lambda target: toolkit.setup(python, target)[0], f"nvcc {toolkit.version}", log)
     return toolkit
 
 
-def fetch(folder: Path, command: Callable[[Path], list[str]], what: str) -> None:
+def fetch(folder: Path, command: Callable[[Path], list[str]], what: str, log: Log) -> None:
     """Install wheels into a folder that appears only when it is whole.
 
     Args:
         folder: where they go.
         command: gives the pip command for a folder.
         what: what they are, for the message.
+        log: is told how far downloads are.
 
     Raises:
         MissingToolError: pip failed.
@@ -117,7 +119,7 @@ def fetch(folder: Path, command: Callable[[Path], list[str]], what: str) -> None
     shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
     arguments = command(partial)
-    done = run(arguments)
+    done = run_pip(arguments, log)
     if done.code != 0:
         shutil.rmtree(partial, ignore_errors=True)
         hint = "check the network and the package index"

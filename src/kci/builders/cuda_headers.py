@@ -13,7 +13,6 @@ import msgspec
 from kci.builders.cuda import Toolkit
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
-from kci.builders.wheel_ranges import extract, find_wheel
 from kci.files.lock import locked
 
 LINK = "cuda-headers"
@@ -61,6 +60,8 @@ def ensure_library_headers(headers: LibraryHeaders, log: Log) -> None:
     """
     if headers.complete:
         return
+    from kci.builders.wheel_ranges import extract, find_wheel  # noqa: PLC0415  - slow to import, and most builds need no network
+
     with locked(headers.folder, log):
         if headers.complete:
             return

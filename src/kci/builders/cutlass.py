@@ -7,14 +7,12 @@ import hashlib
 import os
 import re
 import shutil
-import tarfile
-import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders.environment import pip_install
+from kci.builders.pip_installs import pip_install, run_pip
 from kci.builders.process import run, shown
 from kci.builders.request import Log
 from kci.builders.toolchains import CutlassRelease, toolchains
@@ -114,7 +112,7 @@ def ensure_headers(headers: Iterable[Headers], python: Path, log: Log) -> None:
                 log(f"getting {item.name} from {item.where}")
                 partial = item.folder.with_name(item.folder.name + ".part")
                 try:
-                    _get(item, python, partial)
+                    _get(item, python, partial, log)
                     partial.rename(item.folder)
                 finally:
                     shutil.rmtree(partial, ignore_errors=True)
@@ -161,7 +159,7 @@ def _given(depend: Depend, folder: Path, release: CutlassRelease, log: Log) -> H
     return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
 
 
-def _get(item: Headers, python: Path, partial: Path) -> None:
+def _get(item: Headers, python: Path, partial: Path, log: Log) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     if item.source is HeaderSource.ARCHIVE:
@@ -169,7 +167,9 @@ def _get(item: Headers, python: Path, partial: Path) -> None:
     for command in item.setup(python, partial):
         # Addresses can be anybody's, and git knows some that are commands (`ext::`).
         limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
-        done = run(command, env={**os.environ, **limits})
+        environment = {**os.environ, **limits}
+        wheel = item.source is HeaderSource.WHEEL
+        done = run_pip(command, log, environment) if wheel else run(command, env=environment)
         if done.code != 0:
             raise MissingToolError(f"cannot get {item.name}\n{shown(command)}\n{done.tail()}", hint=_hint())
     shutil.rmtree(partial / ".git", ignore_errors=True)
@@ -182,6 +182,9 @@ def _get(item: Headers, python: Path, partial: Path) -> None:
 
 def _unpack(item: Headers, into: Path) -> None:
     """Take the headers out of an archive; everything in it lies below one directory, whatever that is called."""
+    import tarfile  # noqa: PLC0415  - slow to import, and most builds need no network
+    import urllib.request  # noqa: PLC0415
+
     try:
         with (
             urllib.request.urlopen(item.where, timeout=_SECONDS) as answer,  # noqa: S310  - of the user's own kci.toml

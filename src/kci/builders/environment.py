@@ -14,16 +14,14 @@ import platform
 import shutil
 import sys
 import sysconfig
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import msgspec
 
+from kci.builders.pip_installs import newer_pip, pip_install, run_pip
 from kci.builders.process import Finished, run, shown
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
-from kci.builders.wheel_ranges import extract, find_wheel
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.lock import locked
@@ -224,7 +222,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            _must([*pip_install(environment.python), *packages], "the runtime packages")
+            _must([*pip_install(environment.python), *packages], "the runtime packages", log)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
@@ -270,11 +268,6 @@ def python_include() -> Path:
     return include
 
 
-def pip_install(python: Path) -> list[str]:
-    """The start of every pip command. Only wheels: a build must not run the setup scripts of others."""
-    return [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-
-
 def _make(environment: Environment, log: Log) -> None:
     index = toolchains().index_url(environment.flavour)
     reachable = bool(environment.requirement) or _reachable(index)
@@ -288,20 +281,23 @@ def _make(environment: Environment, log: Log) -> None:
     if made.code != 0:
         hint = "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
         raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+    newer_pip(environment.python)
     if environment.headers_only:
         log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {environment.root}")
         _take_headers(environment, index if reachable else None, log)
     for command in torch:
         what = environment.requirement or f"torch {environment.release} ({environment.flavour})"
         log(f"installing {what} into {environment.root}")
-        _must(command, what)
+        _must(command, what, log)
     _check_flavour(environment)
-    _must(ninja, "ninja")
+    _must(ninja, "ninja", log)
 
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     """Ten megabytes out of the five hundred of a wheel for GPUs."""
     release = f"{environment.release}+{environment.flavour}" if index else str(environment.release)
+    from kci.builders.wheel_ranges import extract, find_wheel  # noqa: PLC0415  - slow to import, and most builds need no network
+
     wheel = find_wheel("torch", release, platform.machine(), index)
     extract(wheel, needed_to_compile, environment.torch.parent, log)
 
@@ -326,8 +322,8 @@ def _check_flavour(environment: Environment) -> None:
         )
 
 
-def _must(command: list[str], what: str) -> Finished:
-    done = run(command)
+def _must(command: list[str], what: str, log: Log) -> Finished:
+    done = run_pip(command, log)
     if done.code != 0:
         hint = "check the network and that this Python has wheels for it"
         raise MissingToolError(f"cannot install {what}\n{shown(command)}\n{done.tail()}", hint=hint)
@@ -338,6 +334,9 @@ def _reachable(url: str) -> bool:
     """Whether a wheel index answers, asked once and briefly: pip itself would retry for minutes."""
     if os.environ.get("PIP_NO_INDEX"):
         return False
+    import urllib.error  # noqa: PLC0415  - slow to import, and most builds need no network
+    import urllib.request  # noqa: PLC0415
+
     request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - the address is in our own data
     try:
         with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 from kci.builders import generate, hipify, tvm_ffi_commands
@@ -43,12 +44,13 @@ from kci.builders.oneapi import find_icpx
 from kci.builders.package import write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, guarded
-from kci.builders.read_files import Watch, read_by_compilers
+from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
 from kci.builders.recipe import TOOLS_FILE, Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, CacheUse, Log, Request
 from kci.builders.rocm import HOMES, Rocm, find_rocm
 from kci.builders.toolchains import toolchains
 from kci.builders.units import Language
+from kci.builders.watched import watched_paths
 from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
@@ -130,20 +132,21 @@ def build(request: Request, log: Log) -> Built:
         done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
             raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done))
-        inputs = _recorded(recipe, watch)
+        named = named_by_compilers(work, (step.output for step in recipe.steps if step.depfile))
+        inputs = _recorded(recipe, watch, named)
+        watched = watched_paths(recipe, named)
         ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(output=request.output, builder="native", archs=archs, inputs=inputs, cache=use)
+    return Built(output=request.output, builder="native", archs=archs, inputs=inputs, cache=use, watched=watched)
 
 
-def _recorded(recipe: Recipe, watch: Watch) -> RecordedInputs:
+def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInputs:
     """What the compilers read. What hipcc lists is not known to be all, so for HIP everything counts that may be."""
     chain, covered = recipe.chain, watch.covered
-    objects = [step.output for step in recipe.steps if step.depfile]
-    read = read_by_compilers(recipe.work, objects, chain, covered, watch.inputs)
+    read = read_by_compilers(recipe.work, named, chain, covered, watch.inputs)
     if any(unit.language is Language.HIP for unit in recipe.sources.units):
         read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
     return watch.compiled(read, "; ".join(recipe.files[TOOLS_FILE].splitlines()))

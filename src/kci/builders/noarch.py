@@ -28,7 +28,9 @@ def build(request: Request, log: Log) -> Built:
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {len(files)} files of {package.name}")
-    return Built(output=request.output, builder="noarch", archs=request.variant.archs, inputs=watch.copied())
+    return Built(
+        output=request.output, builder="noarch", archs=request.variant.archs, inputs=watch.copied(), watched=()
+    )
 
 
 def check(request: Request) -> None:

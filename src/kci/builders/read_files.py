@@ -85,26 +85,23 @@ class Watch:
 
 
 def read_by_compilers(
-    work: Path, objects: Iterable[str], chain: Toolchain, covered: Iterable[str], inputs: KernelInputs
+    work: Path, named: Iterable[str], chain: Toolchain, covered: Iterable[str], inputs: KernelInputs
 ) -> set[str]:
     """The real paths of the files that compilers read, without those of the toolchain inside of the repository.
 
     Args:
         work: the work directory.
-        objects: what was compiled there; beside each lies its dependency file.
+        named: what they listed there (`named_by_compilers`).
         chain: the tools; what lies in their directories is known by its version.
         covered: what the fingerprint covers; files that hipify renamed are looked up among them.
         inputs: the kernel's inputs.
-
-    Raises:
-        BuildFailedError: a compiler has left no dependency file.
     """
     directories: dict[str, str] = {}
     tools = tuple(f"{place}/" for place in _tool_places(work, chain, inputs))
     renamed = {_as_hip(inputs.shown(real)): real for real in covered}
     found = set()
     translated = f"{os.path.realpath(work / FOLDER)}/"
-    for name in sorted({name for file in objects for name in _dependencies(work / f"{file}.d")}):
+    for name in named:
         # The links in the work directory are followed, as the compiler followed them: `kernel/..` is not here.
         folder, _, last = (name if name.startswith("/") else f"{work}/{name}").rpartition("/")
         if folder not in directories:
@@ -115,6 +112,19 @@ def read_by_compilers(
         if not real.startswith(tools):
             found.add(real)
     return found
+
+
+def named_by_compilers(work: Path, objects: Iterable[str]) -> list[str]:
+    """The files that compilers read, as they name them: absolute, or relative to the work directory.
+
+    Args:
+        work: the work directory.
+        objects: what was compiled there; beside each lies its dependency file.
+
+    Raises:
+        BuildFailedError: a compiler has left no dependency file.
+    """
+    return sorted({name for file in objects for name in _dependencies(work / f"{file}.d")})
 
 
 def _dependencies(depfile: Path) -> list[str]:

@@ -44,7 +44,7 @@ class Rocm(msgspec.Struct, frozen=True):
 
     @property
     def include(self) -> Path:
-        """Its headers, for sources that hipcc does not compile (hipcc knows its own)."""
+        """Its headers."""
         return self.root / "include"
 
     @property

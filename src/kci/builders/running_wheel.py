@@ -6,7 +6,6 @@ import base64
 import hashlib
 import io
 import zipfile
-from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -49,6 +48,8 @@ def running_wheel() -> RunningWheel | None:
 
     The same files give the same bytes.
     """
+    from importlib import metadata  # noqa: PLC0415  - slow to import
+
     try:
         distribution = metadata.distribution("kci")
     except metadata.PackageNotFoundError:

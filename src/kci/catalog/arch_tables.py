@@ -1,6 +1,7 @@
-"""The arch tables: default targets by CUDA version, and the ROCm targets, as they were at a date."""
+"""The arch tables: default targets by CUDA version, and the ROCm targets, as they were at a date.
 
-from __future__ import annotations
+Annotations are values here, not text; see `kci.config.model`.
+"""
 
 import datetime
 from functools import cache

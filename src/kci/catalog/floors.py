@@ -1,6 +1,7 @@
-"""The floors: the oldest Python, torch, CUDA and loader that kernels are made for, as data."""
+"""The floors: the oldest Python, torch, CUDA and loader that kernels are made for, as data.
 
-from __future__ import annotations
+Annotations are values here, not text; see `kci.config.model`.
+"""
 
 from functools import cache
 from pathlib import Path

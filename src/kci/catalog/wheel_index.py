@@ -1,4 +1,4 @@
-"""Which torch wheels exist, from saved listings of wheel indexes: the simple pages that pip reads."""
+"""Which torch wheels exist, from listings of wheel indexes: the simple pages that pip reads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from kci.catalog.listings import read_listing
 from kci.config.values import Backend, Version
 from kci.errors import FindingsError
-from kci.files.bounded_json import read_bounded
-
-MAX_BYTES = 64 * 1024 * 1024
 
 _WHEEL = re.compile(
     r"\btorch-(?P<minor>[0-9]{1,4}\.[0-9]{1,4})(?:\.[0-9]{1,4}){0,2}(?P<pre>(?:a|b|rc)[0-9]{1,4}|\.dev[0-9]{1,12})?"
@@ -40,22 +38,23 @@ class Wheel(NamedTuple):
     system: str
 
 
-def read_indexes(paths: Iterable[Path]) -> set[Wheel]:
-    """The wheels in some saved listings.
+def read_indexes(places: Iterable[str | Path], root: Path = Path()) -> set[Wheel]:
+    """The wheels in some listings.
+
+    Args:
+        places: addresses, or files.
+        root: what names of files are relative to.
 
     Raises:
         FindingsError: one cannot be read, or lists no wheel of torch.
     """
     found: set[Wheel] = set()
-    for path in paths:
-        try:
-            text = unquote(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
-        except (OSError, ValueError) as error:
-            raise FindingsError(f"{path} cannot be read: {error}") from None
+    for place in places:
+        text = unquote(read_listing(str(place), root).decode("utf-8", "replace"))
         wheels = {wheel for match in _WHEEL.finditer(text) for wheel in _wheels(match)}
         if not wheels:
-            hint = "save the index's page for torch, such as https://download.pytorch.org/whl/cu132/torch/"
-            raise FindingsError(f"{path} lists no wheel of torch that kci knows", hint=hint)
+            hint = "name the index's page for torch, such as https://download.pytorch.org/whl/cu132/torch/"
+            raise FindingsError(f"{place} lists no wheel of torch that kci knows", hint=hint)
         found |= wheels
     return found
 

@@ -46,6 +46,9 @@ COMMANDS = {
 }
 """Every command, in the order of the help page, with its one line there."""
 
+COMPLETE = "_KCI_COMPLETE"
+"""With this variable a shell asks what completes a line."""
+
 
 class _ReaderGoneError(Exception):
     """Whoever read the answer has closed the pipe."""
@@ -87,12 +90,18 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; an option that does not exist is told with the one that was meant."""
+        if ctx.resilient_parsing and args and args[-1] in self._valued():
+            args = args[:-1]  # its value is being completed; without it click would forget the arguments before it
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
             hint = suggestion(error.option_name, known)
             raise click.UsageError(f"there is no option `{error.option_name}`. {hint}".strip(), ctx) from None
+
+    def _valued(self) -> list[str]:
+        options = [option for option in self.params if isinstance(option, click.Option) and not option.is_flag]
+        return [name for option in options for name in option.opts]
 
     def invoke(self, ctx: click.Context) -> Any:
         """Take the common options out of the parameters, then call the command."""
@@ -142,6 +151,13 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
+        """Commands with their lines of the help page: to ask each for its own, all of them would be imported."""
+        from click.shell_completion import CompletionItem
+
+        found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
@@ -186,6 +202,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         signal.signal(signal.SIGTERM, _terminated)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
+    if COMPLETE in os.environ:
+        from kci.cli.completion import register
+
+        register()
     try:
         result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
         sys.stdout.flush()

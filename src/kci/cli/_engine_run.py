@@ -14,15 +14,17 @@ from kci.cli._output import print_diagnostics, table
 from kci.diagnostics import Severity
 from kci.engines.job import printable
 from kci.run.engine_plan import EngineLeg, EngineRun
-from kci.run.engine_run import Driver, driving, merge_run
+from kci.run.engine_run import Driver, driving
+from kci.run.engine_trees import merge_run, release_tests
 from kci.run.local import TreeResult
-from kci.run.run_journal import FINAL, LegPhase, LegProgress
+from kci.run.run_journal import OPEN, LegPhase, LegProgress
 
 _NOTE = 60
+_GOOD = (LegPhase.BUILT, LegPhase.PASSED)
 
 
 def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) -> int:
-    """Drive a run to its end, merge, verify, and tell; the exit code says the worst of it.
+    """Drive a run to its end, merge, verify, test, and tell; the exit code says the worst of it.
 
     Args:
         folder: the run's.
@@ -44,6 +46,8 @@ def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) ->
             with display:
                 driver.drive()
                 trees = merge_run(driver)
+                release_tests(driver, trees)
+                driver.drive()
         except KeyboardInterrupt:
             _stopped(driver, on_interrupt, resume)
             raise
@@ -52,7 +56,7 @@ def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) ->
 
 def _stopped(driver: Driver, on_interrupt: str, resume: str) -> None:
     """Ask what is to become of the legs that have not ended."""
-    going = [name for name, leg in driver.journal.legs.items() if leg.phase not in FINAL]
+    going = [name for name, leg in driver.journal.legs.items() if leg.phase in (LegPhase.HELD, *OPEN)]
     if on_interrupt == "ask":
         on_interrupt = "leave"
         if going and sys.stdin.isatty() and sys.stderr.isatty():
@@ -70,9 +74,11 @@ def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
     rows = []
     for leg in driver.run.legs:
         progress = driver.journal.legs[leg.name]
-        took = f"{progress.seconds:.0f} s" if progress.phase is LegPhase.BUILT else _line(progress.reason)
-        state = progress.phase.value
-        rows.append((leg.job.kernel, leg.job.leg, leg.engine, state, str(progress.attempt), took))
+        place, state = driver.place(leg.name), progress.phase.value
+        said = [f"{progress.seconds:.0f} s"] if progress.phase in _GOOD else []
+        said += [_line(progress.reason)] if progress.reason else []
+        rows.append((leg.job.kernel, leg.job.leg, place.engine, state, str(progress.attempts), ", ".join(said)))
+    rows += [(item.kernel, item.variant, "", "untested", "", item.reason[:100]) for item in driver.run.untested]
     rows += [(item.kernel, item.variant, "", "left", "", item.reason[:100]) for item in driver.run.left]
     click.echo(table(("kernel", "leg", "engine", "state", "attempts", "time or reason"), rows))
     for tree in trees:
@@ -127,7 +133,7 @@ class EngineDisplay:
         """A leg has changed."""
         self.notes[leg.name] = _line(note)
         if self.live is None:
-            attempt = f" (attempt {progress.attempt})" if progress.attempt > 1 else ""
+            attempt = f" (attempt {progress.attempts})" if progress.attempts > 1 else ""
             self.say(f"{leg.name} on {leg.engine}: {progress.phase}{attempt} {note}".rstrip())
 
     def _table(self) -> Any:
@@ -135,17 +141,18 @@ class EngineDisplay:
         from rich.text import Text
 
         grid = Table.grid(padding=(0, 2))
-        styles = {"built": "green", "failed": "red", "cancelled": "dim", "submitted": "bold cyan"}
+        styles = {"built": "green", "passed": "green", "failed": "red", "cancelled": "dim", "submitted": "bold cyan"}
         ended = 0
         for leg in self.run.legs:
             progress = self.legs[leg.name]
-            if progress.phase is LegPhase.BUILT and len(self.run.legs) > 30:
+            if progress.phase in _GOOD and len(self.run.legs) > 30:
                 ended += 1
                 continue
             since = f"{time.time() - progress.since:.0f} s" if progress.phase is LegPhase.SUBMITTED else ""
             style = styles.get(progress.phase.value, "")
             note = self.notes.get(leg.name, progress.reason)[:_NOTE]
-            grid.add_row(leg.name, leg.engine, Text(progress.phase.value, style=style), since, Text(note, style="dim"))
+            engine = leg.on(progress.now.engine).engine
+            grid.add_row(leg.name, engine, Text(progress.phase.value, style=style), since, Text(note, style="dim"))
         if ended:
-            grid.add_row(f"{ended} built")
+            grid.add_row(f"{ended} done")
         return grid

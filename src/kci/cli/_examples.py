@@ -23,7 +23,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("kci check", "every kernel here and kci.toml"),
         ("kci check --fix", "correct what is safe to correct first"),
     ),
-    "update": (("kci update --diff", "what would change"),),
+    "update": (
+        ("kci update --diff", "what would change"),
+        ("kci update --catalog next.toml --diff", "what the next edition of the catalog asks for too"),
+    ),
     "schema": (("kci schema > .build.schema.json", "for the editor"),),
     "plan": (
         ("kci plan --affected main", "the jobs that a pull request needs"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import msgspec
@@ -102,12 +101,20 @@ def _lines(row: Sequence[str], widths: Sequence[int], names: Sequence[str], layo
     cells = [[cell] for cell in row]
     for place, name in enumerate(names):
         if name == layout.wrap:
-            cells[place] = textwrap.wrap(row[place], max(widths[place], 8), break_on_hyphens=False) or [""]
+            cells[place] = _wrapped(row[place], max(widths[place], 8))
     lines = []
     for number in range(max(len(cell) for cell in cells)):
         parts = [cell[number] if number < len(cell) else "" for cell in cells]
         lines.append(GAP.join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
     return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if len(text) <= width and text.isprintable():
+        return [text]
+    import textwrap  # only where something has to be wrapped
+
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
 def plain_lines(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

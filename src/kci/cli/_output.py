@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -15,7 +13,7 @@ import click
 from msgspec.structs import replace
 
 from kci.cli import Options
-from kci.cli._layout import Layout, lines_of, plain_lines
+from kci.cli._layout import Layout, lines_of, middle, plain_lines
 from kci.diagnostics import Diagnostic, Severity, render_github, render_text
 from kci.errors import KciError, UsageError
 
@@ -42,13 +40,33 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
 
 
 def progress_log(options: Options) -> Callable[[str], None]:
-    """Takes lines of progress, and shows them on stderr unless kci is to be quiet."""
+    """Takes lines of progress, and shows them on stderr unless kci is to be quiet.
 
-    def log(line: str) -> None:
-        if not options.quiet:
-            click.echo(line, err=True)
+    How far a download is takes one line on a terminal, and elsewhere a line now and then.
+    """
+    if options.quiet:
+        return lambda _line: None
+    if terminal_width(sys.stderr) is None or options.plain:
+        from kci.builders.transfer import SeldomTransfers
 
-    return log
+        return SeldomTransfers(lambda line: click.echo(line, err=True))
+    return _InPlace()
+
+
+class _InPlace:
+    """Writes a line about a download over the one before it. The cursor stands below it, where others may write."""
+
+    def __init__(self) -> None:
+        self._over = False
+
+    def __call__(self, line: str) -> None:
+        from kci.builders.transfer import read_transfer
+
+        told = read_transfer(line) is not None
+        if told:
+            line = middle(line, (terminal_width(sys.stderr) or 80) - 1)
+        click.echo(("\x1b[1A\x1b[2K" if told and self._over else "") + line, err=True, color=True if told else None)
+        self._over = told
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False, annotate: bool = True) -> None:
@@ -129,13 +147,21 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout 
 def terminal_width(stream: TextIO | None = None) -> int | None:
     """How wide the terminal is that a stream (stdout) leads to; None for files and pipes."""
     stream = stream or sys.stdout
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    if not stream.isatty():
+        return None
+    import shutil  # with all its archive formats, for a terminal only
+
+    return shutil.get_terminal_size().columns
 
 
 def paragraph(text: str) -> str:
     """A long line over several, where it is shown on a terminal."""
     width = terminal_width()
-    return text if width is None else textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
+    if width is None:
+        return text
+    import textwrap
+
+    return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 def is_plain() -> bool:

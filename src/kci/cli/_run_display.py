@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.builders.job_budget import Progress
+from kci.builders.transfer import SeldomTransfers, duration, read_transfer
 from kci.cli import Options, at_interrupt, colored
 from kci.cli._layout import middle
 from kci.cli._output import terminal_width
@@ -34,6 +34,7 @@ class RunDisplay:
         self._started: dict[str, float] = {}
         self._said: dict[str, str] = {}
         self._held: dict[str, list[str]] = {}
+        self._seldom = SeldomTransfers(lambda line: click.echo(f"  {line}", err=True))
 
     def __enter__(self) -> Callable[[Outcome], None]:
         """Begin, and return what is to be called with an outcome that has changed."""
@@ -75,6 +76,8 @@ class RunDisplay:
                 self._let_go(key)
             click.echo(line, err=True)
             self._said[key] = line
+        elif read_transfer(outcome.line):
+            self._seldom(outcome.line)
         elif self._options.verbose:
             self._held.setdefault(key, []).append(outcome.line)
 
@@ -106,7 +109,7 @@ class RunDisplay:
                 middle(outcome.variant.name, room),
                 Text(outcome.state.value, style=_STYLES.get(outcome.state.value, "")),
                 f"{seconds:.0f} s" if seconds else "",
-                progress_text(outcome.progress) if building else "",
+                progress_text(outcome, rate=width >= 100) if building else "",
                 Text(middle(outcome.note, notes), style="dim") if notes > 12 else "",
             )
         if left:
@@ -114,13 +117,13 @@ class RunDisplay:
         return grid
 
 
-def progress_text(progress: Progress | None) -> str:
-    """How far the compilers are, and how long the rest takes by what they took before."""
+def progress_text(outcome: Outcome, *, rate: bool = True) -> str:
+    """How far the download or the compilers are, and how long the rest takes."""
+    if download := read_transfer(outcome.line):
+        parts = (download.amount, download.rate if rate else "", f"{download.left} left" if download.left else "")
+        return ", ".join(part for part in parts if part)
+    progress = outcome.progress
     if progress is None:
         return ""
-    left = "" if progress.left is None or progress.done == progress.total else f", {_duration(progress.left)} left"
+    left = "" if progress.left is None or progress.done == progress.total else f", {duration(progress.left)} left"
     return f"{progress.done}/{progress.total}{left}"
-
-
-def _duration(seconds: int) -> str:
-    return f"{seconds} s" if seconds < 60 else f"{seconds // 60} min {seconds % 60:02d} s"

@@ -8,24 +8,28 @@ from typing import Any
 import click
 
 from kci.cli import Options
+from kci.cli._complete import catalogs, tiers, variants
 from kci.cli._output import print_grouped
 from kci.config.values import Tier
 from kci.matrix.names import SYSTEMS
 from kci.workspace.choice import BACKENDS, Choice
 from kci.workspace.workspace import Workspace, open_workspace
 
-CATALOG = click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
+CATALOG = click.option(
+    "--catalog", metavar="FILE", help="A catalog file, or the name of an edition.", shell_complete=catalogs
+)
 ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Take a selection without a variant for an answer.")
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
-        click.option("--tier", default="release", show_default=True, metavar="TIER",
+        click.option("--tier", default="release", show_default=True, metavar="TIER", shell_complete=tiers,
                      help=f"How much to build: {', '.join(Tier)}, or a custom tier of kci.toml."),
         click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
-        click.option("--only", multiple=True, metavar="GLOB", help="Only variants whose name matches."),
+        click.option("--only", multiple=True, metavar="GLOB", shell_complete=variants,
+                     help="Only variants whose name matches."),
         click.option("--where", metavar="EXPR",
                      help="Only variants that match, such as 'cuda>=13.0 and torch==newest'."),
         CATALOG,

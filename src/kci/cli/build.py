@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import re
+import sys
+import time
 from pathlib import Path
 
 import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._complete import tiers, variants
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, ci_run, leg_commands
 from kci.run.one_variant import BuildOptions
+from kci.run.receipt_paths import keep_receipt
 from kci.tree.leg_record import artifact_name
 
 
 @click.command("build", cls=Command)
 @click.argument("kernel", default=".")
-@click.option("--variant", "names", required=True, multiple=True, metavar="NAME", help="The variant; repeat for more.")
+@click.option(
+    "--variant",
+    "names",
+    required=True,
+    multiple=True,
+    metavar="NAME",
+    shell_complete=variants,
+    help="The variant; repeat for more.",
+)
 @click.option("--output", type=click.Path(path_type=Path), help="Where DIR/NAME is made (default: KERNEL/build).")
 @click.option("--builder", type=click.Choice(["auto", "noarch", "native", "nix"]), default="auto", show_default=True)
 @click.option("--container", default="none", show_default=True, help="An image, auto (the image of its leg), or none.")
@@ -30,7 +42,7 @@ from kci.tree.leg_record import artifact_name
     metavar="FILE",
     help="Also make this artifact; a folder for those of several variants.",
 )
-@click.option("--tier", help="Where to look the variant up (default: release, then all).")
+@click.option("--tier", shell_complete=tiers, help="Where to look the variant up (default: release, then all).")
 @CATALOG
 @click.option(
     "--arch",
@@ -67,6 +79,7 @@ def command(
     dry_run: bool,
 ) -> None:
     """Build variants of KERNEL, one after the other. Prints each directory that was made."""
+    began = time.time_ns()
     workspace = opened(options, [kernel], catalog)
     read = workspace.only_kernel()
     variants = [workspace.variant(name, tier=tier) for name in dict.fromkeys(names)]
@@ -84,6 +97,7 @@ def command(
         mirrors=workspace.settings.settings.mirrors,
     )
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
+    legs = []
     for variant in variants:
         request = LegRequest(
             kernel=read,
@@ -101,6 +115,11 @@ def command(
             built = build_leg(workspace, request, progress_log(options))
             print_diagnostics(built.findings, quiet=options.quiet)
             click.echo(str(built.directory))
+            legs.append(built)
+    if (
+        legs and not artifact and not check_reproducible and sys.argv[1:2] == ["build"]
+    ):  # in another program its words say nothing
+        keep_receipt(workspace, sys.argv[1:], legs, began)
 
 
 def _full(commit: str | None) -> str | None:

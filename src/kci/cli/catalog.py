@@ -10,22 +10,23 @@ import click
 
 from kci.catalog.consistency import check_catalog, check_overlay
 from kci.catalog.freshness import freshness
+from kci.catalog.listings import usual_listings
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
 from kci.catalog.rows import Row, editions, interpret_edition, load_catalog
-from kci.catalog.wheel_index import read_indexes
 from kci.catalog.where import expression
 from kci.cli import CommandGroup, Options
-from kci.cli._impact import print_impact
+from kci.cli._complete import catalogs
 from kci.cli._output import day_of, print_diagnostics, table, to_json
 from kci.cli._workspace import opened
 from kci.compat.impact import impact
-from kci.config.document import parse_document, read_document
+from kci.compat.impact_text import impact_lines
+from kci.compat.next_catalog import next_catalog
+from kci.config.document import read_document
 from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
 from kci.config.settings import KCI_TOML
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.replace import write_atomic
-from kci.matrix.next_edition import propose
 from kci.matrix.reference_table import edition_toml, read_published
 
 
@@ -35,7 +36,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("catalog", required=False)
+@click.argument("catalog", required=False, shell_complete=catalogs)
 @click.option("--where", metavar="EXPR", help="Only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @click.option("--format", "output", type=click.Choice(["table", "json", "toml"]), default="table")
 def show(catalog: str | None, where: str | None, output: str) -> None:
@@ -162,15 +163,11 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
     "--index",
     "indexes",
     multiple=True,
-    required=True,
-    type=click.Path(path_type=Path, exists=True),
-    help="A saved listing of a wheel index, such as the page of download.pytorch.org/whl/cu132/torch/.",
+    metavar="FILE",
+    help="A listing of a wheel index, a file or an address, such as download.pytorch.org/whl/cu132/torch/ (default: "
+    "the pages that kci knows, and the reference's table).",
 )
-@click.option(
-    "--table",
-    type=click.Path(path_type=Path, exists=True),
-    help="The reference's build-variants.json; it says which toolkits users get.",
-)
+@click.option("--table", metavar="FILE", help="The reference's build-variants.json; it says which toolkits users get.")
 @click.option("--as-of", required=True, metavar="DATE", help="The day of the listings.")
 @click.option("--catalog", metavar="FILE", help="The catalog that it follows (default: the one in force).")
 @click.option("--into", type=click.Path(path_type=Path), help="Write the proposed edition there (default: stdout).")
@@ -179,30 +176,25 @@ def next_(
     options: Options,
     /,
     kernels: tuple[str, ...],
-    indexes: tuple[Path, ...],
-    table: Path | None,
+    indexes: tuple[str, ...],
+    table: str | None,
     as_of: str,
     catalog: str | None,
     into: Path | None,
 ) -> int:
     """Propose the next edition from what exists, and say what it changes for KERNEL: variants, machine time, cost.
 
-    Nothing that exists is changed: look at the file, then name it in kci.toml. Exit 1 if a kernel that differs
-    cannot be planned with it.
+    It also lists which build.toml has to change, which `kci update --catalog` does. Nothing that exists is changed:
+    look at the file, then name it in kci.toml. Exit 1 if a kernel that differs cannot be planned with it.
     """
     day = day_of(as_of, "--as-of").isoformat()
     workspace = opened(options, kernels, catalog)
-    known = [row for edition in editions() for row in load_catalog(edition).rows]
-    published = read_published(table, known) if table is not None else []
-    proposal = propose(workspace.catalog, read_indexes(indexes), published)
-    sources = [path.name for path in (*indexes, *([table] if table else []))]
-    current = [name for name in editions() if name == workspace.catalog.name]
-    text = proposal.toml(name=day, as_of=day, source=", ".join(sources), neighbors=current)
+    usual = usual_listings()
+    proposal = next_catalog(workspace, day, indexes or usual.indexes, table or (None if indexes else usual.table))
     if into is None:
-        click.echo(text, nl=False)
+        click.echo(proposal.text, nl=False)
     else:
-        write_atomic(into, text.encode())
-    proposed = interpret_edition(parse_document(text.encode(), str(into or "the proposal")))
-    found = impact(workspace, proposed)
-    print_impact(found, proposal.unknown, to_stderr=into is None)
+        write_atomic(into, proposal.text.encode())
+    found = impact(workspace, proposal.catalog)
+    click.echo("\n".join(impact_lines(found, proposal.unknown)), err=into is None)
     return 1 if found.faulty else 0

@@ -21,6 +21,7 @@ from kci.compat.history_branch import HistoryBranch, address_of
 from kci.compat.history_dataset import HistoryDataset
 from kci.compat.hub_listing import HubRepository, held_on_hub
 from kci.compat.leg_grid import CellState, grid_of
+from kci.compat.moves import wanted_moves
 from kci.compat.report_page import MAX_CELLS, whole_page
 from kci.compat.report_site import write_site
 from kci.compat.report_text import markdown_report
@@ -231,6 +232,30 @@ def show_freshness(
     else:
         click.echo("nothing is behind")
     return 1 if any(item.kind is not BehindKind.UNKNOWN for item in found) else 0
+
+
+@command.command("moves")
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@click.option("--as-of", metavar="DATE", help="The day, after which a new edition is named (default: the clock's).")
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
+@click.pass_obj
+def show_moves(options: Options, /, kernels: tuple[str, ...], as_of: str | None, output: str) -> int:
+    """Which pull requests the scheduled workflow would have open: the next edition of the catalog, and migrations.
+
+    kci.toml says how far it goes ([schedule.moves]). Nothing is opened: the workflow does it, with no rights but those.
+    """
+    day = (day_of(as_of, "--as-of") if as_of else date.today()).isoformat()
+    found = wanted_moves(opened(options, kernels, None), day)
+    if output == "json":
+        click.echo(to_json({"schema": 1, "moves": found}))
+        return 0
+    for pull in found.wanted:
+        click.echo(f"{pull.branch}: {pull.title} ({', '.join(file.path for file in pull.files)})")
+    for line in found.by_hand:
+        click.echo(f"by hand: {line}")
+    count = len(found.wanted)
+    click.echo(f"{count} pull request{'s' * (count != 1)} wanted")
+    return 0
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:

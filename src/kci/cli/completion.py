@@ -3,22 +3,77 @@
 from __future__ import annotations
 
 import click
-from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+)
 
-from kci.cli import Command, kci
+from kci.cli import COMPLETE, Command, kci
 
-SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "fish": FishComplete, "zsh": ZshComplete}
+
+class _Values(ShellComplete):
+    """Completes `--option=va` as `--option va`, which click leaves to the shells."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
+        """What the shell is to offer."""
+        name, equals, _ = incomplete.partition("=")
+        found = super().get_completions(args, incomplete)
+        if not (equals and name.startswith("--")):
+            return found
+        return [CompletionItem(f"{name}={item.value}", item.type, item.help) for item in found]
+
+
+class BashValues(_Values, BashComplete):
+    """For bash, which makes three words of `--option=va` and replaces the last."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before what is being completed, and that."""
+        args, incomplete = super().get_completion_args()
+        if incomplete == "=":
+            incomplete = ""
+        elif args and args[-1] == "=":
+            args.pop()
+        joined: list[str] = []
+        for word in args:
+            if joined and (word == "=" or joined[-1].endswith("=")):
+                joined[-1] += word
+            else:
+                joined.append(word)
+        return joined, incomplete
+
+
+class FishValues(_Values, FishComplete):
+    """For fish; an explanation goes on behind a comma."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
+
+
+class ZshValues(_Values, ZshComplete):
+    """For zsh."""
+
+
+SHELLS: dict[str, type[ShellComplete]] = {"bash": BashValues, "fish": FishValues, "zsh": ZshValues}
+
+
+def register() -> None:
+    """Let click use these."""
+    for shell, complete in SHELLS.items():
+        add_completion_class(complete, shell)
 
 
 @click.command("completion", cls=Command)
 @click.argument("shell", type=click.Choice(list(SHELLS)), metavar=f"[{'|'.join(SHELLS)}]")
 def command(shell: str) -> None:
-    r"""Print the script that completes commands, options and kernels in a shell.
+    r"""Print the script that completes commands, options, their values and kernels in a shell.
 
     \b
     bash, in ~/.bashrc:   eval "$(kci completion bash)"
     zsh, in ~/.zshrc:     eval "$(kci completion zsh)"
     fish:                 kci completion fish > ~/.config/fish/completions/kci.fish
     """
-    complete = SHELLS[shell](kci, {}, "kci", "_KCI_COMPLETE")
+    complete = SHELLS[shell](kci, {}, "kci", COMPLETE)
     click.echo(complete.source_template % complete.source_vars())

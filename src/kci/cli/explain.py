@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from kci.cli import Command
+from kci.cli._complete import rules as rules_completed
 from kci.diagnostics import rules
 from kci.errors import UsageError
 from kci.suggest import suggestion
 
 
 @click.command("explain", cls=Command)
-@click.argument("rule", required=False)
+@click.argument("rule", required=False, shell_complete=rules_completed)
 def command(rule: str | None) -> None:
     """What RULE means (an id such as KCI101, or its name); without one, every rule in a line."""
     known = rules()

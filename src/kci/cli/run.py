@@ -9,6 +9,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._complete import engines
 from kci.cli._engine_run import follow
 from kci.cli._findings import print_suppressed
 from kci.cli._layout import Layout
@@ -29,8 +30,17 @@ from kci.run.one_variant import BuildOptions
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
-@click.option("--engine", metavar="NAME", help="Build elsewhere: local, slurm, ssh, hf-jobs, one of kci.toml, or auto.")
+@click.option(
+    "--engine",
+    metavar="NAME",
+    shell_complete=engines,
+    help="Build elsewhere: local, slurm, ssh, hf-jobs, one of kci.toml, or auto.",
+)
 @click.option("--resume", metavar="RUN", help="Go on with a run that was begun with --engine.")
+@click.option(
+    "--test", is_flag=True, help="With --engine: test the merged trees on the engines that have the hardware."
+)
+@click.option("--allow-empty", is_flag=True, help="With --test: fine if there is nothing to test, or no test ran.")
 @click.option("--max-cost", type=click.FloatRange(0), help="With --engine: refuse a run, or a restart, above this.")
 @click.option(
     "--on-interrupt",
@@ -50,6 +60,8 @@ def command(
     cache: Path | None,
     engine: str | None,
     resume: str | None,
+    test: bool,
+    allow_empty: bool,
     max_cost: float | None,
     on_interrupt: str,
     **selection: Any,
@@ -65,10 +77,15 @@ def command(
         return follow(*open_run(cache or default_cache(), resume), options, on_interrupt)
     workspace = opened(options, kernels, selection["catalog"])
     if engine is not None:
-        wanted = EngineRequest(choice=take_choice(selection), engine=engine, into=into, jobs=jobs, max_cost=max_cost)
+        wanted = EngineRequest(
+            choice=take_choice(selection), engine=engine, into=into, jobs=jobs, max_cost=max_cost, test=test,
+            allow_empty=allow_empty,
+        )  # fmt: skip
         return follow(*prepare_run(workspace, wanted, cache or default_cache()), options, on_interrupt)
     if max_cost is not None:
         raise UsageError("--max-cost is for --engine: what is built here costs nothing")
+    if test:
+        raise UsageError("--test is for --engine", hint="test what was built here: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(
         cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=workspace.settings.settings.mirrors

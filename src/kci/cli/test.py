@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from kci.builders.cache import default_cache
 from kci.cli import Command, Options
+from kci.cli._complete import built_variants
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.errors import KciError
-from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of
+from kci.run.build_leg import ci_run
+from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
+from kci.run.run_records import TestRecord, first_error, write_record
 
 
 @click.command("test", cls=Command)
 @click.argument("place", default=".", metavar="[KERNEL|TREE]")
 @click.option("--kernel", type=click.Path(path_type=Path), help="The kernel whose tests are run on a TREE.")
 @click.option("--tree", type=click.Path(path_type=Path), help="The tree to take variants from (default: KERNEL/build).")
-@click.option("--variant", "names", multiple=True, metavar="NAME", help="Only this variant; repeat for more.")
+@click.option(
+    "--variant",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=built_variants,
+    help="Only this variant; repeat for more.",
+)
 @click.option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")
 @click.option("--with", "extra", multiple=True, metavar="PACKAGE", help="The tests import it; repeat for more.")
 @click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
@@ -29,6 +40,7 @@ from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_test
     type=click.Path(path_type=Path),
     help="A Python with torch, kernels and pytest: test the variants that it can load; needed for GPUs.",
 )
+@click.option("--record", type=click.Path(path_type=Path), help="Write what came of it as JSON to this file.")
 @click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
 @click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
 @CATALOG
@@ -43,6 +55,7 @@ def command(
     extra: tuple[str, ...],
     no_isolation: bool,
     python: Path | None,
+    record: Path | None,
     allow_empty: bool,
     cache: Path | None,
     catalog: str | None,
@@ -55,22 +68,31 @@ def command(
     sources = here if (here / BUILD_TOML).is_file() else kernel
     tree = tree or (here / "build" if sources == here else here)
     isolation = not no_isolation and python is None
-    variants = variants_of(tree, names, isolation=isolation)
-    if python is not None:
-        variants = fitting(variants, python)
-    reports = [
-        run_kernel_tests(
-            directory,
-            sources,
-            progress_log(options),
-            cache=cache or default_cache(),
-            isolation=isolation,
-            torch=torch or _built_with(options, sources, directory.name, catalog),
-            extra=extra,
-            python=python,
-        )
-        for directory in variants
-    ]
+    reports: list[TestReport] = []
+    try:
+        variants = variants_of(tree, names, isolation=isolation)
+        if python is not None:
+            variants = fitting(variants, python)
+        for directory in variants:
+            report = run_kernel_tests(
+                directory,
+                sources,
+                progress_log(options),
+                cache=cache or default_cache(),
+                isolation=isolation,
+                torch=torch or _built_with(options, sources, directory.name, catalog),
+                extra=extra,
+                python=python,
+            )
+            reports.append(report)
+    except KciError as error:
+        if record is not None and sources is not None:
+            name = opened(options, [str(sources)], catalog).only_kernel().build.name
+            _write(record, name, reports, first_error(error))
+        raise
+    wrong = why_not(reports, allow_empty=allow_empty)
+    if record is not None:
+        _write(record, reports[0].kernel, reports, wrong)
     for report in reports:
         if report.output and report.state is not TestState.PASSED:
             click.echo(f"{report.variant}: {report.state}\n{report.output}", err=True)
@@ -78,11 +100,13 @@ def command(
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
     click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
-    return 0 if all(_fine(report, allow_empty) for report in reports) else 1
+    return 1 if wrong else 0
 
 
-def _fine(report: TestReport, allow_empty: bool) -> bool:
-    return report.state is TestState.PASSED or (allow_empty and report.state is TestState.NOTHING_RAN)
+def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -> None:
+    """Write what came of it, for whoever has run this as a leg."""
+    tested = tuple(report.variant for report in reports)
+    write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error))
 
 
 def _built_with(options: Options, sources: Path | None, variant: str, catalog: str | None) -> str | None:

@@ -6,14 +6,18 @@ from pathlib import Path
 
 import click
 
+from kci.catalog.rows import load_catalog
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
+from kci.cli._workspace import opened
 from kci.config.discover import find_kernels
 from kci.config.document import read_bytes
 from kci.config.reader import BUILD_TOML, shown_file
 from kci.config.update import plan_update, require_edition, write_update
 from kci.diagnostics import Diagnostic
-from kci.errors import FindingsError
+from kci.errors import FindingsError, UsageError
+from kci.matrix.migrations import whole_change
+from kci.workspace.migrating import migrations_of
 
 
 @click.command("update", cls=Command)
@@ -21,10 +25,24 @@ from kci.errors import FindingsError
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
 @click.option("--to", type=int, metavar="EDITION", help="The edition to write (default: the newest that is released).")
+@click.option(
+    "--catalog",
+    metavar="FILE",
+    help="Also change what this edition of the catalog asks for: bounds, architectures, the stable ABI.",
+)
 @click.pass_obj
-def command(options: Options, kernels: tuple[str, ...], check: bool, diff: bool, to: int | None) -> int:
-    """Rewrite the build.toml of each KERNEL to a newer edition. Only what must change changes."""
+def command(
+    options: Options, kernels: tuple[str, ...], check: bool, diff: bool, to: int | None, catalog: str | None
+) -> int:
+    """Rewrite the build.toml of each KERNEL to a newer edition. Only what must change changes.
+
+    With --catalog it is also migrated: `kci catalog next` makes such a file. What takes a person is listed.
+    """
     require_edition(to)
+    if catalog is not None:
+        if to is not None:
+            raise UsageError("--to and --catalog are two steps", hint="run one after the other")
+        return _migrate(options, kernels, catalog, check=check, diff=diff)
     failed: list[Diagnostic] = []
     changed = False
     for directory in find_kernels(kernels):
@@ -45,3 +63,20 @@ def command(options: Options, kernels: tuple[str, ...], check: bool, diff: bool,
             click.echo(f"{shown}: up to date")
     print_diagnostics(failed)
     return 1 if failed or (check and changed) else 0
+
+
+def _migrate(options: Options, kernels: tuple[str, ...], catalog: str, *, check: bool, diff: bool) -> int:
+    found = migrations_of(opened(options, kernels, None), load_catalog(catalog))
+    for kernel in found:
+        shown, update = shown_file(kernel.directory), whole_change(kernel.migrations)
+        if update is not None and not (check or diff):
+            write_update(Path(kernel.directory) / BUILD_TOML, update)
+        if diff and update is not None:
+            click.echo(update.diff(), nl=False)
+        for item in kernel.migrations:
+            done = "would change" if check or diff else "updated"
+            said = f"{done}: {', '.join(item.change.changes)}" if item.change else f"by hand: {item.title}: {item.todo}"
+            click.echo(f"{shown}: {item.id}: {said}; {item.reason}", err=diff)
+    if not found and not options.quiet:
+        click.echo("nothing to migrate", err=diff)
+    return 1 if check and found else 0

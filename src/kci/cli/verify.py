@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from kci.cli import Command, Options
+from kci.cli._complete import rules
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._layout import Layout
 from kci.cli._output import table, to_json
@@ -27,8 +28,12 @@ REPORTS = ("table", "shields", "badge")
 
 @click.command("verify", cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--select", multiple=True, metavar="RULE", help="Only this rule, or all that start so.")
-@click.option("--ignore", multiple=True, metavar="RULE", help="Not this rule, nor any that start so.")
+@click.option(
+    "--select", multiple=True, metavar="RULE", shell_complete=rules, help="Only this rule, or all that start so."
+)
+@click.option(
+    "--ignore", multiple=True, metavar="RULE", shell_complete=rules, help="Not this rule, nor any that start so."
+)
 @click.option("--format", "output", type=click.Choice([*FORMATS, *REPORTS]), default="text", show_default=True)
 @click.option(
     "--requirements",

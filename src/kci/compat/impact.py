@@ -6,9 +6,11 @@ import msgspec
 
 from kci.catalog.rows import Catalog
 from kci.config.discover import FaultyKernel
+from kci.errors import FindingsError
 from kci.matrix.diff import KernelDiff, diff_matrices
 from kci.plan.budget import Estimate
 from kci.workspace.choice import Choice
+from kci.workspace.migrating import KernelMigrations, migrations_of
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import Workspace
 
@@ -21,6 +23,8 @@ class Impact(msgspec.Struct, frozen=True):
     """What it takes to build what is new or different; None if nothing is."""
     faulty: tuple[FaultyKernel, ...] = ()
     """Kernels that differ and that could not be planned; what they take is not in the estimate."""
+    migrations: tuple[KernelMigrations, ...] = ()
+    """Kernels whose build.toml has to change."""
 
 
 def impact(workspace: Workspace, proposed: Catalog) -> Impact:
@@ -31,15 +35,21 @@ def impact(workspace: Workspace, proposed: Catalog) -> Impact:
         proposed: the other one; the overlays of kci.toml hold for it too.
 
     Raises:
-        FindingsError: none of the kernels that differ can be planned.
+        FindingsError: a build.toml cannot be read any more.
     """
     after = msgspec.structs.replace(workspace, catalog=proposed)
     diffs = diff_matrices(workspace.matrix().kernels, after.matrix().kernels)
     names = {item.name for diff in diffs for item in diff.added}
     names |= {item.name for diff in diffs for item in diff.changed}
     if not names:
-        return Impact(tuple(diffs), None)
+        return Impact(tuple(diffs), None, migrations=tuple(migrations_of(workspace, proposed)))
     different = {diff.name for diff in diffs if diff.added or diff.changed}
     kernels = [kernel for kernel in after.kernels if kernel.build.name in different]
-    planned = plan_run(after.of(kernels), PlanRequest(choice=Choice(only=tuple(sorted(names))), allow_empty=True))
-    return Impact(tuple(diffs), planned.estimate, planned.plan.faulty)
+    migrations = tuple(migrations_of(workspace, proposed))
+    request = PlanRequest(choice=Choice(only=tuple(sorted(names))), allow_empty=True)
+    try:
+        planned = plan_run(after.of(kernels), request)
+    except FindingsError as error:  # none of them can be planned
+        faulty = [FaultyKernel(kernel.directory, kernel.build.name, error.message, ()) for kernel in kernels]
+        return Impact(tuple(diffs), None, tuple(faulty), migrations)
+    return Impact(tuple(diffs), planned.estimate, planned.plan.faulty, migrations)

@@ -7,7 +7,6 @@ has closed stays closed.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Callable, Iterable
@@ -16,12 +15,12 @@ from typing import Any, Protocol
 import msgspec
 
 from kci.compat.decide import ActionKind, IssueAction
-from kci.errors import FindingsError, MissingToolError
+from kci.compat.github_api import GitHubApi
+from kci.errors import FindingsError
 from kci.files.typed_data import json_to_type
 
 _MARK = re.compile(r"<!-- kci-cause: ([0-9a-f]{12}) since run (\d{1,20}) -->")
 _PAGE, _PAGES = 100, 100
-_SECONDS = 120
 
 
 class TrackedIssue(msgspec.Struct, frozen=True):
@@ -112,17 +111,15 @@ class GitHubIssues:
             author: whose issues count; others may hold a mark that somebody has copied.
             run: runs a command, as `subprocess.run` does.
         """
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
-            raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
-        self._place = f"repos/{repository}/issues"
+        hint = "may the job change issues (issues: write), and does the repository have any?"
+        self._ask = GitHubApi(repository, hint, run).ask
         self._author = author
-        self._process = run
 
     def issues(self) -> Iterable[TrackedIssue]:
         """See `IssueTracker`."""
         for page in range(1, _PAGES + 1):
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
-            answer = self._ask("GET", f"{self._place}?{query}")
+            answer = self._ask("GET", f"issues?{query}")
             try:
                 found = json_to_type(answer, list[_Answer])
             except msgspec.DecodeError as error:
@@ -135,30 +132,12 @@ class GitHubIssues:
 
     def create(self, title: str, body: str) -> None:
         """See `IssueTracker`."""
-        self._ask("POST", self._place, title=title, body=body)
+        self._ask("POST", "issues", title=title, body=body)
 
     def edit(self, number: int, title: str, body: str) -> None:
         """See `IssueTracker`."""
-        self._ask("PATCH", f"{self._place}/{number}", title=title, body=body)
+        self._ask("PATCH", f"issues/{number}", title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
         """See `IssueTracker`."""
-        self._ask("PATCH", f"{self._place}/{number}", title=title, body=body, state="closed", state_reason="completed")
-
-    def _ask(self, method: str, path: str, **fields: str) -> bytes:
-        command = ["gh", "api", "--method", method, path]
-        command += ["--input", "-"] if fields else []
-        try:
-            done = self._process(
-                command, input=json.dumps(fields).encode(), capture_output=True, check=False, timeout=_SECONDS
-            )
-        except FileNotFoundError:
-            raise MissingToolError("GitHub's command line is not installed", hint="install gh") from None
-        except subprocess.TimeoutExpired:
-            raise FindingsError("GitHub does not answer", hint="the next run makes up for it") from None
-        if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            reason = "".join(char if char.isprintable() else " " for char in (said or ["no reason"])[0])[:300]
-            hint = "may the job change issues (issues: write), and does the repository have any?"
-            raise FindingsError(f"{method} {path.partition('?')[0]}: {reason}", hint=hint)
-        return bytes(done.stdout)
+        self._ask("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")

@@ -1,7 +1,7 @@
 """A TOML file as text, as data, and as places: which line and column holds `general.cuda.minver`.
 
-`tomllib` decides what is valid and gives the values. Places come from tree-sitter's TOML grammar, which is asked only
-when there is something to point at, so that reading an ordinary file stays fast.
+`tomllib` decides what is valid and gives the values. Places come from tree-sitter's TOML grammar (`kci.config.places`),
+which is asked only when there is something to point at, so that reading an ordinary file stays fast.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 import stat
 import tomllib
-from array import array
-from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,7 @@ from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from kci.config.places import Places
 
 KeyPath = tuple[str | int, ...]
 """Where a value is: keys, and indexes into arrays, from the top of the file."""
@@ -34,9 +32,6 @@ MAX_DOTTED = 20_000
 """How many parts one key may have, and all dotted keys and headers of a file together. A build.toml needs 4 in one; the
 time and memory that `tomllib` takes grow with their square."""
 
-MAX_PLACES = 20_000
-"""How many keys and elements of a file get a place; what comes after them is placed at its table, or nowhere."""
-
 
 class Document:
     """One TOML file that was read and parsed."""
@@ -45,7 +40,7 @@ class Document:
         self.path = path
         self.text = text
         self.data = data
-        self._places: _Places | None = None
+        self._places: Places | None = None
 
     def key_span(self, key_path: KeyPath) -> Span | None:
         """The position of the last key of a path, or of its nearest parent that is in the file."""
@@ -58,7 +53,9 @@ class Document:
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
         """The exact positions of the key and the value of a path, or None if the syntax tree does not have it."""
         if self._places is None:
-            self._places = _index(self.text)
+            from kci.config.places import index_places  # noqa: PLC0415  - see the module's docstring
+
+            self._places = index_places(self.text)
         return self._places.get(key_path)
 
     def source(self, key_path: KeyPath) -> str:
@@ -139,8 +136,8 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
 
 
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"]*+"|'[^']*+')"""
-_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS},}}")
-_DOTTED = re.compile(rf"[ \t]*+\[{{0,2}}[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART})++")
+_LONG_KEY = rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS},}}"
+_DOTTED = rf"[ \t]*+\[{{0,2}}[ \t]*+{_PART}(?:[ \t]*+\.[ \t]*+{_PART})++"
 
 
 def _refuse_long_keys(text: str, shown_as: str) -> None:
@@ -156,9 +153,9 @@ def _refuse_long_keys(text: str, shown_as: str) -> None:
             continue
         if line.lstrip(" \t").startswith("#"):
             continue
-        found = _DOTTED.match(line)
+        found = re.match(_DOTTED, line)
         total += found[0].count(".") if found else 0
-        found = _LONG_KEY.search(line) if line.count(".") >= MAX_KEY_PARTS else None
+        found = re.search(_LONG_KEY, line) if line.count(".") >= MAX_KEY_PARTS else None
         if found or total > MAX_DOTTED:
             column = found.start() + 1 if found else 1
             message = f"a key of more than {MAX_KEY_PARTS} parts" if found else f"more than {MAX_DOTTED} dotted keys"
@@ -178,132 +175,3 @@ def _span_at(before: str) -> Span:
     line = before.count("\n") + 1
     column = len(before) - (before.rfind("\n") + 1) + 1
     return Span(line, column, line, column + 1)
-
-
-# --- places -----------------------------------------------------------------------------------------------------------
-
-
-def _index(text: str) -> _Places:
-    """For every key path of a valid TOML text, the positions of its key and its value.
-
-    A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
-    header have the place where they are first written.
-    """
-    import tree_sitter  # noqa: PLC0415  - see the module's docstring
-    import tree_sitter_toml  # noqa: PLC0415
-
-    raw = text.encode("utf-8")
-    tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
-    places = _Places(raw)
-    places.document(tree.root_node)
-    return places
-
-
-class _Places:
-    """Walks a syntax tree once and notes the position of each key path; elements of an array when one is asked for."""
-
-    def __init__(self, raw: bytes) -> None:
-        self.lines = raw.split(b"\n")
-        self.columns: dict[int, array[int] | None] = {}  # per line: columns by byte; None where they are the same
-        self.found: dict[KeyPath, tuple[Span, Span]] = {}
-        self.tables: dict[KeyPath, int] = {}  # arrays of tables: how many elements so far
-        self.arrays: dict[KeyPath, Node] = {}  # whose elements have no place yet; a list of sources has thousands
-
-    def get(self, path: KeyPath) -> tuple[Span, Span] | None:
-        """The positions of the key and the value of a path."""
-        for length in range(1, len(path)):
-            if path[:length] in self.arrays:
-                self.expand(path[:length])
-        return self.found.get(path)
-
-    def expand(self, path: KeyPath) -> None:
-        """Note the elements of an array."""
-        elements = (child for child in self.arrays.pop(path).named_children if child.type != "comment")
-        for index, element in enumerate(elements):
-            if len(self.found) >= MAX_PLACES:
-                return
-            self.note((*path, index), element, element)
-            self.value(element, (*path, index))
-
-    def document(self, root: Node) -> None:
-        for node in root.named_children:
-            if len(self.found) >= MAX_PLACES:
-                return
-            if node.type == "pair":
-                self.pair(node, ())
-            elif node.type in ("table", "table_array_element"):
-                self.table(node)
-
-    def table(self, node: Node) -> None:
-        header = next((child for child in node.named_children if child.type != "comment"), None)
-        if header is None:
-            return
-        keys = self.keys(header)
-        path: KeyPath = ()
-        for position, (key, key_node) in enumerate(keys):
-            path = (*path, key)
-            self.note(path, key_node, header)
-            last = position == len(keys) - 1
-            if node.type == "table_array_element" and last:
-                self.tables[path] = self.tables.get(path, -1) + 1
-            if path in self.tables:
-                path = (*path, self.tables[path])
-                self.note(path, key_node, header)
-        for child in node.named_children:
-            if len(self.found) >= MAX_PLACES:
-                return
-            if child.type == "pair":
-                self.pair(child, path)
-
-    def pair(self, node: Node, path: KeyPath) -> None:
-        parts = [child for child in node.named_children if child.type != "comment"]
-        if len(parts) < 2:
-            return
-        key_node, value = parts[0], parts[-1]
-        for key, single in self.keys(key_node):
-            path = (*path, key)
-            self.note(path, single, value)
-        self.value(value, path)
-
-    def value(self, node: Node, path: KeyPath) -> None:
-        if node.type == "inline_table":
-            for child in node.named_children:
-                if child.type == "pair":
-                    self.pair(child, path)
-        elif node.type == "array":
-            self.arrays.setdefault(path, node)
-
-    def keys(self, node: Node) -> list[tuple[str, Node]]:
-        """The single keys of a possibly dotted key, each with its node."""
-        if node.type != "dotted_key":
-            return [(self.key_text(node), node)]
-        found: list[tuple[str, Node]] = []
-        while node.type == "dotted_key":  # the grammar nests dotted keys to the left; a loop, for hostile depths
-            parts = [child for child in node.named_children if child.type != "comment"]
-            found.extend((self.key_text(part), part) for part in reversed(parts[1:]))
-            node = parts[0]
-        found.append((self.key_text(node), node))
-        return found[::-1]
-
-    @staticmethod
-    def key_text(node: Node) -> str:
-        raw = (node.text or b"").decode("utf-8", "replace")
-        if raw[:1] in ("'", '"'):
-            return next(iter(tomllib.loads(f"{raw} = 0")), raw)
-        return raw
-
-    def note(self, path: KeyPath, key: Node, value: Node) -> None:
-        if len(self.found) < MAX_PLACES and path not in self.found:
-            self.found[path] = self.span(key), self.span(value)
-
-    def span(self, node: Node) -> Span:
-        start, end = node.start_point, node.end_point
-        return Span(start[0] + 1, self.column(*start), end[0] + 1, self.column(*end))
-
-    def column(self, row: int, byte: int) -> int:
-        if row not in self.columns:
-            line = self.lines[row]
-            starts = (char & 0xC0 != 0x80 for char in line)
-            self.columns[row] = None if line.isascii() else array("I", accumulate(starts, initial=0))
-        columns = self.columns[row]
-        return (columns[byte] if columns else byte) + 1

@@ -26,6 +26,20 @@ class EngineSettings(Table, frozen=True):
     """Which legs it takes; without it, those of every backend, and noarch ones."""
     systems: tuple[System, ...] = ()
     """What its machines are; without it x86_64-linux, for `local` what this machine is."""
+    builds: bool = True
+    """Whether `auto` sends it legs that build; `false` for one that only tests, or is a fallback."""
+    tests: tuple[Backend, ...] = ()
+    """The backends whose merged variants it tests with `--test`; without it `cpu` for `local`, none for others."""
+    capability: str | None = None
+    """The CUDA compute capability of its GPUs, such as `8.9`: variants that need a higher one are not tested there."""
+    archs: tuple[str, ...] = ()
+    """The archs of its ROCm GPUs, such as `gfx942`: variants for none of them are not tested there."""
+    test_python: str | None = None
+    """A Python there with torch, kernels and pytest for tests; without it `python3`, for `cpu` one of kci's own."""
+    fallback: str | None = None
+    """The engine that takes over legs that have waited for this one too long."""
+    fallback_minutes: float = 30.0
+    """How long that is: for its queue, or because it cannot be reached."""
     kci: tuple[str, ...] = ()
     """How kci is started there; without it `kci`, for `local` the kci that runs. `{image}` is the leg's image."""
     container: str = "none"
@@ -48,6 +62,8 @@ class EngineSettings(Table, frozen=True):
     """Variables of the machine that legs see besides the usual ones. Values never travel."""
     partition: str | None = None
     """slurm"""
+    gres: str = "gpu:1"
+    """slurm: what a leg asks for that needs a GPU."""
     options: dict[str, str] = {}  # noqa: RUF012  - msgspec copies it
     """slurm: more of sbatch's options, by their long names. `{image}` stands for the leg's image."""
     host: str | None = None

@@ -11,14 +11,6 @@ from kci.config.suppression import apply_comments
 from kci.config.update import Edits, Update, plan_update
 from kci.diagnostics import Diagnostic
 
-FIXED = {
-    "KCI107": "a file without an edition gets the newest",
-    "KCI111": "the keys of `[torch-noarch]` in the spelling that the reference reads",
-    "KCI132": "a backend that is listed twice is listed once",
-    "KCI135": "a bound in the spelling that the reference compares as it was meant",
-}
-"""The rules whose findings are corrected, and how."""
-
 
 def plan_fixes(raw: bytes, directory: str, shown_as: str) -> Update:
     """Work out the corrected form of a build.toml; nothing is written. What is suppressed in the file stays.

@@ -2,9 +2,10 @@
 
 These types are the schema: reading, the JSON Schema and the lints are all made from them. Every table rejects keys
 that it does not know. Keys are kebab-case in the file, except in `[torch-noarch]` (see `TorchNoarch`).
-"""
 
-from __future__ import annotations
+Annotations are values here, not text (no `from __future__ import annotations`): msgspec would compile the text of each
+at every start.
+"""
 
 from typing import Annotated, Any, ClassVar
 

@@ -1,9 +1,9 @@
 """How a catalog is written: the tables of an edition's rows, and of what an overlay changes.
 
 They are here, and not in the catalog, because kci.toml holds overlays.
-"""
 
-from __future__ import annotations
+Annotations are values here, not text; see `kci.config.model`.
+"""
 
 from kci.config.model import Table
 from kci.config.values import Backend, Version

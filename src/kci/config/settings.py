@@ -12,7 +12,7 @@ from msgspec import field
 from kci.config.engine_settings import EngineSettings
 from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
-from kci.config.values import Backend, Forks, Grouping, System, Tier
+from kci.config.values import Backend, Forks, Grouping, PullRequests, System, Tier
 
 KCI_TOML = "kci.toml"
 
@@ -168,6 +168,21 @@ class Decisions(Table, frozen=True):
     tell: tuple[Tell, ...] = ()
 
 
+class Moves(Table, frozen=True):
+    """How far the scheduled workflow goes by itself when the range of toolchains moves."""
+
+    pull_requests: PullRequests = PullRequests.NONE
+    """Which pull requests it opens."""
+    migrations: tuple[str, ...] = ()
+    """Only these migrations, by name; without it, all that kci can do."""
+    most: Unsigned = 5
+    """How many pull requests for kernels are open at once."""
+    indexes: tuple[str, ...] = ()
+    """Where the wheels of torch are listed: addresses, or files relative to kci.toml. Without it, where kci knows."""
+    table: str | None = None
+    """The reference's published table: an address or a file."""
+
+
 class Schedule(Table, frozen=True):
     """When the scheduled run happens, and what follows from its results."""
 
@@ -176,6 +191,7 @@ class Schedule(Table, frozen=True):
     timezone: str = "UTC"
     tier: str = "compat"
     issues: Decisions = Decisions()
+    moves: Moves = Moves()
 
 
 class Publish(Table, frozen=True):

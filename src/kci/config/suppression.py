@@ -254,14 +254,12 @@ def _next_line(lines: list[str], line: int) -> int:
 
 def _comment_places(text: str) -> list[tuple[int, int, str]]:
     """Line, column and text of each comment, in file order."""
-    import tree_sitter  # noqa: PLC0415  - only for files with such a comment
-    import tree_sitter_toml  # noqa: PLC0415
+    from kci.config.places import syntax_tree  # noqa: PLC0415  - only for files with such a comment
 
     raw = text.encode("utf-8")
     lines = raw.split(b"\n")
-    tree = tree_sitter.Parser(tree_sitter.Language(tree_sitter_toml.language())).parse(raw)
     found = []
-    todo = [tree.root_node]
+    todo = [syntax_tree(raw).root_node]
     while todo:
         node = todo.pop()
         if node.type == "comment":

@@ -61,6 +61,16 @@ class Forks(enum.StrEnum):
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
 
 
+class PullRequests(enum.StrEnum):
+    """Which pull requests the scheduled workflow opens when the range of toolchains moves."""
+
+    NONE = "none"
+    EDITION = "edition"
+    """One with the next edition of the catalog."""
+    KERNELS = "kernels"
+    """That one, and one for each kernel whose build.toml has to change."""
+
+
 class Grouping(enum.StrEnum):
     """What one leg builds."""
 
@@ -105,7 +115,7 @@ class Version(tuple[int, ...]):
         """
         stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")
-        if not all(_UNSIGNED.fullmatch(piece) for piece in pieces):
+        if not all(_is_unsigned(piece) for piece in pieces):
             raise ValueError(f"expected a version such as '2.12', got {shorten(text)!r}")
         if any(len(piece.lstrip("+0")) > _DIGITS for piece in pieces):
             raise ValueError(f"a version part is too large: {shorten(text)!r}")
@@ -131,7 +141,10 @@ class Version(tuple[int, ...]):
         return f"{padded[0]}.{padded[1]}"
 
 
-_UNSIGNED = re.compile(r"\+?[0-9]+", re.ASCII)
+def _is_unsigned(text: str) -> bool:
+    return text.isascii() and text.removeprefix("+").isdigit()
+
+
 _LARGEST = 2**64 - 1
 _DIGITS = len(str(_LARGEST))
 _WHITE_SPACE = "".join(

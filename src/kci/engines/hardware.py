@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
+from kci.config.engine_settings import EngineKind, EngineSettings
+from kci.config.values import Backend
 from kci.engines.job import HardwareNeed
 from kci.files.dated_data import Dated, load_dated
 
@@ -62,5 +65,36 @@ def let_through() -> tuple[str, ...]:
     return load_dated(_DATA / "let-through.toml", _LetThrough).names
 
 
+def need_of(backend: str, archs: Iterable[str] | None) -> HardwareNeed:
+    """The hardware on which a variant runs: for CUDA the lowest capability that it has code for, for ROCm its archs."""
+    known = tuple(archs or ())
+    match backend:
+        case Backend.CUDA:
+            return HardwareNeed(backend, min(map(_plain, known), key=_number, default=""))
+        case Backend.ROCM:
+            return HardwareNeed(backend, archs=tuple(sorted(known)))
+        case _:
+            return HardwareNeed(backend)
+
+
+def has_hardware(engine: EngineSettings, need: HardwareNeed) -> bool:
+    """Whether an engine tests variants with this need. What it does not say of its hardware is taken for enough."""
+    tested = engine.tests or ((Backend.CPU,) if engine.type is EngineKind.LOCAL else ())
+    if need.backend not in tested:
+        return False
+    if engine.type is EngineKind.HF_JOBS:
+        known = hf_flavors().flavor.get(engine.flavor) if engine.flavor else None
+        if known is not None:
+            return known.meets(need, 0, 0)
+        return bool(engine.flavor or hf_flavors().cheapest_for(engine.cores, engine.memory_gb, need))
+    if engine.capability is not None and _number(engine.capability) < _number(need.minimum):
+        return False
+    return not (engine.archs and need.archs) or not set(engine.archs).isdisjoint(need.archs)
+
+
+def _plain(capability: str) -> str:
+    return capability.removesuffix("+PTX").rstrip("af")
+
+
 def _number(capability: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in capability.rstrip("af").split(".") if part.isdecimal())
+    return tuple(int(part) for part in _plain(capability).split(".") if part.isdecimal())

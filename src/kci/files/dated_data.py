@@ -1,6 +1,7 @@
-"""Loading the data that kci ships: TOML files that say since when they hold and where they come from."""
+"""Loading the data that kci ships: TOML files that say since when they hold and where they come from.
 
-from __future__ import annotations
+Annotations are values here, not text: msgspec would compile the text of each at every start.
+"""
 
 import datetime
 import tomllib

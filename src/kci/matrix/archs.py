@@ -83,11 +83,6 @@ def exact_intersection(wanted: Iterable[str], default: Iterable[str]) -> tuple[s
     return tuple(sorted(kept - plain, key=natural))
 
 
-def as_numbers(archs: Iterable[str]) -> tuple[str, ...]:
-    """Archs in the order in which people count: 7.5 before 10.0. Files keep the order of the reference."""
-    return tuple(sorted(archs, key=natural))
-
-
 def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tuple[str, ...]:
     """The reference's loose intersection of a component's capabilities with a toolkit's default list, of earlier days.
 

@@ -104,11 +104,12 @@ def variant_name(
 
 _COMPUTE = r"(?P<compute>(?:cu|rocm|xpu|cann)[0-9]{2,}|cpu|metal|neuron|tpu)"
 _SYSTEM = r"(?P<cpu>x86_64|aarch64)-(?P<os>linux|darwin|windows)"
-_ARCH_NAME = re.compile(
+# Patterns are text here and compiled where they are first used: most commands take no name apart.
+_ARCH_NAME = (
     rf"(?:torch-stable-abi(?P<stable>[0-9]{{2,}})|tvm-ffi(?P<tvm>[0-9]{{2,}})"
     rf"|torch(?P<torch>[0-9]{{2,}})(?P<cxx>-cxx11|-cxx98)?)-{_COMPUTE}-{_SYSTEM}"
 )
-_NOARCH_NAME = re.compile(r"torch-(cann|cpu|cuda|metal|neuron|npu|rocm|tpu|xpu|universal)")
+_NOARCH_NAME = r"torch-(cann|cpu|cuda|metal|neuron|npu|rocm|tpu|xpu|universal)"
 
 
 def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] = ()) -> VariantName:
@@ -125,9 +126,9 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
     Raises:
         ValueError: the text is not a variant name.
     """
-    if noarch := _NOARCH_NAME.fullmatch(name):
+    if noarch := re.fullmatch(_NOARCH_NAME, name):
         return VariantName(Kind.NOARCH, "cann" if noarch[1] == "npu" else noarch[1])
-    found = _ARCH_NAME.fullmatch(name)
+    found = re.fullmatch(_ARCH_NAME, name)
     if found is None or f"{found['cpu']}-{found['os']}" not in SYSTEMS:
         raise ValueError(f"{name!r} is not a variant name")
     if found["cxx"] and found["os"] != "linux":
@@ -176,7 +177,7 @@ def this_system() -> str:
     return f"{machine}-{os_name}"
 
 
-_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]")
+_UNSAFE = r"[^A-Za-z0-9._+-]"
 
 
 def artifact_stem(kernel: str, name: str) -> str:
@@ -201,4 +202,4 @@ def upload_name(kernel: str, leg: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _UNSAFE.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), text)
+    return re.sub(_UNSAFE, lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), text)

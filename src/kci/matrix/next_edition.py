@@ -46,7 +46,8 @@ def propose(current: Catalog, wheels: Iterable[Wheel], table: Iterable[Published
         FindingsError: there is no release of torch among the wheels and the table.
     """
     listed, published = set(wheels), list(table)
-    finals = sorted({wheel.torch for wheel in listed if wheel.final} | {row.torch for row in published})
+    # A release that the reference has not taken up yet is one that users get no kernels for: it is next.
+    finals = sorted({row.torch for row in published} or {wheel.torch for wheel in listed if wheel.final})
     if not finals:
         raise FindingsError("no release of torch is listed", hint="name the index of releases, not only of nightlies")
     offered = set(finals[-RELEASES:])

@@ -54,6 +54,11 @@ def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise _refused([finding("KCI002", f"cannot be read: {error.strerror or error}", path=shown)]) from None
+    return published_table(raw, shown, known)
+
+
+def published_table(raw: bytes, shown: str, known: Iterable[Row]) -> list[Published]:
+    """Read a published table from its bytes; see `read_published`."""
     if len(raw) > MAX_BYTES:
         raise _refused([finding("KCI002", f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB", path=shown)])
     try:

@@ -11,8 +11,9 @@ of kci.toml leaves out, after.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec.structs import replace
 
 from kci.catalog.arch_tables import ArchTables
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay
 
 
-class Decision(NamedTuple):
+class Decision(msgspec.Struct, frozen=True):
     """Why a candidate is dropped: the rule, the reason, and the key of build.toml that decided (none: the catalog)."""
 
     rule: str
@@ -38,7 +39,7 @@ class Decision(NamedTuple):
     cause: KeyPath = ()
 
 
-class Filtered(NamedTuple):
+class Filtered(msgspec.Struct, frozen=True):
     """Why a filter leaves a variant out; the place is empty where the command line asks for it."""
 
     rule: str

@@ -15,7 +15,8 @@ from kci.config.find_settings import FoundSettings
 from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, finding
-from kci.suggest import nearest
+from kci.matrix.migrations import MIGRATIONS
+from kci.suggest import nearest, one_of
 
 
 class _Subject(NamedTuple):
@@ -186,6 +187,8 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
     cron, zone = settings.schedule.cron, settings.schedule.timezone
     values.append((("schedule", "cron"), cron is None or is_cron(cron), "five fields, such as `17 4 * * 1`"))
     values.append((("schedule", "timezone"), _is_zone(zone), "a name such as `UTC` or `Europe/Paris`"))
+    for index, name in enumerate(settings.schedule.moves.migrations):
+        values.append((("schedule", "moves", "migrations", index), name in MIGRATIONS, one_of(MIGRATIONS)))
     for action, pin in settings.actions.items():
         values.append((("actions", action), bool(_ACTION.fullmatch(action)), "an action as `owner/name`"))
         values.append((("actions", action, "sha"), bool(_SHA.fullmatch(pin.sha)), "a full commit id of 40 hex digits"))

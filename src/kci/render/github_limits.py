@@ -34,6 +34,7 @@ OWN_OUTPUTS = {
         "tests",
         "tree-run",
     ),
+    "kci/build/propose": ("changed",),
     "kci/build/record": ("new",),
 }
 """The outputs of kci's own actions; a test holds them against the action files."""

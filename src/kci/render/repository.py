@@ -12,6 +12,7 @@ import msgspec
 
 from kci.config.find_settings import FoundSettings
 from kci.config.model import Build
+from kci.config.values import PullRequests
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
 from kci.plan.callers import caller_count
@@ -128,6 +129,7 @@ def render_workflows(
         schedule_tier=chosen.schedule.tier,
         schedule=chosen.schedule.cron or "",
         timezone=chosen.schedule.timezone,
+        moves=chosen.schedule.moves.pull_requests != PullRequests.NONE,
         tiers=tuple(sorted(chosen.tiers)),
         tested=bool(workspace.runners.test),
         publish=publish_jobs(workspace.settings),

@@ -81,6 +81,8 @@ class Inputs(msgspec.Struct, frozen=True):
     """When it happens, as a cron line; empty for a moment that depends on the kernels' names."""
     timezone: str = "UTC"
     """What the cron line is in."""
+    moves: bool = False
+    """Whether the scheduled run may open pull requests when the range of toolchains moves."""
     tiers: tuple[str, ...] = ()
     """The repository's own tiers, which can be dispatched besides kci's."""
     tested: bool = False
@@ -162,6 +164,7 @@ def render(
         "dispatched": inputs.forks == Forks.DISPATCH,
         "schedule_tier": inputs.schedule_tier,
         "tested": inputs.tested,
+        "moves": inputs.moves,
         "tiers": [*_DISPATCHED, *inputs.tiers],
         "point": own.mark,
         "job_ids": list(own.job_ids),

@@ -62,6 +62,8 @@ class BuiltLeg(msgspec.Struct, frozen=True):
     artifact: Path | None
     findings: tuple[Diagnostic, ...] = ()
     """What `kci verify` will say about its binaries."""
+    watched: tuple[str, ...] | None = None
+    """As `Built.watched`."""
 
 
 def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
@@ -99,7 +101,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
             _require_packable(made.directory, findings)
             request.artifact.parent.mkdir(parents=True, exist_ok=True)
             pack(made.directory, request.artifact, made.leg)
-        return BuiltLeg(made.directory, made.leg, request.artifact, findings)
+        return BuiltLeg(made.directory, made.leg, request.artifact, findings, made.watched)
     run_in_container(
         image,
         Path(request.kernel.directory).resolve(),

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import secrets
 import sys
-import tarfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from kci.config.discover import refuse_faulty
 from kci.config.engine_settings import EngineKind, EngineSettings
-from kci.config.reader import Kernel
-from kci.config.settings import KCI_TOML
 from kci.diagnostics import Severity
-from kci.engines.hardware import hf_flavors, let_through
-from kci.engines.job import EngineJob, InputFile
+from kci.engines.hardware import let_through
+from kci.engines.job import EngineJob, HardwareNeed, InputFile
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.replace import write_atomic
-from kci.files.walk import is_bytecode, is_own, walk
-from kci.matrix.names import Kind, this_system
 from kci.plan.budget import check_budget, estimate
 from kci.plan.plan import LeftOut, Leg, Plan
+from kci.run.engine_choice import at_once, can_build, choose_engines, price_of, sent_to, share_out
+from kci.run.engine_tests import MINUTES, TestGroup, group_tests, test_words, tests
+from kci.run.leg_sources import pack_sources, place_of
 from kci.run.local import tree_places
+from kci.run.run_records import TEST_FILE
 from kci.tree import identity
 from kci.tree.leg_record import artifact_name
 from kci.tree.planned import Planned, PlannedKernel
@@ -37,9 +35,6 @@ from kci.workspace.workspace import Workspace
 
 SCHEMA = 1
 RUN_FILE = "run.json"
-SOURCES = "source.tar"
-BY_BACKEND = "auto"
-"""In place of an engine's name: each leg goes to the engine of kci.toml that takes its backend."""
 
 
 class EngineLeg(msgspec.Struct, frozen=True):
@@ -49,16 +44,24 @@ class EngineLeg(msgspec.Struct, frozen=True):
     """`<kernel>/<leg>`, which tells it from all others of the run."""
     engine: str
     job: EngineJob
-    """Its first attempt."""
+    """Its first attempt; for one that tests, all of it but the tree."""
     minutes: int
     rate: float | None
     """What a minute costs; None if that is not known."""
+    tests: bool = False
+    """Whether it tests what others have built."""
+    fallback: EngineLeg | None = None
+    """The same leg on the engine that takes it over; it has no fallback itself, so a leg moves once."""
 
     def attempt(self, number: int) -> EngineJob:
         """The job of an attempt."""
         stem = self.job.name.rpartition("-")[0]
         environment = self.job.environment | {"KCI_ATTEMPT": str(number)}
         return msgspec.structs.replace(self.job, name=f"{stem}-{number}", attempt=number, environment=environment)
+
+    def on(self, engine: str) -> EngineLeg:
+        """The leg where it is: with a name that is empty, where it was planned."""
+        return self.fallback if self.fallback is not None and self.fallback.engine == engine else self
 
 
 class EngineRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,8 @@ class EngineRun(msgspec.Struct, frozen=True, kw_only=True):
     trees: dict[str, str]
     """Where each kernel's tree goes."""
     left: tuple[LeftOut, ...] = ()
+    untested: tuple[LeftOut, ...] = ()
+    """What is built and was to be tested, and has no engine for that."""
     max_cost: float | None = None
     schema: int = SCHEMA
 
@@ -87,6 +92,10 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     into: Path | None = None
     jobs: int | None = None
     max_cost: float | None = None
+    test: bool = False
+    """Whether the merged trees are tested as well."""
+    allow_empty: bool = False
+    """Whether it is fine that there is nothing to test."""
 
 
 def runs_folder(cache: Path) -> Path:
@@ -107,39 +116,36 @@ def prepare_run(workspace: Workspace, request: EngineRequest, cache: Path) -> tu
 
     Raises:
         UsageError: there is no such engine.
-        FindingsError: nothing is selected, a kernel is faulty, or the run costs more than it may.
+        FindingsError: nothing is selected, a kernel is faulty, nothing would be tested, or the run costs more than it
+            may.
     """
     engines = choose_engines(workspace.settings.settings.engines, request.engine)
     plan = plan_run(workspace, PlanRequest(choice=request.choice)).plan
     if plan.faulty:
         raise refuse_faulty(plan.faulty, len(workspace.kernels))
-    placed: list[tuple[Leg, str]] = []
+    first = sent_to(engines, request.engine)
+    placed: list[_Placed] = []
     left = list(plan.left_out)
-    for leg, name in share_out(plan.legs, engines):
+    for leg, name in share_out(plan.legs, first):
         if name is not None:
-            placed.append((_priced(leg, engines[name]), name))
+            placed.append(_Placed(_priced(leg, engines[name], None), name))
         else:
-            why = f"no engine of this run takes {leg.backend} on {leg.system}"
-            left += [LeftOut(leg.kernel, item, leg.backend, leg.system, "", why) for item in leg.variants]
-    _require_affordable(plan, [leg for leg, _ in placed], request.max_cost)
+            left += _left(leg, f"no engine of this run takes {leg.backend} on {leg.system}")
+    untested: list[LeftOut] = []
+    if request.test:
+        placed += _tests(workspace, request, placed, engines, first, untested)
+    _require_affordable(plan, [item.leg for item in placed], request.max_cost)
     identifier = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     folder = runs_folder(cache) / identifier
-    inputs = {kernel.build.name: _sources(workspace, kernel, folder / "inputs") for kernel in workspace.kernels}
-    kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
-    ids = {name: identity.unique_id(Path(kernel.directory)) for name, kernel in kernels.items()}
-    legs = []
-    for leg, name in placed:
-        words = _words(workspace, kernels[leg.kernel], leg, engines[name], request)
-        words += ["--unique-id", ids[leg.kernel], *(["--commit", plan.commit] if plan.commit else [])]
-        job = _job(identifier, leg, engines[name], words, inputs[leg.kernel])
-        legs.append(EngineLeg(f"{leg.kernel}/{leg.name}", name, job, leg.minutes, leg.rate))
+    jobs = _Jobs(workspace, request, plan.commit, engines, identifier, folder / "inputs")
     run = EngineRun(
         id=identifier,
-        legs=tuple(legs),
+        legs=tuple(jobs.leg(item) for item in placed),
         engines=engines,
         planned=_planned(plan),
         trees={name: str(path.resolve()) for name, path in tree_places(workspace, request.into).items()},
         left=tuple(left),
+        untested=tuple(untested),
         max_cost=request.max_cost,
     )
     write_atomic(folder / RUN_FILE, msgspec.json.encode(run))
@@ -165,62 +171,65 @@ def open_run(cache: Path, identifier: str) -> tuple[Path, EngineRun]:
         raise FindingsError(f"{folder / RUN_FILE} cannot be read: {error}") from error
 
 
-def choose_engines(known: Mapping[str, EngineSettings], asked: str) -> dict[str, EngineSettings]:
-    """The engines that legs may go to, in the order in which they are asked.
+class _Placed(msgspec.Struct, frozen=True):
+    """A leg, the engine that it goes to, and the hardware that it needs if it tests."""
+
+    leg: Leg
+    engine: str
+    need: HardwareNeed | None = None
+
+
+def _left(leg: Leg, why: str) -> list[LeftOut]:
+    return [LeftOut(leg.kernel, item, leg.backend, leg.system, "", why) for item in leg.variants]
+
+
+def _tests(
+    workspace: Workspace,
+    request: EngineRequest,
+    placed: Iterable[_Placed],
+    engines: Mapping[str, EngineSettings],
+    first: Mapping[str, EngineSettings],
+    untested: list[LeftOut],
+) -> list[_Placed]:
+    """The legs that test, on engines with the hardware.
 
     Raises:
-        UsageError: there is no such engine.
+        FindingsError: there is none, and that is not allowed.
     """
-    if asked == BY_BACKEND and known:
-        return dict(known)
-    if asked in known:
-        return {asked: msgspec.structs.replace(known[asked], backends=())}
-    if asked in list(EngineKind):
-        return {asked: EngineSettings(EngineKind(asked))}
-    names = [*known, *EngineKind]
-    hint = f"there are {', '.join(dict.fromkeys(names))}; kci.toml adds others: [engines.<name>]"
-    raise UsageError(f"there is no engine {asked[:60]!r}", hint=hint)
-
-
-def share_out(legs: Iterable[Leg], engines: Mapping[str, EngineSettings]) -> Iterator[tuple[Leg, str | None]]:
-    """Where each leg goes; None where no engine takes it.
-
-    Of several that do, it is the one that would be done with it first, by the minutes and by how many legs each runs
-    at once. A plan has the longest legs first, so no long one is left for the end.
-    """
-    busy = dict.fromkeys(engines, 0.0)
-    for leg in legs:
-        after = {
-            name: busy[name] + (leg.minutes + item.queue_minutes) / at_once(item)
-            for name, item in engines.items()
-            if takes(item, leg)
-        }
-        chosen = min(after, key=lambda name: after[name], default=None)
+    built = [item.leg for item in placed]
+    limits = {(leg.kernel, leg.backend): workspace.runners.limit(leg.kernel, leg.backend).timeout for leg in built}
+    timeouts = {key: minutes for key, minutes in limits.items() if minutes}
+    groups = group_tests(workspace.matrix(request.choice), built, timeouts)
+    found: list[_Placed] = []
+    for group in groups:
+        taking = {name: engine for name, engine in first.items() if tests(engine, group.leg, group.need)}
+        chosen = min(taking, key=lambda name: _load(name, engines[name], found), default=None)
         if chosen is not None:
-            busy[chosen] = after[chosen]
-        yield leg, chosen
+            found.append(_Placed(_priced(group.leg, engines[chosen], group.need), chosen, group.need))
+        else:
+            untested += _left(group.leg, f"no engine of this run tests {_hardware(group)}")
+    if not found and not request.allow_empty:
+        wanted = "; ".join(sorted({item.reason for item in untested})) or "no leg builds anything"
+        hint = "set `tests` of an engine in kci.toml (docs/engines.md), or give --allow-empty"
+        raise FindingsError(f"nothing would be tested: {wanted}", hint=hint)
+    return found
 
 
-def at_once(engine: EngineSettings) -> int:
-    """How many legs an engine may have at the same time."""
-    return max(1, engine.at_once)
+def _load(name: str, engine: EngineSettings, found: Iterable[_Placed]) -> float:
+    """When an engine would be done with the tests that it has been given, if it takes one more."""
+    tested = sum(item.engine == name for item in found)
+    return (tested + 1) * (MINUTES + engine.queue_minutes) / at_once(engine)
 
 
-def takes(engine: EngineSettings, leg: Leg) -> bool:
-    """Whether a leg can go to an engine. What is Python only is built on any system."""
-    systems = engine.systems or ((this_system(),) if engine.type is EngineKind.LOCAL else ("x86_64-linux",))
-    if engine.backends and leg.backend not in engine.backends:
-        return False
-    return leg.kind is Kind.NOARCH or leg.system in systems
+def _hardware(group: TestGroup) -> str:
+    need = group.need
+    what = f" {need.minimum} or newer" if need.minimum else f" {' or '.join(need.archs)}" if need.archs else ""
+    return f"{need.backend}{what}" + (f" on {group.leg.system}" if group.leg.system else "")
 
 
-def _priced(leg: Leg, engine: EngineSettings) -> Leg:
+def _priced(leg: Leg, engine: EngineSettings, need: HardwareNeed | None) -> Leg:
     """A leg with the price of the engine that it goes to, in place of a CI runner's."""
-    price, currency = engine.price, engine.currency
-    if price is None and engine.type is EngineKind.HF_JOBS:
-        flavor = engine.flavor or hf_flavors().cheapest_for(engine.cores, engine.memory_gb)
-        known = hf_flavors().flavor.get(flavor or "")
-        price, currency = (known.price if known else None), hf_flavors().currency
+    price, currency = price_of(engine, need)
     return msgspec.structs.replace(leg, rate=None if price is None else price / 60, currency=currency)
 
 
@@ -248,22 +257,64 @@ def _planned(plan: Plan) -> Planned:
     return Planned({name: kernel for name, kernel in kernels.items() if kernel.planned}, plan.commit)
 
 
-def _words(workspace: Workspace, kernel: Kernel, leg: Leg, engine: EngineSettings, request: EngineRequest) -> list[str]:
-    """The `kci build` of a leg, where `source/` is the repository."""
+class _Jobs:
+    """Makes the jobs of a run; each kernel's sources are packed once."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        request: EngineRequest,
+        commit: str | None,
+        engines: Mapping[str, EngineSettings],
+        run: str,
+        inputs: Path,
+    ) -> None:
+        self.workspace, self.request, self.commit, self.engines, self.run = workspace, request, commit, engines, run
+        self.kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
+        self.sources = {name: pack_sources(workspace, kernel, inputs) for name, kernel in self.kernels.items()}
+        self.ids = {name: identity.unique_id(Path(kernel.directory)) for name, kernel in self.kernels.items()}
+
+    def leg(self, placed: _Placed) -> EngineLeg:
+        """A leg of the run, and what it would be on the engine's fallback if that takes it."""
+        leg, need, name = placed.leg, placed.need, self.engines[placed.engine].fallback
+        made = self._on(leg, placed.engine, need)
+        other = self.engines[name] if name else None
+        if name is None or other is None or not (tests(other, leg, need) if need else can_build(other, leg)):
+            return made
+        return msgspec.structs.replace(made, fallback=self._on(_priced(leg, other, need), name, need))
+
+    def _on(self, leg: Leg, name: str, need: HardwareNeed | None) -> EngineLeg:
+        engine, kernel = self.engines[name], self.kernels[leg.kernel]
+        words = _build_words(leg, engine, self.request) if need is None else test_words(engine, need)
+        words += ["--unique-id", self.ids[leg.kernel]] if need is None else []
+        words += ["--commit", self.commit] if self.commit and need is None else []
+        words += ["--allow-empty"] if need is not None and self.request.allow_empty else []
+        if self.workspace.catalog_name:
+            words += ["--catalog", "catalog.toml" if self.workspace.catalog_file else self.workspace.catalog_name]
+        place = str(PurePosixPath("source") / place_of(self.workspace, kernel))
+        words = [*_kci(engine, leg), "build" if need is None else "test", place, *words]
+        job = _job(self.run, leg, engine, words, self.sources[leg.kernel])
+        if need is not None:
+            job = msgspec.structs.replace(job, hardware=need, artifacts=(TEST_FILE,))
+        return EngineLeg(f"{leg.kernel}/{leg.name}", name, job, leg.minutes, leg.rate, tests=need is not None)
+
+
+def _kci(engine: EngineSettings, leg: Leg) -> list[str]:
+    """How kci is started on an engine."""
     own = [sys.executable, "-m", "kci"] if engine.type is EngineKind.LOCAL else ["kci"]
-    words = [part.replace("{image}", leg.image) for part in engine.kci or own]
-    words += ["build", str(PurePosixPath("source") / _place(workspace, kernel)), "--output", "{work}/built"]
-    words += ["--pack", "{out}", "--tier", request.choice.tier]
+    return [part.replace("{image}", leg.image) for part in engine.kci or own]
+
+
+def _build_words(leg: Leg, engine: EngineSettings, request: EngineRequest) -> list[str]:
+    """The options of a leg's `kci build`."""
+    words = ["--output", "{work}/built", "--pack", "{out}", "--tier", request.choice.tier]
     for variant in leg.variants:
         words += ["--variant", variant]
     words += ["--container", leg.image if engine.container == "auto" and leg.image else "none"]
-    words += ["--jobs", str(request.jobs or leg.max_jobs or engine.cores)]
-    if workspace.catalog_name:
-        words += ["--catalog", "catalog.toml" if workspace.catalog_file else workspace.catalog_name]
-    return words
+    return [*words, "--jobs", str(request.jobs or leg.max_jobs or engine.cores)]
 
 
-def _job(run: str, leg: Leg, engine: EngineSettings, words: Iterable[str], inputs: tuple[InputFile, ...]) -> EngineJob:
+def _job(run: str, leg: Leg, engine: EngineSettings, words: Iterable[str], source: InputFile) -> EngineJob:
     seen = {*let_through(), *engine.environment}
     if engine.type is EngineKind.LOCAL:
         seen.add("PYTHONPATH")  # the kci that runs may be found by it
@@ -280,61 +331,9 @@ def _job(run: str, leg: Leg, engine: EngineSettings, words: Iterable[str], input
         cores=engine.cores,
         memory_gb=engine.memory_gb,
         timeout=leg.timeout,
-        inputs=inputs,
+        inputs=(source,),
         environment={"KCI_RUN": run, "KCI_ATTEMPT": "1"},
         let_through=tuple(sorted(seen)),
         artifacts=tuple(artifact_name(leg.kernel, variant) for variant in leg.variants),
         most_bytes=engine.max_artifact_mb * 1024 * 1024,
     )
-
-
-def _place(workspace: Workspace, kernel: Kernel) -> str:
-    """Where a kernel lies in the sources that travel: as in its repository, so that kci.toml is found above it."""
-    directory, root = Path(kernel.directory).resolve(), workspace.settings.root.resolve()
-    return directory.relative_to(root).as_posix() if directory.is_relative_to(root) else kernel.build.name
-
-
-def _sources(workspace: Workspace, kernel: Kernel, inputs: Path) -> tuple[InputFile, ...]:
-    """The archive of all that a kernel's legs read, the same bytes for the same files, under its digest."""
-    root, place = workspace.settings.root, PurePosixPath("source") / _place(workspace, kernel)
-    files = {str(place / item.name): item.path for item in walk(Path(kernel.directory)) if is_own(item.name)}
-    if workspace.settings.document is not None:
-        files[f"source/{KCI_TOML}"] = root / KCI_TOML
-        catalog = workspace.settings.settings.catalog
-        if catalog and (root / catalog).is_file():
-            files[f"source/{PurePosixPath(catalog)}"] = root / catalog
-    for declared in workspace.settings.settings.inputs_of(kernel.build.name):
-        below = root / declared
-        entries = walk(below) if below.is_dir() else ()
-        files |= {f"source/{declared}/{item.name}": item.path for item in entries if not is_bytecode(item.name)}
-        files |= {f"source/{declared}": below} if below.is_file() else {}
-    if workspace.catalog_name and workspace.catalog_file:
-        files["catalog.toml"] = workspace.catalog_file
-    data = _archive(files)
-    digest = hashlib.sha256(data).hexdigest()
-    inputs.mkdir(parents=True, exist_ok=True)
-    write_atomic(inputs / digest, data)
-    return (InputFile(SOURCES, digest, len(data)),)
-
-
-def _archive(files: Mapping[str, Path]) -> bytes:
-    """A tar of files and links, without owners and times.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, path in sorted(files.items()):
-            entry = tarfile.TarInfo(name)
-            try:
-                if path.is_symlink():
-                    entry.type, entry.linkname = tarfile.SYMTYPE, str(path.readlink())
-                    archive.addfile(entry)
-                elif path.is_file():
-                    content = path.read_bytes()
-                    entry.size, entry.mode = len(content), 0o755 if path.stat().st_mode & 0o100 else 0o644
-                    archive.addfile(entry, io.BytesIO(content))
-            except OSError as error:
-                raise FindingsError(f"cannot read {path}: {error.strerror}") from error
-    return made.getvalue()

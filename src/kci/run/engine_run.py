@@ -1,4 +1,4 @@
-"""Drives a run on engines: submits, watches, fetches, checks, merges; and goes on after any end of the client.
+"""Drives a run on engines: submits, watches, fetches, checks, merges, tests; and goes on after any end of the client.
 
 Nothing is kept in memory that the journal does not have. What an engine hands back is held against the same rules as
 the artifacts of a stranger, one by one, so that one bad artifact costs one leg.
@@ -6,27 +6,25 @@ the artifacts of a stranger, one by one, so that one bad artifact costs one leg.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
-from kci.engines.job import EngineJob, JobState
-from kci.engines.job_folder import Fetched, fetch_into, log_tail
-from kci.engines.protocol import Batch, Engine, EngineAwayError, EngineHome, open_engine
+from kci.engines.job import EngineJob, HardwareNeed, JobState, JobStatus
+from kci.engines.job_folder import fetch_into
+from kci.engines.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, open_engine
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
 from kci.files.lock import locked
-from kci.run.engine_plan import EngineLeg, EngineRun, at_once
-from kci.run.local import TreeResult
-from kci.run.run_journal import FINAL, Journal, LegPhase, LegProgress, RunEvent
-from kci.tree.artifacts import find_sources
-from kci.tree.binding import CiRun, require_bound
-from kci.tree.merge import merge
-from kci.tree.unpack import unpack_whole
-from kci.verify import verify
+from kci.run.engine_choice import at_once
+from kci.run.engine_moves import Waiting, cost, why_move
+from kci.run.engine_plan import EngineLeg, EngineRun
+from kci.run.engine_tests import with_tree
+from kci.run.leg_results import require_built, require_passed
+from kci.run.run_journal import OPEN, Journal, LegPhase, LegProgress, LineDetails, Placement, RunEvent
 
 _LONGEST_PAUSE = 60.0
 _BATCH = 500
@@ -34,6 +32,15 @@ _BATCH = 500
 
 Changed = Callable[[EngineLeg, LegProgress, str], None]
 """Told of a leg that changed, with a note for people."""
+
+
+class Away(msgspec.Struct, frozen=True):
+    """An engine that cannot be reached."""
+
+    since: float
+    again: float
+    """When it is asked again."""
+    pause: float
 
 
 class Driver:
@@ -47,11 +54,14 @@ class Driver:
         self.legs = {leg.name: leg for leg in run.legs}
         self.homes = {name: EngineHome(run.id, folder) for name in run.engines}
         self.engines: dict[str, Engine] = {}
-        self.away: dict[str, tuple[float, float]] = {}
-        """When an engine that is away is asked again, and the pause after that."""
+        self.away: dict[str, Away] = {}
         self.notes: dict[str, str] = {}
         self.doubts: set[str] = set()
         """Jobs that were lost when they were last asked about; a result may be on its way."""
+        self.running: set[str] = set()
+        """Jobs that ran when they were last asked about."""
+        self.pending: dict[str, float] = {}
+        """Since when legs have been seen to wait."""
 
     def engine(self, name: str) -> Engine:
         """An engine, opened when it is first needed."""
@@ -64,46 +74,49 @@ class Driver:
         wanted = self.run.engines[name].poll_seconds
         return self.engine(name).pause if wanted is None else max(0.05, wanted)
 
+    def place(self, leg: str) -> EngineLeg:
+        """A leg, where it is now."""
+        return self.legs[leg].on(self.journal.legs[leg].now.engine)
+
     def mine(self, engine: str, *phases: LegPhase) -> list[str]:
         """An engine's legs that are in these phases."""
-        return [name for name in self.journal.of(*phases) if self.legs[name].engine == engine]
+        return [name for name in self.journal.of(*phases) if self.place(name).engine == engine]
 
     def drive(self) -> None:
-        """Go on until every leg has come to its end.
+        """Go on until every leg that can begin has come to its end.
 
         Raises:
             KeyboardInterrupt: the user stopped it; legs that run go on.
             KciError: an engine cannot be used at all. The run can be resumed.
         """
-        for name in sorted({self.legs[leg].engine for leg in self._open()}):
+        for name in sorted(self._concerned()):
             self.engine(name)  # what is missing is known before anything is submitted
-        while open_legs := self._open():
-            pauses = []
-            for name in dict.fromkeys(self.legs[leg].engine for leg in open_legs):
-                again, pause = self.away.get(name, (0.0, self.pause(name)))
-                if time.monotonic() >= again:
-                    try:
-                        self._turn(name)
-                        self.away.pop(name, None)
-                    except EngineAwayError as error:
-                        pause = min(_LONGEST_PAUSE, pause * 2)
-                        self.away[name] = (time.monotonic() + pause, pause)
-                        self.log(f"{name} is away, asked again in {pause:.0f} s: {error.message}")
-                pauses.append(self.pause(name))
-            if self.journal.of(LegPhase.WAITING, LegPhase.SUBMITTING, LegPhase.SUBMITTED):
-                time.sleep(min(pauses))
-
-    def _open(self) -> list[str]:
-        return [name for name, leg in self.journal.legs.items() if leg.phase not in FINAL]
+        while self.journal.of(*OPEN):
+            now = time.monotonic()
+            for leg in self.journal.of(*OPEN):
+                self.pending.setdefault(leg, now)
+            concerned = self._concerned()
+            for name in concerned:
+                self._ask(name)
+            if self.journal.of(*OPEN):
+                time.sleep(min(map(self.pause, concerned)))
+        for name in {self.legs[leg].on(at.engine).engine for leg, at in self._all_behind()}:
+            try:
+                self._turn(name)
+            except KciError as error:
+                self.log(f"{name} may still run what this run does not need any more: {error.message}")
 
     def cancel(self) -> None:
         """Have every leg end that has not ended yet."""
         for name in self.run.engines:
             handles = self._handles(name)
-            if handles:
-                self.engine(name).cancel(handles)
-            for leg in self.mine(name, LegPhase.WAITING, LegPhase.SUBMITTING, LegPhase.SUBMITTED):
-                self._note(RunEvent.CANCELLED, [leg], reason="the user cancelled the run")
+            try:
+                if handles:
+                    self.engine(name).cancel(handles)
+            except EngineAwayError as error:
+                self.log(f"{name} is away, and its legs may go on: {error.message}")
+        for leg in self.journal.of(LegPhase.HELD, *OPEN):
+            self.note(RunEvent.CANCELLED, [leg], reason="the user cancelled the run")
 
     def close(self) -> None:
         """Let go of the engines; what runs goes on."""
@@ -111,158 +124,232 @@ class Driver:
             engine.close()
         self.journal.close()
 
+    def _concerned(self) -> list[str]:
+        """The engines that have something to do, or could take something over."""
+        names = [self.place(leg).engine for leg in self.journal.of(*OPEN)]
+        names += [item.engine for leg in self.journal.of(*OPEN) if (item := self.legs[leg].fallback)]
+        names += [self.legs[leg].on(at.engine).engine for leg, at in self._all_behind()]
+        return list(dict.fromkeys(names))
+
+    def _ask(self, name: str) -> None:
+        """One round with one engine, unless it is away and was asked just now."""
+        before = self.away.get(name)
+        if before is not None and time.monotonic() < before.again:
+            return
+        try:
+            self._turn(name)
+            self.away.pop(name, None)
+        except EngineAwayError as error:
+            now = time.monotonic()
+            pause = min(_LONGEST_PAUSE, 2 * (before.pause if before else self.pause(name)))
+            self.away[name] = Away(before.since if before else now, now + pause, pause)
+            self.log(f"{name} is away, asked again in {pause:.0f} s: {error.message}")
+
     def _turn(self, name: str) -> None:
         """One round with one engine."""
         self._settle(name)
         self._submit(name)
-        handles = self._handles(name)
-        legs = {self._job(leg).name: leg for leg in self.mine(name, LegPhase.SUBMITTED)}
+        here, handles = self._here(name), self._handles(name)
         for job, status in self.engine(name).poll(handles).items() if handles else ():
-            leg = legs[job]
-            if status.state is JobState.ENDED:
-                self._fetch(name, leg, handles[job])
+            leg, at = here[job]
+            if at is not self.journal.legs[leg].now:
+                self._see_behind(name, leg, at, status)
+            elif status.state is JobState.ENDED:
+                self._fetch(name, leg, at)
             elif status.state is JobState.LOST:
                 self._lost(name, leg, job, handles[job], status.reason)
             elif status.state is JobState.STOPPED:
-                self._fail(leg, BuildFailedError(status.reason))
+                self.fail(leg, BuildFailedError(status.reason))
             else:
-                self.doubts.discard(job)
-                self._say(leg, f"{status.state} {status.reason}".strip())
+                self._goes_on(leg, job, status)
+
+    def _goes_on(self, leg: str, job: str, status: JobStatus) -> None:
+        self.doubts.discard(job)
+        if status.state is JobState.RUNNING:
+            self.running.add(job)
+            self.pending.pop(leg, None)
+        else:
+            self.running.discard(job)
+        self._say(leg, f"{status.state} {status.reason}".strip())
 
     def _settle(self, name: str) -> None:
         """Find out what became of batches whose submission was interrupted."""
         batches: dict[str, list[str]] = {}
         for leg in self.mine(name, LegPhase.SUBMITTING):
-            batches.setdefault(self.journal.legs[leg].batch, []).append(leg)
+            batches.setdefault(self.journal.legs[leg].now.batch, []).append(leg)
         for batch, legs in batches.items():
-            jobs = {self._job(leg).name: leg for leg in self.journal.in_batch[batch] if leg in self.legs}
-            found = self.engine(name).find(Batch(batch, tuple(self._job(leg) for leg in jobs.values())))
-            there = [(leg, found[job]) for job, leg in jobs.items() if job in found and leg in legs]
+            found = self._find(name, batch)
+            there = [leg for leg in legs if self._job(leg).name in found]
             if there:
-                there_legs, handles = zip(*there, strict=True)
-                self._note(RunEvent.SUBMITTED, there_legs, handles=handles, reason="found after an interruption")
-            missing = [leg for leg in legs if self.journal.legs[leg].phase is LegPhase.SUBMITTING]
+                handles = tuple(found[self._job(leg).name] for leg in there)
+                self.note(RunEvent.SUBMITTED, there, handles=handles, reason="found after an interruption")
+            missing = [leg for leg in legs if leg not in there]
             if missing:
-                self._note(RunEvent.NOT_SUBMITTED, missing)
+                self.note(RunEvent.NOT_SUBMITTED, missing)
+        for leg, at in self._behind(name):
+            if not at.handle:
+                at.handle = self._find(name, at.batch).get(self._job(leg, at).name, "")
+            if not at.handle:
+                self._leave(leg, at, "it was never submitted there")
+
+    def _find(self, name: str, batch: str) -> Handles:
+        jobs = tuple(self._job(leg, at) for leg, at in self.journal.in_batch[batch])
+        return self.engine(name).find(Batch(batch, jobs))
 
     def _submit(self, name: str) -> None:
-        """Submit what waits, as far as the engine has room and there is money."""
-        room = at_once(self.run.engines[name]) - len(self.mine(name, LegPhase.SUBMITTED))
+        """Submit what waits, as far as there are room and money; then what has waited for another engine too long."""
+        room = min(at_once(self.run.engines[name]) - len(self._here(name)), _BATCH)
         legs: list[str] = []
-        for leg in self.mine(name, LegPhase.WAITING)[: max(0, min(room, _BATCH))]:
+        for leg in self.mine(name, LegPhase.WAITING)[: max(0, room)]:
             if self._too_dear([*legs, leg]):
-                self._fail(leg, FindingsError("starting it again would cost more than --max-cost"))
+                self.fail(leg, FindingsError("starting it again would cost more than --max-cost"))
             else:
                 legs.append(leg)
-        by_image: dict[str, list[str]] = {}
+        legs += self._take_over(name, legs, room - len(legs))
+        alike: dict[tuple[str, HardwareNeed], list[str]] = {}
         for leg in legs:
-            by_image.setdefault(self.legs[leg].job.image, []).append(leg)
-        for same in by_image.values():
+            job = self.place(leg).job
+            alike.setdefault((job.image, job.hardware), []).append(leg)
+        for same in alike.values():
             self._submit_batch(name, same)
+
+    def _take_over(self, name: str, legs: Sequence[str], room: int) -> list[str]:
+        """Move as many legs here as there is room for, of those that have waited too long for their own engine."""
+        taken: list[str] = []
+        for leg in self.journal.of(*OPEN) if room > 0 else ():
+            other = self.legs[leg].fallback
+            if other is None or other.engine != name or self.journal.legs[leg].moved or len(taken) == room:
+                continue
+            why = self._why_move(leg)
+            if why and self._too_dear([*legs, *taken], moved=leg):
+                self._say(leg, f"{why}; moving it to {name} would cost more than --max-cost")
+            elif why:
+                self.note(RunEvent.MOVED, [leg], engine=name, reason=why)
+                self.pending[leg] = time.monotonic()
+                taken.append(leg)
+        return taken
+
+    def _why_move(self, leg: str) -> str:
+        planned, now = self.legs[leg], time.monotonic()
+        away = self.away.get(planned.engine)
+        waiting = Waiting(
+            pending=now - self.pending.get(leg, now),
+            running=self._job(leg).name in self.running,
+            away=now - away.since if away else 0.0,
+        )
+        limit = self.run.engines[planned.engine].fallback_minutes * 60
+        return why_move(planned, self.journal.legs[leg], waiting, limit)
 
     def _submit_batch(self, name: str, legs: Sequence[str]) -> None:
         batch = f"kci-{self.run.id}-b{self.journal.batches + 1}"
         jobs = tuple(self._job(leg) for leg in legs)
-        self._note(RunEvent.SUBMITTING, legs, batch=batch)
+        self.note(RunEvent.SUBMITTING, legs, batch=batch)
         try:
             handles = self.engine(name).submit(Batch(batch, jobs))
         except (EngineAwayError, UnsafeError):
             raise
         except KciError as error:
             for leg in legs:
-                self._fail(leg, error)
+                self.fail(leg, error)
             return
-        self._note(RunEvent.SUBMITTED, legs, handles=[handles[job.name] for job in jobs])
+        self.note(RunEvent.SUBMITTED, legs, handles=tuple(handles[job.name] for job in jobs))
 
-    def _too_dear(self, legs: Sequence[str]) -> bool:
-        """Whether submitting these would bring the run above its limit; restarts cost too."""
-        if self.run.max_cost is None:
-            return False
-        count = {name: leg.submissions for name, leg in self.journal.legs.items()}
-        for leg in legs:
-            count[leg] += 1
-        spent = sum((self.legs[leg].rate or 0.0) * self.legs[leg].minutes * times for leg, times in count.items())
-        return spent > self.run.max_cost * (1 + 1e-9)
+    def _too_dear(self, legs: Sequence[str], moved: str = "") -> bool:
+        """Whether submitting these, and one more that moves, would bring the run above its limit; restarts cost too."""
+        limit = self.run.max_cost
+        return limit is not None and cost(self.legs, self.journal.legs, legs, moved) > limit * (1 + 1e-9)
 
     def _lost(self, name: str, leg: str, job: str, handle: str, reason: str) -> None:
         """Start a leg again that its engine has lost, once it is sure that it is, and while it may."""
+        self.running.discard(job)
         if job not in self.doubts:
             self.doubts.add(job)
             return
-        progress = self.journal.legs[leg]
+        restarts = self.journal.legs[leg].restarts
         self.engine(name).cancel({job: handle})
-        if progress.attempt > self.run.engines[name].restarts:
-            self._fail(leg, BuildFailedError(f"lost {progress.attempt} times, the last time because {reason}"))
+        if restarts >= self.run.engines[name].restarts:
+            self.fail(leg, BuildFailedError(f"lost {restarts + 1} times, the last time because {reason}"))
         else:
-            self._note(RunEvent.RESTART, [leg], reason=reason)
+            self.note(RunEvent.RESTART, [leg], reason=reason)
 
-    def _fetch(self, name: str, leg: str, handle: str) -> None:
-        """Bring what a leg handed back, and judge it."""
-        job = self._job(leg)
+    def _see_behind(self, name: str, leg: str, at: Placement, status: JobStatus) -> None:
+        """Look at what a leg that moved had before: the first good result is the leg's, and the other attempt ends."""
+        over = self.journal.legs[leg].phase not in OPEN
+        if status.state is JobState.ENDED and not over:
+            self._fetch(name, leg, at)
+            return
+        if status.state is JobState.RUNNING and not over:
+            return
+        if status.state not in (JobState.ENDED, JobState.STOPPED):
+            self.engine(name).cancel({self._job(leg, at).name: at.handle})
+        was = f"it was {status.state} there {status.reason}".strip()
+        why = "the leg has come to its end elsewhere" if over else was
+        self._leave(leg, at, why)
+
+    def _leave(self, leg: str, at: Placement, why: str) -> None:
+        """Write down that an attempt is over which does not count."""
+        name = self.legs[leg].on(at.engine).engine
+        self.note(RunEvent.LEFT_BEHIND, [leg], attempt=at.attempt, reason=f"attempt {at.attempt} on {name}: {why}")
+
+    def _fetch(self, name: str, leg: str, at: Placement) -> None:
+        """Bring what an attempt handed back, and judge it."""
+        job = self._job(leg, at)
         engine = self.engine(name)
+        behind = at is not self.journal.legs[leg].now
         try:
             fetched = fetch_into(
-                self.folder / "fetched" / job.name, job, lambda file: engine.read(job.name, handle, file)
+                self.folder / "fetched" / job.name, job, lambda file: engine.read(job.name, at.handle, file)
             )
-            self._require_good(job, fetched)
+            judge = require_passed if self.legs[leg].tests else require_built
+            said = judge(job, fetched, self.run)
         except EngineAwayError:
             raise
         except KciError as error:
-            self._fail(leg, error)
+            if behind:  # the other attempt will tell
+                self._leave(leg, at, error.message)
+            else:
+                self.fail(leg, error)
             return
-        self._note(RunEvent.BUILT, [leg], seconds=fetched.result.seconds)
+        event = RunEvent.PASSED if self.legs[leg].tests else RunEvent.BUILT
+        number = at.attempt if behind else 0
+        self.note(event, [leg], seconds=fetched.result.seconds, attempt=number, reason=said)
 
-    def _require_good(self, job: EngineJob, fetched: Fetched) -> None:
-        """Hold a leg's artifacts against the plan, the run and themselves, as merging will.
+    def _here(self, name: str) -> dict[str, tuple[str, Placement]]:
+        """The attempts that an engine has, by the name of their job: those that count, and those that were left."""
+        now = [(leg, self.journal.legs[leg].now) for leg in self.mine(name, LegPhase.SUBMITTED)]
+        return {self._job(leg, at).name: (leg, at) for leg, at in [*now, *self._behind(name)]}
 
-        Raises:
-            KciError: the leg failed, or handed back something else than what was planned.
-        """
-        result = fetched.result
-        if result.ended != "exit" or result.code != 0:
-            ends = {"timeout": f"it took more than {job.timeout} min", "cancelled": "it was cancelled"}
-            why = ends.get(result.ended, f"its command ended with code {result.code}")
-            raise BuildFailedError(f"{why}; the end of {fetched.log}:\n{log_tail(fetched.log)}")
-        lacking = sorted(set(job.artifacts) - {path.name for path in fetched.artifacts})
-        if lacking:
-            raise FindingsError(f"it ended well and did not hand back {', '.join(lacking)}")
-        sources = find_sources(fetched.artifacts)
-        require_bound(sources, self.run.planned, CiRun(self.run.id, job.attempt))
-        for source in sources:
-            with tempfile.TemporaryDirectory(prefix="kci-fetched-") as place:
-                unpack_whole(source.path, Path(place))
+    def _behind(self, name: str) -> list[tuple[str, Placement]]:
+        return [(leg, at) for leg, at in self._all_behind() if self.legs[leg].on(at.engine).engine == name]
+
+    def _all_behind(self) -> list[tuple[str, Placement]]:
+        return [(leg, at) for leg, progress in self.journal.legs.items() for at in progress.behind]
 
     def _handles(self, engine: str) -> dict[str, str]:
-        return {self._job(leg).name: self.journal.legs[leg].handle for leg in self.mine(engine, LegPhase.SUBMITTED)}
+        return {job: at.handle for job, (_, at) in self._here(engine).items() if at.handle}
 
-    def _job(self, leg: str) -> EngineJob:
-        return self.legs[leg].attempt(self.journal.legs[leg].attempt)
+    def _job(self, leg: str, at: Placement | None = None) -> EngineJob:
+        """The job of an attempt; of the latest, if none is named."""
+        progress = self.journal.legs[leg]
+        at = at or progress.now
+        job = self.legs[leg].on(at.engine).attempt(at.attempt)
+        return job if progress.tree is None else with_tree(job, progress.tree, progress.variants)
 
-    def _fail(self, leg: str, error: KciError) -> None:
-        self._note(RunEvent.FAILED, [leg], reason=error.message, exit_code=error.exit_code)
+    def fail(self, leg: str, error: KciError) -> None:
+        """Have a leg come to a bad end."""
+        self.note(RunEvent.FAILED, [leg], reason=error.message, exit_code=error.exit_code)
 
-    def _note(
-        self,
-        event: RunEvent,
-        legs: Sequence[str],
-        *,
-        batch: str = "",
-        handles: Sequence[str] = (),
-        reason: str = "",
-        seconds: float = 0.0,
-        exit_code: int = 0,
-    ) -> None:
-        self.journal.note(
-            event, legs, batch=batch, handles=handles, reason=reason, seconds=seconds, exit_code=exit_code
-        )
+    def note(self, event: RunEvent, legs: Sequence[str], **details: Unpack[LineDetails]) -> None:
+        """Write down what happened to legs, and tell of it."""
+        self.journal.note(event, legs, **details)
         for leg in legs:
             self.notes.pop(leg, None)
-            self.changed(self.legs[leg], self.journal.legs[leg], reason)
+            self.changed(self.place(leg), self.journal.legs[leg], details.get("reason", ""))
 
     def _say(self, leg: str, note: str) -> None:
         if self.notes.get(leg) != note:
             self.notes[leg] = note
-            self.changed(self.legs[leg], self.journal.legs[leg], note)
+            self.changed(self.place(leg), self.journal.legs[leg], note)
 
 
 @contextmanager
@@ -279,35 +366,9 @@ def driving(folder: Path, run: EngineRun, changed: Changed, log: Callable[[str],
         FindingsError: the journal cannot be read.
     """
     with locked(folder, log):
-        driver = Driver(folder, run, Journal(folder, [leg.name for leg in run.legs]), changed, log)
+        held = [leg.name for leg in run.legs if leg.tests]
+        driver = Driver(folder, run, Journal(folder, [leg.name for leg in run.legs], held), changed, log)
         try:
             yield driver
         finally:
             driver.close()
-
-
-def merge_run(driver: Driver) -> list[TreeResult]:
-    """Merge what was built into one tree for each kernel, and verify it.
-
-    Raises:
-        KciError: see `merge`.
-    """
-    run, progress = driver.run, driver.journal.legs
-    built: dict[str, list[Path]] = {}
-    for leg in run.legs:
-        if progress[leg.name].phase is LegPhase.BUILT:
-            job = leg.attempt(progress[leg.name].attempt)
-            built.setdefault(job.kernel, []).extend(
-                driver.folder / "fetched" / job.name / name for name in job.artifacts
-            )
-    results = []
-    for kernel, artifacts in sorted(built.items()):
-        tree = Path(run.trees[kernel])
-        planned = msgspec.structs.replace(run.planned, kernels={kernel: run.planned.kernels[kernel]})
-        (manifest,) = merge(artifacts, tree, planned, allow_partial=True, run=CiRun(run.id))
-        # What is missing is said leg by leg.
-        findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
-        results.append(TreeResult(kernel, tree, manifest, findings))
-    if results:
-        driver.journal.note(RunEvent.MERGED, ())
-    return results

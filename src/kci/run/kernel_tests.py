@@ -19,7 +19,8 @@ from xml.etree import ElementTree
 import msgspec
 
 from kci.builders.cuda import fetch
-from kci.builders.environment import ensure_runtime, pip_install
+from kci.builders.environment import ensure_runtime
+from kci.builders.pip_installs import pip_install
 from kci.builders.process import Finished, guarded
 from kci.builders.toolchains import toolchains
 from kci.config.depends_table import depends_table
@@ -27,6 +28,7 @@ from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
+from kci.run.run_records import one_line
 from kci.suggest import suggestion
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.verify.load_rules import probe, unfit
@@ -168,6 +170,21 @@ def run_kernel_tests(
         return _tested(python, variant_dir, sources.resolve(), metadata, Path(folder), own, log)
 
 
+def fine(report: TestReport, *, allow_empty: bool = False) -> bool:
+    """Whether a variant counts as tested; with `allow_empty` also one of whose kernel's tests none ran."""
+    return report.state is TestState.PASSED or (allow_empty and report.state is TestState.NOTHING_RAN)
+
+
+def why_not(reports: Sequence[TestReport], *, allow_empty: bool = False) -> str:
+    """The first variant that does not count as tested, and the first line that says why; empty if all do."""
+    wrong = next((report for report in reports if not fine(report, allow_empty=allow_empty)), None)
+    if wrong is None:
+        return ""
+    lines = [line.strip() for line in wrong.output.splitlines() if line.strip()]
+    told = next((line.removeprefix("E").strip() for line in lines if line.startswith("E ")), lines[-1] if lines else "")
+    return one_line(f"{wrong.variant}: {wrong.state}: {told}")
+
+
 def repositories(sources: Path, kernel: str) -> list[str]:
     """The names under which tests ask for the kernel: whatever they call `<owner>/<kernel>`."""
     found = {f"kernels-community/{kernel}"}
@@ -202,7 +219,7 @@ def _packages(wanted: Sequence[str], python: Path, cache: Path, log: Log) -> Pat
         if not folder.is_dir():
             log(f"installing {what} for the tests")
             pip = [*pip_install(python), "--no-deps"]
-            fetch(folder, lambda target: [*pip, "--target", str(target), "--", *wanted], what)
+            fetch(folder, lambda target: [*pip, "--target", str(target), "--", *wanted], what, log)
     return folder
 
 

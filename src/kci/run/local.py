@@ -18,6 +18,7 @@ import msgspec
 from kci.builders.job_budget import JobBudget, Progress, read_progress
 from kci.builders.job_limits import job_count
 from kci.builders.toolchain_identity import toolchain_identity
+from kci.builders.transfer import read_transfer
 from kci.config.discover import refuse_faulty
 from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
@@ -255,7 +256,8 @@ def _build(
 
     def log(line: str) -> None:
         progress = read_progress(line)
-        now(note=progress.what if progress else line, line=line, **({"progress": progress} if progress else {}))
+        about = progress or read_transfer(line)
+        now(note=about.what if about else line, line=line, **({"progress": progress} if progress else {}))
 
     variant = outcome.variant
     try:

@@ -47,6 +47,8 @@ class BuiltVariant(msgspec.Struct, frozen=True):
 
     directory: Path
     leg: LegRecord
+    watched: tuple[str, ...] | None = None
+    """As `Built.watched`."""
 
 
 def make_variant_dir(
@@ -116,7 +118,7 @@ def make_variant_dir(
         inputs=built.inputs,
         cache=built.cache,
     )
-    return BuiltVariant(final, leg)
+    return BuiltVariant(final, leg, built.watched)
 
 
 def check_replaceable(place: Path, kernel: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kci.diagnostics import Diagnostic, finding
-from kci.render.any_workflow import check_any
 
 _ENDINGS = (".yml", ".yaml")
 _MAX_BYTES = 4 * 1024 * 1024
@@ -27,6 +26,8 @@ def check_workflows(path: Path, shown: str) -> Iterator[Diagnostic]:
         path: a file or `.github/workflows`. Of a file, the others beside it are read too, for what it calls.
         shown: the path as the user wrote it.
     """
+    from kci.render.any_workflow import check_any  # noqa: PLC0415  - slow to import, and no variant has workflows
+
     folder = path if path.is_dir() else path.parent
     base = shown.rstrip("/") if path.is_dir() else shown.rpartition("/")[0]
     texts = {}

@@ -1,10 +1,11 @@
-"""Stand-in for `gh api`: the issues of one repository in the JSON file that KCI_ACT_ISSUES names.
+"""Stand-in for `gh api`: issues and pull requests of one repository in the JSON file that KCI_ACT_ISSUES names.
 
 It knows what kci asks, refuses the rest as GitHub does, and notes every request.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -13,21 +14,36 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+import github_pulls
+
 BOT = "github-actions[bot]"
 
 
 def main(method: str, address: str, *options: str) -> None:
     """Answer one request."""
     store = Path(os.environ["KCI_ACT_ISSUES"])
+    with store.with_suffix(".lock").open("w") as one_at_a_time:  # jobs run side by side
+        fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        answer = asked_once(store, method, address, *options)
+    if answer is None:
+        sys.exit(f"gh: Not Found (HTTP 404): {method} {address}")
+    print(json.dumps(answer))
+
+
+def asked_once(store: Path, method: str, address: str, *options: str) -> Any:
+    """Answer from the state in a file, and keep what has changed."""
     state: dict[str, Any] = json.loads(store.read_text()) if store.exists() else {"issues": [], "requests": []}
     path, _, query = address.partition("?")
     sent = json.loads(sys.stdin.read()) if options == ("--input", "-") else {}
     state["requests"].append(f"{method} {path}")
-    answer = answered(state["issues"], method, path, {key: value[0] for key, value in parse_qs(query).items()}, sent)
+    asked = {key: value[0] for key, value in parse_qs(query).items()}
+    below = path.removeprefix("repos/example/kernels/")
+    if below.startswith(("pulls", "git/")):
+        answer = github_pulls.answered(state.setdefault("code", {}), method, below, asked, sent)
+    else:
+        answer = answered(state["issues"], method, path, asked, sent)
     store.write_text(json.dumps(state, indent=1))
-    if answer is None:
-        sys.exit(f"gh: Not Found (HTTP 404): {method} {address}")
-    print(json.dumps(answer))
+    return answer
 
 
 def answered(issues: list[dict[str, Any]], method: str, path: str, query: dict[str, str], sent: dict[str, str]) -> Any:

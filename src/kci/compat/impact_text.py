@@ -1,17 +1,15 @@
-"""What `kci catalog next` says about a proposed edition."""
+"""A proposed edition of the catalog in words: what it changes, what that takes, and what is not known."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import click
-
 from kci.compat.impact import Impact
 
 
-def print_impact(found: Impact, unknown: Sequence[str], *, to_stderr: bool) -> None:
-    """Print the variants that come and go by kernel, what building takes, and what a person has to find out."""
-    lines = []
+def impact_lines(found: Impact, unknown: Sequence[str] = ()) -> list[str]:
+    """The variants that come and go by kernel, what building takes, what has to change, and what a person finds out."""
+    lines: list[str] = []
     for kernel in found.kernels:
         if not kernel.differs:
             continue
@@ -28,5 +26,10 @@ def print_impact(found: Impact, unknown: Sequence[str], *, to_stderr: bool) -> N
         hours = f"{takes.minutes / 60:.1f} runner hours"
         lines.append(f"to build: {takes.legs} legs, about {hours}; {cost} at the prices of {takes.prices_as_of}")
     lines += [f"not estimated: {kernel.kernel or kernel.path}: {kernel.message}" for kernel in found.faulty]
+    for needed in found.migrations:
+        for item in needed.migrations:
+            lines.append(
+                f"{needed.kernel}: {item.id}: {item.title}" + (f" (by hand: {item.todo})" if item.todo else "")
+            )
     lines += [f"unknown: {text}" for text in unknown]
-    click.echo("\n".join(lines), err=to_stderr)
+    return lines

@@ -1,0 +1,60 @@
+"""GitHub's API through its command line, which knows the token and where to ask."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+from kci.errors import FindingsError, MissingToolError
+
+_SECONDS = 120
+
+
+class GitHubApi:
+    """What one repository is asked and told."""
+
+    def __init__(self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run) -> None:
+        """Name the repository.
+
+        Args:
+            repository: `owner/name`.
+            hint: what to look at when GitHub refuses.
+            run: runs a command, as `subprocess.run` does.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
+            raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
+        self.owner = repository.partition("/")[0]
+        self._root = f"repos/{repository}"
+        self._hint = hint
+        self._process = run
+
+    def ask(self, method: str, path: str, **fields: object) -> bytes:
+        """Ask once.
+
+        Args:
+            method: of HTTP.
+            path: below the repository.
+            fields: what is sent, as JSON.
+
+        Raises:
+            MissingToolError: there is no `gh`.
+            FindingsError: GitHub does not answer, or refuses.
+        """
+        command = ["gh", "api", "--method", method, f"{self._root}/{path}"]
+        command += ["--input", "-"] if fields else []
+        try:
+            done = self._process(
+                command, input=json.dumps(fields).encode(), capture_output=True, check=False, timeout=_SECONDS
+            )
+        except FileNotFoundError:
+            raise MissingToolError("GitHub's command line is not installed", hint="install gh") from None
+        except subprocess.TimeoutExpired:
+            raise FindingsError("GitHub does not answer", hint="the next run makes up for it") from None
+        if done.returncode != 0:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            reason = "".join(char if char.isprintable() else " " for char in (said or ["no reason"])[0])[:300]
+            raise FindingsError(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", hint=self._hint)
+        return bytes(done.stdout)

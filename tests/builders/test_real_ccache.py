@@ -1,0 +1,79 @@
+"""Builds through a real ccache: what it has of an earlier build in another place, and that the bytes are the same."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, quiet, variant
+from kci.builders.cache import default_cache
+from kci.builders.request import CacheUse
+from kci.config.reader import read_kernel
+from kci.run.one_variant import BuildOptions, BuiltVariant, make_variant_dir
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.programs,
+    pytest.mark.skipif(shutil.which("ccache") is None, reason="ccache is not installed"),
+]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own, with the environments that there are."""
+    for name in ("CCACHE_DIR", "CCACHE_BASEDIR", "CCACHE_DISABLE", "CCACHE_CONFIGPATH", "CXX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KCI_COMPILER_CACHE", "ccache")
+    place = tmp_path / "cache"
+    place.mkdir()
+    (place / "envs").symlink_to(default_cache() / "envs")
+    return place
+
+
+def made(kernel: Path, name: str, cache: Path, torch: str = "2.13") -> BuiltVariant:
+    options = BuildOptions(cache=cache, unique_id="1a2b3c4")
+    return make_variant_dir(read_kernel(kernel), variant(name, torch=torch), kernel / "build", options, quiet)
+
+
+def binary(built: BuiltVariant) -> bytes:
+    (module,) = built.directory.glob("*.so")
+    return module.read_bytes()
+
+
+def test_another_checkout_compiles_nothing(tmp_path: Path, cache: Path) -> None:
+    first, second = (copy_kernel("twice", tmp_path / name) for name in ("one", "two"))
+    cold = made(first, STABLE_CPU, cache)
+    warm = made(second, STABLE_CPU, cache)
+    assert cold.leg.cache == CacheUse("ccache", 0, 2)
+    assert warm.leg.cache == CacheUse("ccache", 2, 0)
+    before = binary(warm)
+    assert binary(cold) == before
+    source = second / "csrc" / "twice.cpp"
+    source.write_text(source.read_text().replace("2", "3"))
+    changed = made(second, STABLE_CPU, cache)
+    assert changed.leg.cache == CacheUse("ccache", 0, 1), "ninja asks for the one that changed"
+    assert binary(changed) != before
+
+
+def test_a_leg_of_another_torch_finds_what_includes_nothing_of_torch(tmp_path: Path, cache: Path) -> None:
+    kernel = copy_kernel("twice", tmp_path)
+    toml = kernel / "build.toml"
+    toml.write_text(toml.read_text().replace('"csrc/twice.cpp"', '"csrc/twice.cpp", "csrc/plain.cpp"'))
+    plain = "#include <vector>\nint plain(std::vector<int> all) { return all.empty() ? 1 : all.front(); }\n"
+    (kernel / "csrc" / "plain.cpp").write_text(plain)
+    cold = made(kernel, STABLE_CPU, cache)
+    warm = made(kernel, STABLE_CPU, cache, torch="2.14")
+    assert cold.leg.cache == CacheUse("ccache", 0, 3)
+    assert warm.leg.cache == CacheUse("ccache", 1, 2)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+def test_nvcc_goes_through_it_too(tmp_path: Path, cache: Path) -> None:
+    first, second = (copy_kernel("twice", tmp_path / name) for name in ("one", "two"))
+    cold = made(first, STABLE_CUDA, cache)
+    warm = made(second, STABLE_CUDA, cache)
+    assert cold.leg.cache == CacheUse("ccache", 0, 2)
+    assert warm.leg.cache == CacheUse("ccache", 2, 0)
+    assert binary(cold) == binary(warm)
