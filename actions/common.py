@@ -210,6 +210,8 @@ def run_action(main: Callable[[], None]) -> NoReturn:
     except KciError as error:
         print_error(error)
         fail(error.message.splitlines()[0], error.exit_code)
+    except OSError as error:  # a name that no file can have, or a full disk
+        fail(f"{error.strerror}: {printable(str(error.filename or ''))[:200]}", 1)
     sys.exit(0)
 
 

@@ -15,11 +15,10 @@ from common import (
     run_action,
     set_output,
     table_row,
-    text_input,
 )
 from kci.plurals import count
 from kci.run.build_leg import ci_run
-from kci.run.gate import GateRow, judge
+from kci.run.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results
 from kci.run.releases import Releasable, releasable
 from kci.run.run_records import read_records, read_run_plan, read_tests
 from kci.run.tree_index import read_index
@@ -30,13 +29,14 @@ SHOWN = 10
 
 def main() -> None:
     """Compare, and list what is wrong."""
-    result, folder = required_input("plan-result"), Path(required_input("records"))
+    results, folder = read_results(required_input("results")), Path(required_input("records"))
     plan = read_run_plan(folder) if folder.is_dir() else None
-    if result != "success" or plan is None:
-        fail(f"there is no plan: the plan job ended as {result}", 1, "see the plan job")
+    if results[PLAN_JOB] != "success" or plan is None:
+        fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
     records, tests = read_records(folder), read_tests(folder)
     rows = judge(plan, records, tests)
-    offer(releasable(plan, records, tests, read_index(folder), ci_run().id))
+    releases = releasable(plan, records, tests, read_index(folder), ci_run().id)
+    offer(releases)
     kernels = {leg.kernel for leg in plan.legs}
     set_output("failed", str(len(rows)))
     if rows:
@@ -45,9 +45,8 @@ def main() -> None:
         return
     if rows:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
-    published = text_input("publish-result", "skipped")
-    if published not in ("success", "skipped"):
-        fail(f"publishing ended as {published}", 1, "see the jobs that publish")
+    if wrong := judge_jobs(results, len(releases)):
+        fail(wrong, 1, "see what these jobs say")
     built = sum(len(leg.variants) for leg in plan.legs)
     print(
         f"all is well: {count(built, 'variant')} of {count(len(kernels), 'kernel')}"

@@ -39,6 +39,7 @@ def main() -> None:
         repo_id=text_input("repo-id"),
         branch=text_input("branch"),
         dry_run=dry_run,
+        create_pr=flag_input("create-pr", default="false"),
     )
     warnings: list[kci.Diagnostic] = []
     with group("Publish"):
@@ -46,7 +47,7 @@ def main() -> None:
     print_diagnostics(warnings)
     builds = done.publication.builds
     for part in done.branches:
-        print(f"{done.target.repo_id}@{part.branch}: {part.state} {part.commit}".rstrip())
+        print(f"{done.target.repo_id}@{part.branch}: {part.state} {part.commit} {part.proposal}".rstrip())
     set_output("commit", builds.commit)
     set_output("url", done.url)
     rows = [

@@ -20,6 +20,7 @@ from kci.matrix import selection
 from kci.matrix.variants import Dropped
 from kci.plan import forks, legs
 from kci.plan.plan import LeftOut
+from outside_tools import HELD_TO
 
 ROOT = Path(__file__).resolve().parent.parent
 AT_TOP = ("SHA256SUMS", "kci-manifest.json", "kci-subjects.json")
@@ -107,6 +108,14 @@ def torch_python() -> Path:
     from buildkit import runtime
 
     return runtime()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which programs of others held kci to something, and in which version."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    found = {str(value) for report in reports for name, value in report.user_properties if name == HELD_TO}
+    if found:
+        terminalreporter.write_line(f"{HELD_TO}: {', '.join(sorted(found))}")
 
 
 # --- rules and the tests that they have -------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Runs a workflow with act on this machine: real jobs, real expressions, real actions of ours, no containers.
+"""Runs a workflow with act on this machine: real jobs, real expressions, real actions of ours, in containers if asked.
 
 GitHub's own actions are replaced by the stand-ins beside this file. They move files in a folder, and are as strict as
 the real ones where it matters. act runs jobs side by side, skips what GitHub skips, and tells all of it as JSON.
@@ -113,6 +113,31 @@ def commit_all(repository: Path) -> None:
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=test"], check=True)
 
 
+class Containers(NamedTuple):
+    """What jobs run in, in place of this machine."""
+
+    socket: str
+    """Of an engine with Docker's API."""
+    image: str
+    shared: tuple[Path, ...] = ()
+    """Folders of this machine that the jobs see too, beside those of the run."""
+    job: str = ""
+    """The only job to run, with those that it needs; empty for all."""
+
+    def options(self, *more: Path) -> list[str]:
+        """What act is told."""
+        places = " ".join(f"--volume {place}:{place}" for place in (STAND_INS.parent, *self.shared, *more))
+        # Where a program that act asks for is missing, podman's answer may never come.
+        places += f" --volume {STAND_INS / 'bin' / 'node'}:/usr/local/bin/node:ro"
+        only = ["--job", self.job] if self.job else []
+        return [*only, "--pull=false", "--container-daemon-socket", "-", "--container-options", places]
+
+    def places(self) -> dict[str, str]:
+        """Environment variables that are others there."""
+        path = f"{STAND_INS / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        return {"KCI_ACT_PYTHON": "/usr/bin/python3", "PATH": path}
+
+
 def run_workflow(
     repository: Path,
     workflow: str,
@@ -124,6 +149,7 @@ def run_workflow(
     env: dict[str, str] | None = None,
     earlier: Sequence[Run] = (),
     variables: dict[str, str] | None = None,
+    containers: Containers | None = None,
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -138,6 +164,7 @@ def run_workflow(
         env: more environment variables for the steps.
         earlier: the runs on the branch before this one, oldest first; their artifacts can be fetched.
         variables: the repository's variables, for `vars`.
+        containers: what jobs run in; without it, they run on this machine.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -148,7 +175,9 @@ def run_workflow(
     files = [*sorted((repository / workflow).parent.glob("*.yml")), *sorted(checkout.glob("**/action.yml"))]
     text = "".join(file.read_text(encoding="utf-8") for file in files)
     command = [act, event, "--workflows", workflow, "--eventpath", str(event_file), "--json", "--no-skip-checkout"]
-    command += [word for label in PLATFORMS for word in ("--platform", f"{label}=-self-hosted")]
+    place = containers.image if containers else "-self-hosted"
+    command += [word for label in PLATFORMS for word in ("--platform", f"{label}={place}")]
+    command += containers.options(scratch) if containers else []
     command += ["--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
     command += [word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")]
@@ -165,10 +194,17 @@ def run_workflow(
         (runs / str(number)).symlink_to(run.artifacts)
     last = str(FIRST_RUN + len(earlier) - 1) if earlier else ""
     places |= {"KCI_ACT_RUNS": str(runs), "KCI_ACT_EARLIER_RUN": last}
+    if containers:
+        # Where the repository lies here, a container has the workspace.
+        clone = scratch / "pushed.git"
+        subprocess.run(["git", "clone", "--quiet", "--bare", str(repository), str(clone)], check=True)
+        places |= containers.places() | {"KCI_ACT_REPOSITORY": str(clone)}
     for key, value in {**places, **(env or {})}.items():
         command += ["--env", f"{key}={value}"]
     path = f"{STAND_INS / 'bin'}{os.pathsep}{os.environ['PATH']}"
     surroundings = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
+    if containers:
+        surroundings["DOCKER_HOST"] = containers.socket
     done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
     (scratch / "act.log").write_text(done.stdout + done.stderr)
     return _parse(done.stdout, store, done.returncode == 0)

@@ -136,8 +136,10 @@ def test_a_kernel_that_fails_to_build_stops_no_other(
 
 
 def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: Path, expected: set[str]) -> None:
-    records = {"plan_result": "success", "records": str(run.artifacts)}
-    code, said, output = action("gate", runner, scratch, repository, **records, judge="false")
+    records = str(run.artifacts)
+    code, said, output = action(
+        "gate", runner, scratch, repository, records=records, results="plan=success", judge="false"
+    )
     assert code == 0, said
     ready = releases(output)
     assert {item["kernel"] for item in ready} == expected
@@ -148,7 +150,8 @@ def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: P
         (folder / "tree" / "kci-tree.tar").write_bytes(tar.read_bytes())
         code, said, _ = action("publish", runner, scratch, repository, tree=str(folder), kernel=item["path"])
         assert code == 0, said
-    code, said, _ = action("gate", runner, scratch, repository, **records, publish_result="success")
+    results = "plan=success kernels=failure ready=success publish=success"
+    code, said, _ = action("gate", runner, scratch, repository, records=records, results=results)
     assert code == 1
     assert "broken-kernel" in said
 

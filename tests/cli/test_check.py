@@ -18,6 +18,7 @@ from kci import __version__
 from kci.cli._sarif import render_sarif
 from kci.diagnostics import Span, finding, rules
 from kci.workspace.check import check_kernels
+from outside_tools import npm_packages
 
 BUILD = """\
 [general]
@@ -179,20 +180,12 @@ def test_sarif_is_the_same_every_time() -> None:
 
 
 @pytest.fixture(scope="session")
-def sarif_multitool(request: pytest.FixtureRequest) -> Path:
+def sarif_multitool() -> Path:
     """The SARIF SDK's own package: the official schema, and the validator with GitHub's rules."""
-    npm = shutil.which("npm")
-    if npm is None or sys.platform != "linux" or platform.machine() != "x86_64":
-        pytest.skip("npm is not installed, or its package has no program for this machine")
-    folder = request.config.cache.mkdir("sarif-multitool")
-    package = folder / "node_modules" / "@microsoft" / "sarif-multitool-linux"
-    if not (package / "sarif-2.1.0.json").exists():
-        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund"]
-        command.append("@microsoft/sarif-multitool-linux@5.7.0")
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip("the npm registry cannot be reached")
-    return package
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        pytest.skip("its package has no program for this machine")
+    place = npm_packages("sarif-multitool", "@microsoft/sarif-multitool-linux@5.7.0")
+    return place / "node_modules" / "@microsoft" / "sarif-multitool-linux"
 
 
 @pytest.mark.network

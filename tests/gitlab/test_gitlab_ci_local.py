@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,9 +16,8 @@ from act.harness import commit_all
 from act.test_workflow import add_kernel, break_package
 from cli.runner import kci
 from conftest import ROOT
-from kci.builders.cache import default_cache
-from kci.files.lock import locked
 from kci.render.gitlab import child_pipeline
+from outside_tools import npm_packages
 from planning import leg
 from render.test_gitlab import document, variants
 
@@ -35,19 +33,8 @@ PACKAGES = ("gitlab-ci-local@4.75.1", "node@22.23.3")
 @pytest.fixture(scope="session")
 def program() -> list[str]:
     """gitlab-ci-local, from npm; kept for later runs."""
-    npm = shutil.which("npm")
-    if npm is None:
-        pytest.skip("gitlab-ci-local needs npm")
-    place = default_cache() / "test-tools" / "gitlab-ci-local"
+    place = npm_packages("gitlab-ci-local", *PACKAGES, scripts=True)
     node, script = (place / "node_modules" / name for name in ("node/bin/node", "gitlab-ci-local/dist/index.js"))
-    place.mkdir(parents=True, exist_ok=True)
-    with locked(place):
-        if not (place / "complete").exists():
-            command = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error", *PACKAGES]
-            done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                pytest.skip(f"npm cannot install gitlab-ci-local: {done.stderr.strip()[-200:]}")
-            (place / "complete").touch()
     return [str(node), str(script)]
 
 

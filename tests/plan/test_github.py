@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import tempfile
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from conftest import torch_kernel
+from github_library import evaluate
 from kci.catalog.rows import Catalog
 from kci.config.values import Grouping
 from kci.errors import FindingsError, UsageError
@@ -128,69 +125,34 @@ def test_limits_are_handed_over_only_where_there_are_some() -> None:
 
 # --- GitHub's own evaluator ---
 
-PACKAGE = "@actions/expressions@0.3.61"
 
-SCRIPT = """
-import {Lexer, Parser, Evaluator, data} from "@actions/expressions";
-import {readFileSync} from "node:fs";
-
-const [expression, file] = process.argv.slice(2);
-const outputs = new data.Dictionary({key: "matrix", value: new data.StringData(readFileSync(file, "utf8"))});
-const job = new data.Dictionary({key: "outputs", value: outputs});
-const needs = new data.Dictionary({key: "plan", value: job});
-const context = new data.Dictionary({key: "needs", value: needs});
-const lexed = new Lexer(expression).lex();
-const tree = new Parser(lexed.tokens, ["needs"], []).parse();
-console.log(JSON.stringify(new Evaluator(tree, context).evaluate(), data.replacer));
-"""
-
-
-@pytest.fixture(scope="session")
-def evaluator() -> Path:
-    """A folder with GitHub's evaluator of expressions, from npm; kept for later runs."""
-    npm, node = shutil.which("npm"), shutil.which("node")
-    if npm is None or node is None:
-        pytest.skip("GitHub's expression evaluator needs npm and node")
-    folder = Path(tempfile.gettempdir()) / f"kci-expressions-{os.getuid()}-{PACKAGE.rpartition('@')[2]}"
-    if not (folder / "complete").exists():
-        folder.mkdir(exist_ok=True)
-        (folder / "package.json").write_text('{"private": true, "type": "module"}')
-        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", PACKAGE]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"npm cannot install {PACKAGE}: {done.stderr.strip()[-200:]}")
-        (folder / "complete").touch()
-    (folder / "evaluate.mjs").write_text(SCRIPT)
-    return folder
-
-
-def evaluate(folder: Path, expression: str, output: str) -> object:
-    (folder / "matrix.txt").write_text(output, encoding="utf-8")
-    command = ["node", "evaluate.mjs", expression, "matrix.txt"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+def read(expression: str, output: str) -> object:
+    """What a workflow sees, whose plan job has this output."""
+    contexts = {"needs": {"plan": {"outputs": {"matrix": output}}}}
+    (found,) = evaluate((f"${{{{ {expression} }}}}", contexts))
+    return found
 
 
 @pytest.mark.network
 @pytest.mark.parametrize("grouping", ["variant", "image"])
-def test_github_reads_the_same_legs(evaluator: Path, catalog: Catalog, grouping: str) -> None:
+def test_github_reads_the_same_legs(catalog: Catalog, grouping: str) -> None:
     matrix = compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog)
     made = make_plan(matrix, None, PlanOptions(grouping=Grouping(grouping)))
     text = github_matrix(made)
-    read = evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix)", text)
-    assert read == json.loads(text)
-    assert [entry["variant"] for entry in read["include"]] == [item.variant for item in made.legs]  # type: ignore[index]
-    assert evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix).include[0].timeout > 0", text) is True
-    runner = evaluate(evaluator, "toJSON(fromJSON(needs.plan.outputs.matrix).include[0].runner)", text)
+    seen: Any = read("fromJSON(needs.plan.outputs.matrix)", text)
+    assert seen == json.loads(text)
+    assert [entry["variant"] for entry in seen["include"]] == [item.variant for item in made.legs]
+    assert read("fromJSON(needs.plan.outputs.matrix).include[0].timeout > 0", text) is True
+    runner = read("toJSON(fromJSON(needs.plan.outputs.matrix).include[0].runner)", text)
     assert json.loads(str(runner)) == list(made.legs[0].runner)  # type: ignore[arg-type]
 
 
 @pytest.mark.network
-def test_github_reads_a_runner_group(evaluator: Path) -> None:
+def test_github_reads_a_runner_group() -> None:
     text = github_matrix(sharded([leg(runner=RunnerGroup("large", ("x64",)))]))
-    assert evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix).include[0].runner.group", text) == "large"
+    assert read("fromJSON(needs.plan.outputs.matrix).include[0].runner.group", text) == "large"
 
 
 @pytest.mark.network
-def test_github_sees_that_an_empty_plan_is_empty(evaluator: Path) -> None:
-    assert evaluate(evaluator, "fromJSON(needs.plan.outputs.matrix)", github_matrix(sharded([]))) == {"include": []}
+def test_github_sees_that_an_empty_plan_is_empty() -> None:
+    assert read("fromJSON(needs.plan.outputs.matrix)", github_matrix(sharded([]))) == {"include": []}

@@ -14,13 +14,14 @@ import re
 import sys
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 TOKEN = "hf_test"
+STRANGER = "hf_stranger"
 JOB_TOKEN = "hf_jwt_test"
 LARGE = (".so", ".pyd", ".dylib", ".dll", ".bin")
 """What the .gitattributes of every repository put into LFS."""
@@ -42,6 +43,7 @@ class Repository:
         self.commits: dict[str, dict[str, bytes]] = {}
         self.messages: dict[str, str] = {}
         self.branches: dict[str, str] = {}
+        self.proposals: dict[str, str] = {}
         self.ignored: tuple[str, ...] = ()
         self.write("main", {".gitattributes": b"*.so filter=lfs diff=lfs merge=lfs -text\n"}, "initial commit")
 
@@ -52,6 +54,12 @@ class Repository:
         self.commits[commit], self.messages[commit] = dict(files), message
         self.branches[branch] = commit
         return commit
+
+    def propose(self, commit: str) -> str:
+        """A pull request with a commit."""
+        ref = f"refs/pr/{len(self.proposals) + 1}"
+        self.proposals[ref] = commit
+        return ref
 
     def files(self, branch: str) -> dict[str, bytes]:
         """What a branch has."""
@@ -65,6 +73,8 @@ class FakeHub:
         self.repositories = {name: Repository() for name in repositories}
         self.log: list[tuple[str, str]] = []
         self.tokens = {TOKEN}
+        self.strangers = {STRANGER}
+        """Tokens that may propose, and write nothing."""
         self.trusted: dict[str, str] = {}
         """The resource that an identity may have a token for."""
         self.trusts: Callable[[str, str], bool] = lambda identity, resource: self.trusted.get(identity) == resource
@@ -181,8 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
-    def _allowed(self) -> bool:
-        return self.headers.get("Authorization", "").removeprefix("Bearer ") in self.hub.tokens
+    def _allowed(self, others: Collection[str] = ()) -> bool:
+        return self.headers.get("Authorization", "").removeprefix("Bearer ") in {*self.hub.tokens, *others}
 
     def _route(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
         hub = self.hub
@@ -215,15 +225,23 @@ class _Handler(BaseHTTPRequestHandler):
                 {"name": name, "ref": f"refs/heads/{name}", "targetCommit": commit}
                 for name, commit in sorted(repository.branches.items())
             ]
-            return 200, {"branches": refs, "tags": [], "converts": []}
+            shown = [
+                {"name": ref.removeprefix("refs/"), "ref": ref, "targetCommit": commit}
+                for ref, commit in repository.proposals.items()
+            ]
+            asked = {"pullRequests": shown} if query.get("include_prs") else {}
+            return 200, {"branches": refs, "tags": [], "converts": [], **asked}
         if what == "tree":
             return self._tree(repository, commit, match[4] or "", query)
         if what in (None, "revision"):
             siblings = [{"rfilename": name} for name in repository.commits.get(commit, {})]
             return 200, {"id": match[1], "_id": "1", "sha": commit, "siblings": siblings, "private": False,
                          "trustedKernelPublisher": True, "downloads": 0, "likes": 0, "tags": []}  # fmt: skip
-        if not self._allowed():
+        proposed = query.get("create_pr") == "1"
+        if not self._allowed(self.hub.strangers if what in ("branch", "preupload", "commit") else ()):
             return 401, {"error": "Invalid credentials in Authorization header"}
+        if not proposed and not self._allowed():
+            return 403, {"error": "Forbidden: you may not write here"}
         if what == "branch":
             if revision in repository.branches:
                 return 409, {"error": "exists"}
@@ -232,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
         if what == "preupload":
             return 200, {"files": [self._mode(repository, file) for file in json.loads(body)["files"]]}
         if what == "commit":
-            return self._commit(match[1], repository, revision, body)
+            return self._commit(match[1], repository, revision, body, proposed=proposed)
         return 404, {"error": f"no route {path}"}
 
     def _exchange(self, asked: dict[str, str]) -> tuple[int, Any]:
@@ -257,7 +275,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {"path": file["path"], "uploadMode": "lfs" if large else "regular", "shouldIgnore": ignored}
 
     def _lfs_batch(self, name: str, asked: dict[str, Any]) -> tuple[int, Any]:
-        if not self._allowed():
+        if not self._allowed(self.hub.strangers):
             return 401, {"error": "Invalid credentials in Authorization header"}
         objects = []
         for item in asked["objects"]:
@@ -302,7 +320,9 @@ class _Handler(BaseHTTPRequestHandler):
         ]
         return 200, entries
 
-    def _commit(self, name: str, repository: Repository, branch: str, body: bytes) -> tuple[int, Any]:
+    def _commit(
+        self, name: str, repository: Repository, branch: str, body: bytes, *, proposed: bool
+    ) -> tuple[int, Any]:
         lines = [json.loads(line) for line in body.splitlines()]
         header = lines[0]["value"]
         if branch not in repository.branches:
@@ -322,8 +342,14 @@ class _Handler(BaseHTTPRequestHandler):
                 if value["path"] not in files:
                     return 400, {"error": f"{value['path']} does not exist"}
                 del files[value["path"]]
+        before = repository.branches[branch]
         commit = repository.write(branch, files, header["summary"])
-        return 200, {"commitUrl": f"{self.hub.url}/kernels/{name}/commit/{commit}", "commitOid": commit}
+        answer = {"commitUrl": f"{self.hub.url}/kernels/{name}/commit/{commit}", "commitOid": commit}
+        if proposed:
+            repository.branches[branch] = before
+            number = repository.propose(commit).rpartition("/")[2]
+            answer["pullRequestUrl"] = f"{self.hub.url}/kernels/{name}/discussions/{number}"
+        return 200, answer
 
     def _resolve(self, name: str, revision: str, path: str) -> tuple[int, Any]:
         repository = self.hub[name]

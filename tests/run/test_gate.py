@@ -11,9 +11,9 @@ import pytest
 
 from kci.config.discover import FaultyKernel
 from kci.diagnostics import finding
-from kci.errors import BuildFailedError, FindingsError
+from kci.errors import BuildFailedError, FindingsError, UsageError
 from kci.plan.plan import LeftOut
-from kci.run.gate import GateRow, judge
+from kci.run.gate import GateRow, JobEnding, judge, judge_jobs, read_results
 from kci.run.run_records import (
     FAILURE_PREFIX,
     PLAN_FILE,
@@ -152,3 +152,25 @@ def test_the_line_that_says_most() -> None:
     assert first_error(FindingsError("it is invalid", diagnostics=[told])) == "relu/build.toml: unknown key"
     assert first_error(FindingsError("")) == "FindingsError"
     assert first_error(BuildFailedError(f"error: \x1b[31m{'x' * 1000}")) == f"error:  [31m{'x' * 387}…"
+
+
+@pytest.mark.parametrize(
+    "said", ["", "kernels=success", "plan=", "plan=ok", "plan", "plan=success plan=failure", "plan=success =success"]
+)
+def test_results_that_are_none(said: str) -> None:
+    with pytest.raises(UsageError):
+        read_results(said)
+
+
+@pytest.mark.parametrize("result", list(JobEnding))
+def test_a_job_that_failed_beside_complete_records_is_told(result: JobEnding) -> None:
+    """A step of the repository's own behind the merge, for example."""
+    said = judge_jobs({"plan": JobEnding.SUCCESS, "kernels": result}, 0)
+    assert bool(said) is (result in ("failure", "cancelled"))
+    assert ("kernels" in said) is bool(said)
+
+
+def test_publishing_is_not_skipped_in_silence_while_something_is_ready() -> None:
+    results = read_results("plan=success ready=success publish=skipped")
+    assert judge_jobs(results, 0) == ""
+    assert "2 kernels can be published" in judge_jobs(results, 2)

@@ -13,6 +13,7 @@ from kci.cli._layout import Layout
 from kci.cli._output import paragraph, table, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import KciError
+from kci.publish.trusted import hub_settings
 from kci.render.github_settings import settings_text
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Examined, Health, examine
@@ -33,14 +34,15 @@ def command(
 ) -> None:
     """What this machine can build, what is missing for the rest, and the command that gets it. Nothing is built.
 
-    With KERNEL (by default what is here) also which of its variants can be built here, and the settings on GitHub that
-    the rendered workflows need and that no file can make.
+    With KERNEL (by default what is here) also which of its variants can be built here, and the settings on GitHub and
+    on the Hub that the rendered workflows need and that no file can make.
     """
     workspace = _workspace(options, kernels, catalog)
     found = examine(cache or default_cache(), workspace.catalog if workspace else load_catalog(catalog))
     settings = settings_text(workspace.settings.settings) if workspace else []
+    publishing = hub_settings(workspace) if workspace else []
     if output == "json":
-        click.echo(to_json({"schema": 1, "machine": found, "settings": settings}))
+        click.echo(to_json({"schema": 1, "machine": found, "settings": settings, "publishing": publishing}))
         return
     click.echo(click.style("This machine", bold=True))
     rows = [(item.what, item.health.value, item.found) for item in found]
@@ -50,9 +52,11 @@ def command(
         click.echo(paragraph(f"{click.style(_name(item), fg=_COLORS[item.health])}: {item.remedy}"))
     if workspace is not None:
         click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
-        click.echo(f"\n{click.style('On GitHub', bold=True)}")
-        for line in settings:
-            click.echo(paragraph(f"- {line}"))
+        for title, lines in (("On GitHub", settings), ("To publish", publishing)):
+            if lines:
+                click.echo(f"\n{click.style(title, bold=True)}")
+            for line in lines:
+                click.echo(paragraph(f"- {line}"))
 
 
 def _name(item: Examined) -> str:

@@ -26,6 +26,7 @@ from kci.publish.upload import PublishedBranch
 @click.option("--branch", default="", metavar="NAME", help="The branch (default: v and the kernel's version).")
 @click.option("--prune", is_flag=True, help="Remove variants from the branch that the kernel should no longer have.")
 @click.option("--create-repo", is_flag=True, help="Make the repository if it does not exist.")
+@click.option("--create-pr", is_flag=True, help="Open pull requests, for who may not write to the repository.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 @CATALOG
@@ -41,6 +42,7 @@ def command(
     branch: str,
     prune: bool,
     create_repo: bool,
+    create_pr: bool,
     dry_run: bool,
     as_json: bool,
     catalog: str | None,
@@ -53,7 +55,7 @@ def command(
     """
     tree, kernel = tree_of(Path(place), kernel, tree)
     workspace = opened(options, [str(kernel)], catalog) if kernel is not None else None
-    request = PublishRequest(tree, workspace, repo_id, branch, prune, create_repo, dry_run)
+    request = PublishRequest(tree, workspace, repo_id, branch, prune, create_repo, dry_run, create_pr)
     warnings: list[Diagnostic] = []
     try:
         done = publish_tree(request, progress_log(options), warnings.append)
@@ -69,6 +71,7 @@ def command(
 def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
     changes = part.changes
     at = f" at {part.commit[:12]}" if part.commit else ""
+    at += f" in {part.proposal}" if part.proposal else ""
     counts = (
         f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed, {len(changes.deleted)} deleted"
     )

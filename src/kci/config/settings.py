@@ -203,6 +203,8 @@ class Publish(Table, frozen=True):
     """The branch; `{version}` stands for the kernel's version. Without it, `v{version}`."""
     prune: bool = False
     """Whether variants that the kernel should no longer have are removed from the branch."""
+    mirror: bool = False
+    """Whether `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""
     environment: str = "hub"
     """The environment on GitHub that the publishing jobs belong to; its reviewers approve them."""
     tags: tuple[str, ...] = ("v*",)

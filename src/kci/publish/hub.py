@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from kci.compat.hub_listing import HubFile, hub_client
 from kci.errors import FindingsError, KciError
 from kci.publish.access import Access
@@ -20,6 +22,9 @@ MAIN = "main"
 _SMALL = 1024 * 1024
 """Up to this many bytes a file is read once and uploaded from memory."""
 _MOST_PATIENT = 300.0
+_PROPOSALS = 10
+"""How many pull requests are looked at; each costs a listing."""
+_PROPOSAL = re.compile(r"refs/pr/\d{1,9}").fullmatch
 
 _Answer = TypeVar("_Answer")
 
@@ -48,6 +53,19 @@ class HubAnswerError(Exception):
         """For how many seconds it asks to be left alone."""
 
 
+class BranchCommit(msgspec.Struct, frozen=True):
+    """One commit to make."""
+
+    branch: str
+    parent: str
+    """Where the branch has to be."""
+    add: Mapping[str, LocalFile]
+    delete: Sequence[str]
+    message: str
+    propose: bool = False
+    """Whether it is to be a pull request in place of a commit on the branch itself."""
+
+
 class HubWriter(Protocol):
     """A repository that can be written to. Everything raises HubAnswerError if the Hub does not do it."""
 
@@ -57,12 +75,13 @@ class HubWriter(Protocol):
     def files(self, commit: str) -> dict[str, HubFile]:
         """Every file of a commit by path."""
 
+    def proposals(self) -> dict[str, str]:
+        """The newest pull requests, newest first, and the commit that each is at."""
+
     def create_branch(self, branch: str) -> None:
         """Make a branch from the main one; one that exists is left alone."""
 
-    def commit(
-        self, branch: str, parent: str, add: Mapping[str, LocalFile], delete: Sequence[str], message: str
-    ) -> str:
+    def commit(self, change: BranchCommit) -> str:
         """Upload files and add one commit to a branch that is still at its parent; returns the new commit."""
 
 
@@ -90,6 +109,13 @@ class HubKernel:
         ]
         return {file.path: file for file in sorted(found, key=lambda file: file.path)}
 
+    def proposals(self) -> dict[str, str]:
+        """See `HubWriter`."""
+        refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
+        found = [(int(item.ref.rpartition("/")[2]), item) for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
+        newest = sorted(found, key=lambda pair: -pair[0])[:_PROPOSALS]
+        return {item.ref: item.target_commit for _, item in newest}
+
     def create_branch(self, branch: str) -> None:
         """See `HubWriter`."""
         self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
@@ -98,9 +124,7 @@ class HubKernel:
         """Make the repository; one that exists is left alone."""
         self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
 
-    def commit(
-        self, branch: str, parent: str, add: Mapping[str, LocalFile], delete: Sequence[str], message: str
-    ) -> str:
+    def commit(self, change: BranchCommit) -> str:
         """See `HubWriter`."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete  # noqa: PLC0415  - heavy
 
@@ -108,21 +132,22 @@ class HubKernel:
             utils: Any = importlib.import_module("huggingface_hub.utils")
             utils.disable_progress_bars()
         operations: list[Any] = []
-        for path, file in sorted(add.items()):
+        for path, file in sorted(change.add.items()):
             content = file.content() if file.size <= _SMALL else file.path
             operation = CommitOperationAdd(path, content)
             if operation.upload_info.sha256.hex() != file.sha256:
                 raise FindingsError(f"{file.path} changed while it was published")
             operations.append(operation)
-        operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(delete)]
+        operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(change.delete)]
         done = self._ask(
             lambda api: api.create_commit(
                 self.repo_id,
                 operations,
-                commit_message=message,
+                commit_message=change.message,
                 repo_type="kernel",
-                revision=branch,
-                parent_commit=parent,
+                revision=change.branch,
+                parent_commit=change.parent,
+                create_pr=change.propose,
             )
         )
         return str(done.oid)

@@ -35,6 +35,8 @@ class PublishRequest(msgspec.Struct, frozen=True):
     """Whether variants that the kernel should no longer have are removed from the branch, as `[publish]` may say."""
     create_repo: bool = False
     dry_run: bool = False
+    create_pr: bool = False
+    """Whether to open pull requests, for publishers who may not write."""
 
 
 class PublishedTree(msgspec.Struct, frozen=True):
@@ -110,8 +112,8 @@ def publish_tree(
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
-    publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, log=log)
-    done = publisher.publish(release, target.branch, expected)
+    publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
+    done = publisher.publish(release, target.branch, expected, mirror=target.mirror)
     return PublishedTree(name, version, target, done, request.dry_run)
 
 

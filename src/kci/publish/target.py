@@ -21,6 +21,8 @@ class HubBranch(msgspec.Struct, frozen=True):
 
     repo_id: str
     branch: str
+    mirror: bool = False
+    """Whether the main branch has the builds too."""
 
 
 def target_of(
@@ -42,8 +44,8 @@ def target_of(
     hub = build.general.hub if build is not None else None
     prefix = settings.repo_prefix
     repo_id = repo_id or (hub and hub.repo_id) or (f"{prefix}/{kernel}" if prefix else "")
-    branch = branch or (hub and hub.branch) or settings.branch or "v{version}"
-    branch = branch.replace("{version}", str(version))
+    named = branch or (hub and hub.branch) or settings.branch
+    branch = (named or "v{version}").replace("{version}", str(version))
     if not repo_id:
         hint = "`repo-id` in [general.hub] of build.toml, `repo-prefix` in [publish] of kci.toml, or --repo-id"
         raise UsageError(f"it is not said where {kernel} is published", hint=hint)
@@ -51,4 +53,4 @@ def target_of(
         raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
     if not is_branch(branch) or "{" in branch:
         raise UsageError(f"{branch[:120]!r} is not the name of a branch", hint="only {version} is replaced in it")
-    return HubBranch(repo_id, branch)
+    return HubBranch(repo_id, branch, mirror=settings.mirror and version == 1 and not named)

@@ -18,7 +18,7 @@ from kci.errors import FindingsError
 from kci.files.replace import Log
 from kci.plurals import count
 from kci.publish.branch_changes import BranchChanges, WantedBranch, branch_of
-from kci.publish.hub import MAIN, HubAnswerError, HubWriter, Obstacle
+from kci.publish.hub import MAIN, BranchCommit, HubAnswerError, HubWriter, Obstacle
 from kci.publish.release import Release
 
 ATTEMPTS = 8
@@ -31,6 +31,8 @@ class PublishState(enum.StrEnum):
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
     """It had everything already."""
+    PROPOSED = "proposed"
+    """A pull request has it."""
     WOULD_PUBLISH = "would publish"
     """A dry run."""
 
@@ -43,6 +45,8 @@ class PublishedBranch(msgspec.Struct, frozen=True):
     commit: str
     """Where the branch is now; empty in a dry run for a branch that does not exist."""
     changes: BranchChanges
+    proposal: str = ""
+    """The pull request as the Hub names it, `refs/pr/3`; empty if there is none."""
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -50,7 +54,7 @@ class Publication(msgspec.Struct, frozen=True):
 
     builds: PublishedBranch
     card: PublishedBranch | None
-    """The front page; None where the tree has no card."""
+    """The main branch, with the front page and, where it mirrors them, the builds; None where the tree has no card."""
 
 
 class Publisher(msgspec.Struct, frozen=True):
@@ -60,31 +64,37 @@ class Publisher(msgspec.Struct, frozen=True):
     name: str
     """What to call the repository in messages."""
     dry_run: bool = False
+    propose: bool = False
+    """Whether to open pull requests in place of commits."""
     log: Log = lambda _line: None
     wait: Callable[[float], None] = time.sleep
 
-    def publish(self, release: Release, branch: str, expected: Collection[str] | None = None) -> Publication:
+    def publish(
+        self, release: Release, branch: str, expected: Collection[str] | None = None, *, mirror: bool = False
+    ) -> Publication:
         """Bring a branch, and the front page, to what a release says.
 
         Args:
             release: the tree.
             branch: where its builds go.
             expected: the variants that the kernel should have today, to remove others; None to keep them.
+            mirror: whether the main branch is to have the builds too.
 
         Raises:
             FindingsError: the Hub refuses or does not answer, or another publisher changed the same (KCI812).
         """
-        files = dict(release.files)
-        if release.card is not None and branch == MAIN:
-            files[README] = release.card
-        wanted = branch_of(msgspec.structs.replace(release, files=files), branch, expected)
+        card = {README: release.card} if release.card is not None else {}
+        whole = msgspec.structs.replace(release, files={**release.files, **card})
+        wanted = branch_of(whole if branch == MAIN else release, branch, expected)
         manifest = release.manifest
         title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
         builds = self._bring(wanted, f"{title} (kci)")
-        if release.card is None or branch == MAIN:
+        if branch == MAIN or not (card or mirror):
             return Publication(builds, None)
-        card = WantedBranch(MAIN, {README: release.card})
-        return Publication(builds, self._bring(card, f"Card of {manifest.kernel} version {manifest.version} (kci)"))
+        if mirror:
+            return Publication(builds, self._bring(branch_of(whole, MAIN, expected), f"{title} (kci)"))
+        page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
+        return Publication(builds, self._bring(WantedBranch(MAIN, card), page))
 
     def _bring(self, wanted: WantedBranch, message: str) -> PublishedBranch:
         before: dict[str, HubFile] | None = None
@@ -105,13 +115,15 @@ class Publisher(msgspec.Struct, frozen=True):
                     return PublishedBranch(wanted.branch, state, head, sent or changes)
                 if self.dry_run:
                     return PublishedBranch(wanted.branch, PublishState.WOULD_PUBLISH, head, changes)
+                if self.propose and (proposal := self._proposal(wanted, changes)):
+                    return proposal
                 part = wanted.part(there)
                 if before is not None and part != before:
                     raise self._rival(wanted, before, part)
                 before, sent = part, changes
                 add = {path: wanted.files[path] for path in (*changes.added, *changes.changed)}
-                commit = self.hub.commit(wanted.branch, head, add, changes.deleted, message)
-                return self._confirmed(wanted, commit, changes)
+                change = BranchCommit(wanted.branch, head, add, changes.deleted, message, self.propose)
+                return self._confirmed(wanted, self.hub.commit(change), changes)
             except HubAnswerError as answer:
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
@@ -121,11 +133,24 @@ class Publisher(msgspec.Struct, frozen=True):
             hint="run the same command again later: what was uploaded is not uploaded twice",
         ) from problem
 
+    def _proposal(self, wanted: WantedBranch, changes: BranchChanges) -> PublishedBranch | None:
+        """The pull request that has all of it already: of an earlier run, or one whose reply was lost."""
+        for ref, commit in self.hub.proposals().items():
+            if wanted.changes(self.hub.files(commit)).empty:
+                return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
+        return None
+
     def _made(self, branch: str) -> bool:
         """Make the branch if it does not exist."""
         if self.dry_run or branch in self.hub.heads():
             return False
-        self.hub.create_branch(branch)
+        try:
+            self.hub.create_branch(branch)
+        except HubAnswerError as answer:
+            if not (self.propose and answer.obstacle is Obstacle.REFUSED):
+                raise
+            hint = f"somebody who may write to {self.name} has to make it first; a pull request is against a branch"
+            raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint=hint) from answer
         self.log(f"{self.name}: made the branch {branch}")
         return True
 
@@ -144,7 +169,10 @@ class Publisher(msgspec.Struct, frozen=True):
             first = (*left.added, *left.changed, *left.deleted)[0]
             message = f"{self.name}@{commit[:12]} is not what was published: {first} differs"
             raise FindingsError(message, hint="look at .gitignore and .gitattributes of that repository")
-        return PublishedBranch(wanted.branch, PublishState.PUBLISHED, commit, changes)
+        if not self.propose:
+            return PublishedBranch(wanted.branch, PublishState.PUBLISHED, commit, changes)
+        ref = next((ref for ref, at in self.hub.proposals().items() if at == commit), "")
+        return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
 
     def _rival(self, wanted: WantedBranch, before: dict[str, HubFile], now: dict[str, HubFile]) -> FindingsError:
         changed = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import enum
 import shlex
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from kci.errors import UsageError
 from kci.plan.forks import FORK_RULE
 from kci.plan.plan import Leg, TestLeg
 from kci.run.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
 
 _SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 _NO_RECORD = "the job that merges it left no record: it was cancelled, or its machine was lost"
+
+
+PLAN_JOB, PUBLISH_JOB = "plan", "publish"
+"""What rendered workflows call these jobs."""
+
+
+class JobEnding(enum.StrEnum):
+    """How a job of a run ended, as GitHub says it."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
 
 
 class GateRow(msgspec.Struct, frozen=True):
@@ -26,6 +41,41 @@ class GateRow(msgspec.Struct, frozen=True):
     error: str
     replay: str
     """The command that shows the same elsewhere; empty if there is none."""
+
+
+def read_results(text: str) -> dict[str, JobEnding]:
+    """Jobs and how they ended, from words `name=result`.
+
+    Raises:
+        UsageError: a word is none of these, a job is named twice, or the plan job is not among them.
+    """
+    found: dict[str, JobEnding] = {}
+    for word in text.split():
+        name, _, result = word.partition("=")
+        if not name or name in found or result not in {*JobEnding}:
+            raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
+        found[name] = JobEnding(result)
+    if PLAN_JOB not in found:
+        raise UsageError("it is not said how the plan job ended", hint="add plan=${{ needs.plan.result }}")
+    return found
+
+
+def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
+    """What is wrong with a run whose records are complete; empty if nothing is.
+
+    A job is skipped where it has nothing to do, and the records say whether there was something. A job can fail beside
+    complete records, in a step of the repository's own for example.
+
+    Args:
+        results: how the jobs ended.
+        ready: how many kernels can be published.
+    """
+    bad = [f"{name} ({result})" for name, result in results.items() if result in ("failure", "cancelled")]
+    if bad:
+        return f"all that was planned is there, but not every job ended well: {', '.join(bad)}"
+    if ready and results.get(PUBLISH_JOB) is JobEnding.SKIPPED:
+        return f"{ready} kernels can be published, and the job that publishes did not run"
+    return ""
 
 
 def judge(

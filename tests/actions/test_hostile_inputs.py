@@ -1,0 +1,93 @@
+"""Every input of every action with values that would be code, options or workflow commands somewhere else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from act.harness import commit_all
+from act.test_workflow import add_kernel
+from actions.test_common import load
+from actions.test_inputs import ACTIONS, NAMES, read
+
+SHELL = "$(touch pwned)`touch pwned`'; touch pwned; '\"; touch pwned; \" && touch pwned | touch pwned"
+VALUES = {
+    "shell": SHELL,
+    "option": "--help",
+    "path": "../../../../../../etc/passwd",
+    "command": "x\n::add-mask::x\n::error::forged",
+    "expression": "${{ github.token }}",
+    "control": "\x1b[31mred",
+    "long": "a" * 100_000,
+}
+FINE = {
+    "kernel": "some-kernel",
+    "variant": "torch-cpu",
+    "artifacts": "nothing-here",
+    "tree": "nothing-here",
+    "results": "plan=success",
+    "records": "nothing-here",
+    "token": "ghs_x",
+    "upload": "false",
+    "allow-partial": "false",
+    "into": "tree",
+}
+CASES = [(name, given) for file, name in zip(ACTIONS, NAMES, strict=True) for given in sorted(read(file)[0]["inputs"])]
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository on a runner that has git and nothing else, and no network to ask."""
+    repository = tmp_path / "repository"
+    add_kernel(repository)
+    commit_all(repository)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "git").symlink_to(str(shutil.which("git")))
+    (tmp_path / "temp").mkdir()
+    for name, value in {
+        "PATH": str(programs),
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "GITHUB_SERVER_URL": f"file://{tmp_path}/nowhere",
+        "GITHUB_REPOSITORY": "acme/kernels",
+        "GITHUB_RUN_ID": "1",
+        "GITHUB_RUN_ATTEMPT": "1",
+        "HF_ENDPOINT": "http://127.0.0.1:9",
+        "KCI_CACHE": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(repository)
+    return repository
+
+
+def variable(name: str) -> str:
+    return f"KCI_INPUT_{name.upper().replace('-', '_')}"
+
+
+@pytest.mark.parametrize(("action", "given"), CASES, ids=[f"{action}-{given}" for action, given in CASES])
+def test_a_value_stays_a_value(
+    runner: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    action: str,
+    given: str,
+) -> None:
+    for name, value in FINE.items():
+        monkeypatch.setenv(variable(name), value)
+    script = load(action)
+    for kind, value in VALUES.items():
+        monkeypatch.setenv(variable(given), value)
+        with pytest.raises(SystemExit):
+            script.run_action(script.main)
+        said = "".join(capfd.readouterr())
+        assert "Traceback" not in said, kind
+        assert "\n::add-mask::" not in said, kind
+        assert "::error::forged" not in said.splitlines(), kind
+        assert "\x1b[31mred" not in said, kind
+    assert not list(tmp_path.rglob("pwned"))
+    assert not (tmp_path / "output").exists() or "forged" not in (tmp_path / "output").read_text()

@@ -1,0 +1,81 @@
+"""Programs of others that tests hold kci to: those beside this Python, and packages from npm, installed once.
+
+Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=required, as `.ci/run` sets it, they fail.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from kci.builders.cache import default_cache
+from kci.files.lock import locked
+from kci.files.replace import write_atomic
+
+HELD_TO = "held to"
+"""The property of a test that names such a program with its version; the end of a test run lists them."""
+
+VERSION = re.compile(r"\d+\.\d+[0-9.]*")
+
+
+def missing(why: str) -> NoReturn:
+    """End a test that lacks a program."""
+    if os.environ.get("KCI_TEST_TOOLS") == "required":
+        pytest.fail(f"{why}, and KCI_TEST_TOOLS=required", pytrace=False)
+    pytest.skip(why)
+
+
+def program(name: str) -> str:
+    """A program beside this Python, or on the PATH."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    return found or missing(f"{name} is not installed")
+
+
+def version_of(path: str) -> str:
+    """What a program says about itself."""
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    found = VERSION.search(said.stdout + said.stderr)
+    return found[0] if found else "of unknown version"
+
+
+def npm_packages(name: str, *packages: str, scripts: bool = False) -> Path:
+    """A folder whose node_modules has packages of npm; kept for later runs.
+
+    Args:
+        name: what to call the folder.
+        packages: each with its version.
+        scripts: whether the packages may run theirs.
+    """
+    npm = program("npm")
+    program("node")
+    place = default_cache() / "test-tools" / name
+    place.mkdir(parents=True, exist_ok=True)
+    complete = place / "complete"
+    wanted = " ".join(packages)
+    with locked(place):
+        if not complete.exists() or complete.read_text() != wanted:
+            command = [npm, "install", "--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=5", *packages]
+            command += [] if scripts else ["--ignore-scripts"]
+            done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+            if done.returncode:
+                missing(f"npm cannot install {wanted}: {done.stderr.strip()[-200:]}")
+            complete.write_text(wanted)
+    return place
+
+
+def npm_script(place: Path, script: Path) -> str:
+    """A script of the tests beside the packages that it imports; several versions of it may lie there."""
+    data = script.read_bytes()
+    copy = place / f"{script.stem}-{hashlib.sha256(data).hexdigest()[:12]}{script.suffix}"
+    if not copy.exists():
+        write_atomic(copy, data)
+    return str(copy)

@@ -1,0 +1,61 @@
+"""What docs/publishing.md says about checking what is published: fetched with the Hub's own program, and verified."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from cli.runner import kci
+from conftest import ROOT
+from outside_tools import program
+from publish.fake_hub import FakeHub
+from publish.test_publish import REPO, hub, hub_environment, make_tree, token
+from tree.test_signing import pem_key
+
+__all__ = ["hub", "token"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+def commands() -> list[list[str]]:
+    """The steps of the workflow on the page."""
+    page = (ROOT / "docs" / "publishing.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(on:\n.*?)```", page, re.DOTALL)
+    steps = yaml.safe_load(text)["jobs"]["published"]["steps"]
+    return [shlex.split(step["run"].replace("acme/relu", REPO)) for step in steps if "run" in step]
+
+
+@pytest.mark.slow  # the Hub's own program starts twice
+def test_a_published_tree_is_fetched_and_verified(
+    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    install, fetch, verify = commands()
+    assert install[:2] == ["pip", "install"]
+    private, public = pem_key(tmp_path)
+    tree = make_tree(tmp_path)
+    assert kci("sign", str(tree), "--key", private).code == 0
+    assert kci("publish", str(tree), "--repo-id", REPO).code == 0
+    environment = {**os.environ, **hub_environment(hub, tmp_path / "fetch-home")}
+    (tmp_path / "kci.toml").write_text(f'[signing]\nkeys = ["{public.name}"]\n')
+
+    def fetched_and_verified() -> tuple[int, str]:
+        done = subprocess.run(
+            [program(fetch[0]), *fetch[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        said = kci(*verify[1:])
+        return said.code, said.stderr
+
+    assert fetched_and_verified()[0] == 0
+    name = "build/torch-cpu/__init__.py"
+    hub[REPO].write("v1", {**hub[REPO].files("v1"), name: b"evil"}, "by somebody else")
+    code, said = fetched_and_verified()
+    assert code == 1
+    assert "KCI792" in said

@@ -1,0 +1,185 @@
+"""Pull requests on the Hub, a main branch that mirrors a kernel's first version, and what has to be set there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.runner import Result, kci
+from kci.publish.hub import HubKernel
+from kci.publish.release import read_release
+from kci.publish.upload import Publication, Publisher, PublishState
+from publish.fake_hub import STRANGER, FakeHub
+from publish.test_publish import OTHER, REPO, hub, make_tree, token
+
+__all__ = ["hub", "token"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", STRANGER)
+
+
+def publish(tree: Path, *options: str) -> Result:
+    return kci("publish", str(tree), "--repo-id", REPO, "--create-pr", *options)
+
+
+def propose(tree: Path) -> Publication:
+    publisher = Publisher(HubKernel(REPO, lambda: STRANGER), REPO, propose=True, wait=lambda _seconds: None)
+    return publisher.publish(read_release(tree), "v1")
+
+
+@pytest.fixture
+def branch(hub: FakeHub) -> str:
+    """The branch of version 1, which somebody who may write has made; its head."""
+    return hub[REPO].write("v1", {**hub[REPO].files("main"), f"build/{OTHER}/x": b"1"}, "another variant")
+
+
+def test_who_may_not_write_proposes(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    assert kci("publish", str(tree), "--repo-id", REPO).code == 1, "without the option it is refused"
+    done = publish(tree, "--json")
+    assert done.code == 0, done.stderr
+    builds = json.loads(done.stdout)["builds"]
+    assert (builds["state"], builds["proposal"]) == ("proposed", "refs/pr/1")
+    assert hub[REPO].branches["v1"] == branch, "nothing changes before somebody has accepted it"
+    proposed = hub[REPO].commits[hub[REPO].proposals["refs/pr/1"]]
+    assert {"build/torch-cpu/metadata.json", f"build/{OTHER}/x"} <= proposed.keys()
+
+
+def test_the_same_again_opens_no_second_one(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    first, second = publish(tree), publish(tree)
+    assert (first.code, second.code) == (0, 0), second.stderr
+    assert first.stdout == second.stdout
+    assert " in refs/pr/1; " in second.stdout
+    assert len(hub[REPO].proposals) == 1
+    publish(make_tree(tmp_path / "other", unique="other"))
+    assert len(hub[REPO].proposals) == 2, "other builds are another proposal"
+
+
+def test_what_was_accepted_is_not_proposed_again(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    publish(tree)
+    hub[REPO].branches["v1"] = hub[REPO].proposals["refs/pr/1"]
+    assert "unchanged at " in publish(tree).stdout
+
+
+def test_a_lost_reply_opens_no_second_one(hub: FakeHub, branch: str, tmp_path: Path) -> None:
+    hub.fail("POST .*/commit/", None, after=True)
+    done = propose(make_tree(tmp_path))
+    assert (done.builds.state, done.builds.proposal) == (PublishState.PROPOSED, "refs/pr/1")
+    assert len(hub[REPO].proposals) == 1
+
+
+def test_the_card_is_a_proposal_of_its_own(hub: FakeHub, branch: str, tmp_path: Path) -> None:
+    tree = make_tree(tmp_path)
+    (tree / "CARD.md").write_text("# gated-norm\n")
+    done = propose(tree)
+    assert done.card is not None
+    assert (done.builds.proposal, done.card.proposal) == ("refs/pr/1", "refs/pr/2")
+    assert "README.md" not in hub[REPO].files("main")
+
+
+def test_a_pull_request_needs_the_branch(hub: FakeHub, stranger: None, tmp_path: Path) -> None:
+    done = publish(make_tree(tmp_path))
+    assert done.code == 1
+    assert f"{REPO} has no branch v1: 403" in done.stderr
+    assert f"somebody who may write to {REPO} has to make it first" in done.stderr
+    assert hub[REPO].proposals == {}
+
+
+def test_a_dry_run_proposes_nothing(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
+    assert "would publish" in publish(make_tree(tmp_path), "--dry-run").stdout
+    assert hub[REPO].proposals == {}
+
+
+# --- the main branch as a mirror ---
+
+
+def mirrored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str = "mirror = true") -> None:
+    (tmp_path / "kci.toml").write_text(f"[publish]\n{settings}\n")
+    monkeypatch.chdir(tmp_path)
+
+
+def test_main_has_the_first_version_too_where_kci_toml_says_so(
+    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored(tmp_path, monkeypatch)
+    tree = make_tree(tmp_path)
+    (tree / "CARD.md").write_text("# gated-norm\n")
+    for state in ("published", "unchanged"):
+        done = kci("publish", str(tree), "--repo-id", REPO)
+        assert done.code == 0, done.stderr
+        assert [f"@{name}: {state}" in done.stdout for name in ("v1", "main")] == [True, True]
+    builds = {path: data for path, data in hub[REPO].files("v1").items() if path.startswith("build/")}
+    there = hub[REPO].files("main")
+    assert builds.items() <= there.items()
+    assert there["README.md"] == b"# gated-norm\n"
+    assert [path.rsplit("/", 1)[1] for path in hub.asked(r"POST .*/commit/")] == ["v1", "main"]
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "options"),
+    [
+        (2, "mirror = true", ()),
+        (1, 'mirror = true\nbranch = "own"', ()),
+        (1, "mirror = true", ("--branch", "own")),
+        (1, "", ()),
+    ],
+)
+def test_nothing_else_is_mirrored(
+    hub: FakeHub,
+    token: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: int,
+    settings: str,
+    options: tuple[str, ...],
+) -> None:
+    mirrored(tmp_path, monkeypatch, settings)
+    done = kci("publish", str(make_tree(tmp_path, version=version)), "--repo-id", REPO, *options)
+    assert done.code == 0, done.stderr
+    assert not any(path.startswith("build/") for path in hub[REPO].files("main"))
+
+
+def test_a_new_version_does_not_begin_with_what_main_mirrors(
+    hub: FakeHub, token: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrored(tmp_path, monkeypatch)
+    assert kci("publish", str(make_tree(tmp_path / "1")), "--repo-id", REPO).code == 0
+    second = make_tree(tmp_path / "2", ("torch-cpu",), unique="second", version=2)
+    assert kci("publish", str(second), "--repo-id", REPO).code == 0
+    assert "build/torch-cuda/metadata.json" in hub[REPO].files("main")
+    assert "build/torch-cuda/metadata.json" not in hub[REPO].files("v2")
+
+
+# --- what has to be set ---
+
+BUILD = '[general]\nname = "{0}"\nversion = 2\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n{1}[torch-noarch]\n'
+
+
+def test_the_doctor_lists_the_trusted_publishers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, more in (("one", ""), ("two", '[general.hub]\nrepo-id = "vendor/second"\nbranch = "b"\n')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "build.toml").write_text(BUILD.format(name, more))
+    monkeypatch.chdir(tmp_path)
+
+    def said() -> list[str]:
+        found: list[str] = json.loads(kci("doctor", "--format", "json").stdout)["publishing"]
+        return found
+
+    assert said() == []
+    settings = tmp_path / "kci.toml"
+    settings.write_text('[publish]\nenvironment = "release"\ntags = ["r*"]\n')
+    assert "one: it is not said where one is published" in said()[-2]
+    settings.write_text(settings.read_text() + 'repo-prefix = "acme"\n')
+    environment, publisher, _owner, *repositories = said()
+    assert ("`release`" in environment, "`r*`" in environment) == (True, True)
+    assert ("`kci-publish.yml`" in publisher, "`release`" in publisher) == (True, True)
+    assert repositories == ["one: kernels/acme/one, branch v2", "two: kernels/vendor/second, branch b"]
+    assert "- two: kernels/vendor/second, branch b" in kci("doctor").stdout
