@@ -4,6 +4,6 @@
 set -euo pipefail
 
 actions=$(cd "$GITHUB_ACTION_PATH/.." && pwd -P)
-for action in kci-build kci-build-plan kci-build-merge kci-build-gate kci-build-test kci-build-publish; do
+for action in kci-build{,-plan,-merge,-gate,-test,-publish,-record,-decide,-propose}; do
   ln -sfn "$KCI_ACT_INSTALLED" "$RUNNER_TEMP/kci-$(printf '%s' "$actions/$action@v1" | cksum | tr -dc '0-9')"
 done
