@@ -108,6 +108,14 @@ def test_other_words_and_another_directory_have_no_receipt(place: Path, monkeypa
     assert not recall(("build", ".", "--cache", "../cache"))
 
 
+def test_of_a_directory_that_outputs_go_into_only_the_other_names_decide(place: Path) -> None:
+    keep(WORDS, [], [f"{place}/made/variant"], 0, {f"{place}/in": ["build", "dist"]})
+    (place / "in" / "build").mkdir()
+    assert recall(WORDS)
+    (place / "in" / "new.cpp").touch()
+    assert not recall(WORDS)
+
+
 def test_a_change_while_it_is_built_leaves_no_receipt(place: Path) -> None:
     began = time.time_ns() - 10**9
     os.utime(place / "in/source", ns=(began - 3600 * 10**9,) * 2)  # the other time says when that was done
