@@ -62,6 +62,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("kci compat report --history history > report.html", "one page"),
         ("kci compat report --history history --into site", "pages and badges, for GitHub Pages"),
     ),
+    "compat moves": (("kci compat moves kernels", "what a newer range of toolchains asks of each kernel"),),
     "compat freshness": (("kci compat freshness relu --upstream", "what is older than it should be"),),
     "catalog": (("kci catalog show --where 'torch == newest'", "the toolchains"),),
     "catalog show": (
