@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from act.harness import Containers, act_path, copy_checkout, offline_pip, run_workflow
 from act.test_workflow import RELEASE, add_kernel, render
 from builders.test_real_engine import IMAGE, podman
+from engines.slurm_cluster import wait_for
 
 __all__ = ["podman"]
 
@@ -37,9 +37,8 @@ def socket(podman: None, tmp_path: Path) -> Iterator[str]:
     with (tmp_path / "service.log").open("wb") as log:
         service = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
-        while not place.exists():
-            assert service.poll() is None, (tmp_path / "service.log").read_text()
-            time.sleep(0.05)
+        wait_for(lambda: place.exists() or service.poll() is not None, "podman's socket")
+        assert service.poll() is None, (tmp_path / "service.log").read_text()
         yield f"unix://{place}"
     finally:
         os.killpg(service.pid, signal.SIGTERM)
