@@ -44,8 +44,8 @@ def interrupted(kernel_dir: Path, answer: bytes) -> tuple[int, str]:
 def test_cancel_ends_the_leg(kernel_dir: Path) -> None:
     code, said = interrupted(kernel_dir, b"cancel")
     assert code == 130
-    assert "1 legs have not ended: cancel them, or leave them running? (cancel, leave)" in said
-    assert "1 legs were cancelled" in said
+    assert "still to end: 1 leg. Cancel, or leave running? (cancel, leave)" in said
+    assert "1 leg cancelled" in said
     (job,) = (kernel_dir.parent / "cache" / "runs").glob("*/jobs/*")
     assert (job / "cancel").exists()
     (run,) = [path.parent.name for path in (kernel_dir.parent / "cache" / "runs").glob("*/run.json")]
@@ -58,7 +58,7 @@ def test_leave_has_it_go_on(kernel_dir: Path) -> None:
     code, said = interrupted(kernel_dir, b"leave")
     assert code == 130
     (run,) = [path.parent.name for path in (kernel_dir.parent / "cache" / "runs").glob("*/run.json")]
-    assert f"1 legs were left running; `kci run --resume {run}` goes on" in said
+    assert f"1 leg left running; `kci run --resume {run}` goes on" in said
     (kernel_dir.parent / "go").touch()
     again = kci("run", "--resume", run, "--cache", kernel_dir.parent / "cache")
     assert again.code == 0, again.stderr
