@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kci import diagnostics
 from kci.catalog.rows import Catalog, load_catalog
@@ -25,6 +26,11 @@ from outside_tools import HELD_TO
 ROOT = Path(__file__).resolve().parent.parent
 AT_TOP = ("SHA256SUMS", "kci-manifest.json", "kci-subjects.json")
 """What a merged tree has at its top besides variants."""
+
+
+# How long an example takes says more about the machine than about kci. `make test` has hypothesis's own profile `ci`.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 def kernel(text: str) -> Kernel:

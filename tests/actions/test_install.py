@@ -190,9 +190,12 @@ def test_windows_has_its_python_elsewhere_in_the_environment(tmp_path: Path) -> 
     assert done.stdout == f"ran -E -u {ROOT}/actions/plan.py\n"
 
 
-@pytest.mark.parametrize("action", ["", "plan/", "merge/", "gate/"])
+@pytest.mark.parametrize(
+    "action",
+    sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("action.yml"), *ROOT.glob("*/action.yml")]),
+)
 def test_every_action_brings_python_where_there_is_none(action: str) -> None:
-    text = (ROOT / f"{action}action.yml").read_text(encoding="utf-8")
+    text = (ROOT / action).read_text(encoding="utf-8")
     setup, run = text.index("uses: actions/setup-python@"), text.index("actions/run.sh")
     assert text.index("actions/find_python.sh") < setup < run
     assert "if: ${{ steps.python.outputs.found == '' }}" in text

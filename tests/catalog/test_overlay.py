@@ -146,7 +146,7 @@ def test_an_overlay_without_content_changes_nothing(catalog: Catalog) -> None:
     assert (same.rows, same.removed) == (catalog.rows, ())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     st.lists(
         st.sampled_from(['keep = ["torch >= 2.13"]', 'drop = ["cuda == newest"]', 'drop = ["system ~ aarch64-*"]'])

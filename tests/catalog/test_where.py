@@ -89,7 +89,7 @@ def test_a_mistake_is_told_with_its_column(text: str, column: int, said: str, hi
     assert hint in caught.value.hint
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.text(max_size=60)
     | st.lists(

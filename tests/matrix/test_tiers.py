@@ -129,7 +129,7 @@ VARIANTS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(VARIANTS, st.randoms(use_true_random=False))
 def test_every_pair_is_covered_nothing_is_superfluous_and_order_does_not_matter(variants, random) -> None:
     chosen = choose(variants)

@@ -222,7 +222,7 @@ def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(tmp_path: 
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_flipped_bytes_never_give_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, suffix: str, data: st.DataObject
@@ -237,7 +237,7 @@ def test_flipped_bytes_never_give_a_traceback(
         unpack(artifact, root / "into")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(raw=st.binary(max_size=2000))
 def test_arbitrary_bytes_never_give_a_traceback(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     root = tmp_path_factory.mktemp("raw")

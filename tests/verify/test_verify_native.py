@@ -501,7 +501,7 @@ def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Pat
             read_elf(target)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, data: st.DataObject) -> None:
     whole = bytearray(compile(STABLE_SOURCE, "-lc").read_bytes())
