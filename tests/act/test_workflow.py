@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from act.harness import Run, act_path, commit_all, copy_actions, installed, offline_pip, run_workflow
+from act.harness import Run, act_path, commit_all, copy_actions, copy_checkout, installed, offline_pip, run_workflow
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
 
@@ -63,9 +63,9 @@ def runner(tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path) ->
 
 
 @pytest.fixture
-def installing(runner: Runner, tmp_path: Path) -> Runner:
+def installing(tmp_path: Path) -> Runner:
     """Each job installs kci from the checkout, as on GitHub, but from local files."""
-    return Runner(runner.checkout, offline_pip(tmp_path / "wheels"))
+    return Runner(copy_checkout(tmp_path / "checkout"), offline_pip(tmp_path / "wheels"))
 
 
 @pytest.fixture

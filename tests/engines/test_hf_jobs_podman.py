@@ -108,5 +108,5 @@ def test_a_job_that_the_service_ends_for_its_time_is_no_result(hub: PodmanHub, i
     configure(kernel_dir, image, 'case "$*" in *torch-cpu*) exec sleep 3600;; esac', "restarts = 0\n")
     result = run(hub, kernel_dir, "--backend", "cpu")
     assert result.code == 4, result.stderr
-    assert "lost 1 times, the last time because Hugging Face says ERROR" in result.stderr
+    assert "lost 1 time, the last time because Hugging Face says ERROR" in result.stderr
     assert not (kernel_dir / "build").exists()

@@ -202,6 +202,6 @@ def test_the_real_compiler_s_record_is_used(torch_cache: Path, tmp_path: Path) -
 
     assert state()[0] == "built"
     append(example / "csrc" / "never.h")
-    assert " ".join(state()).startswith("reused yes yes none of the")
+    assert " ".join(state()).startswith("reused yes yes nothing changed in the")
     append(source)
     assert state()[0] == "built"
