@@ -12,6 +12,7 @@ from buildkit import CPU, variant, write_tree
 from cli.runner import kci
 from conftest import ROOT
 from kci.config.reader import Kernel, read_kernel
+from kci.files.lock import beside
 from kci.files.source_tree import SourceTree
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
@@ -109,6 +110,16 @@ def test_the_same_fingerprint_is_taken_without_a_word(kernel: Path, builder: Bui
     builder.read = None
     made = Kept(kernel).make()
     assert Kept(kernel).find() == (made, "")
+
+
+def test_a_record_that_was_being_written_when_kci_was_killed_is_cleared_away(kernel: Path, builder: Builder) -> None:
+    made = Kept(kernel).make()
+    record = made.parent / RECORD
+    beside(record, "new").write_bytes(record.read_bytes()[:10])
+    beside(record, "lock").touch()
+    record.unlink()
+    assert Kept(kernel).find() == (made, "")
+    assert [path.name for path in made.parent.iterdir()] == [made.name]
 
 
 def test_what_the_compilers_did_not_read_may_change(kernel: Path, builder: Builder) -> None:

@@ -21,8 +21,8 @@ from kci.builders.job_budget import JobBudget
 from kci.config.reader import Kernel
 from kci.errors import KciError
 from kci.files.bounded_json import read_json, require_schema
-from kci.files.lock import locked
-from kci.files.replace import write_atomic
+from kci.files.lock import beside, locked
+from kci.files.replace import recover, write_atomic
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.recorded import RecordedInputs
@@ -86,6 +86,7 @@ class KeptBuilds:
         """
         same = self._output(made_from) / variant.name
         if _digest(same):
+            _finish_record(same.parent / RECORD)
             return same, ""
         for output in sorted(self._place.glob(f"{made_from[:16]}-*")):
             directory = output / variant.name
@@ -131,6 +132,13 @@ class KeptBuilds:
             with locked(old):
                 (old.parent / RECORD).unlink(missing_ok=True)
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _finish_record(record: Path) -> None:
+    """Remove what a kci left that was killed while it wrote the record; what it was about is taken all the same."""
+    if any(os.path.lexists(beside(record, purpose)) for purpose in ("lock", "new", "old")):
+        with suppress(OSError), locked(record):
+            recover(record, lambda _line: None)
 
 
 def _digest(directory: Path) -> str:
