@@ -155,16 +155,19 @@ def run(command: list[str], cwd: Path, *, codes: tuple[int, ...] = (0,), **envir
     settings = {**os.environ, **environment}
     settings.pop("PYTHONDONTWRITEBYTECODE", None)  # every start would compile every module again
     started = time.perf_counter()
-    with subprocess.Popen(command, cwd=cwd, env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with (
+        tempfile.TemporaryFile() as errors,  # a second pipe would fill while the first is read
+        subprocess.Popen(command, cwd=cwd, env=settings, stdout=subprocess.PIPE, stderr=errors) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
         output = process.stdout.read()
-        errors = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
+        errors.seek(0)
+        said = errors.read().decode()
     seconds = time.perf_counter() - started
     if process.returncode not in codes:
-        raise SystemExit(f"{' '.join(command)} failed:\n{errors.decode()}")
+        raise SystemExit(f"{' '.join(command)} failed:\n{said}")
     scale = 1 if sys.platform == "darwin" else 1024
     return Measured(seconds, usage.ru_maxrss * scale / 1e6, output)
 
