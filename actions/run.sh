@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs one of kci's actions: run.sh plan|build|merge|gate|test|publish.
+# Runs one of kci's actions: run.sh ACTION, for actions/ACTION.py beside this script.
 #
 # kci runs from the checkout that this script is part of, so the commit of the action is the version of the tool. What
 # it depends on is locked with hashes beside this script and installed once for each job: later actions of the job find
@@ -7,7 +7,7 @@
 set -euo pipefail
 
 if [ "$#" -ne 1 ] || [ -z "${RUNNER_TEMP:-}" ]; then
-  echo "::error::run.sh takes one argument, plan, build, merge, gate, test or publish, and runs inside of a job only"
+  echo "::error::run.sh takes one argument, the name of an action (build, plan, merge, ...), and runs inside of a job only"
   exit 2
 fi
 action=$1

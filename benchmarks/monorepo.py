@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ MAX_MB = 120.0
 MAX_GROWTH = 1.5
 """How much more a kernel may cost among 1,000 than among 125."""
 
+LISTED_FILE = re.compile(r'"([\w/-]+\.(?:cu|cpp|h))"')
 BACKENDS = [["cuda"], ["cuda", "rocm"], ["cpu", "cuda"], ["cpu", "cuda", "rocm", "xpu"]]
 COMPONENT = {
     "cpu": 'cxx-flags = ["-O3", "-fopenmp"]',
@@ -187,16 +189,22 @@ def make_monorepo(root: Path, count: int, *, large: bool) -> list[str]:
         elif random_source.random() < 0.3:
             text = noarch(name)
         else:
-            backends = random_source.choice(
-                [["cuda"], ["cuda", "rocm"], ["cpu", "cuda"], ["cpu", "cuda", "rocm", "xpu"]]
-            )
+            backends = random_source.choice(BACKENDS)
             components = random_source.choice([1, 1, 1, 2, 4, 8])
             sources = random_source.choice([2, 5, 10, 30, 60])
             text = compiled(name, backends, components, sources, stable=random_source.random() < 0.1)
         (root / name / "build.toml").write_text(text, encoding="utf-8")
+        write_sources(root / name, text)
         names.append(name)
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
     return names
+
+
+def write_sources(directory: Path, text: str) -> None:
+    """Every file that the text lists, because a kernel whose sources are missing is not planned."""
+    for path in sorted(set(LISTED_FILE.findall(text))):
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text("// nothing\n", encoding="utf-8")
 
 
 def general(name: str, backends: list[str]) -> str:
