@@ -19,8 +19,6 @@ from common import (
     runner_temp,
     set_output,
     text_input,
-    upload_results,
-    watched_run,
 )
 from kci.builders.cache import default_cache
 from kci.builders.transfer import SeldomTransfers
@@ -31,11 +29,11 @@ from kci.diagnostics import printable
 from kci.matrix.names import upload_name
 from kci.plan.test_legs import needs_hardware
 from kci.plurals import count
-from kci.run.build_leg import ci_run
 from kci.run.disk_room import make_room
-from kci.run.run_records import VariantFailure, first_error, write_failure
+from kci.run.run_records import VariantFailure, ci_run, first_error, write_failure
 from kci.run.watched_leg import watch_leg
 from kci.tree.leg_record import artifact_name
+from watched_results import upload_results, watched_run
 
 
 class Leg:

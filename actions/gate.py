@@ -17,10 +17,9 @@ from common import (
     table_row,
 )
 from kci.plurals import count
-from kci.run.build_leg import ci_run
 from kci.run.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results
 from kci.run.releases import Releasable, releasable
-from kci.run.run_records import read_records, read_run_plan, read_tests
+from kci.run.run_records import ci_run, read_records, read_run_plan, read_tests
 from kci.run.tree_index import read_index
 
 SHOWN = 10

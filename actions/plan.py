@@ -32,8 +32,7 @@ from kci.plan.github import tests_matrix
 from kci.plan.plan_json import promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
-from kci.run.build_leg import ci_run
-from kci.run.run_records import PLAN_FILE
+from kci.run.run_records import PLAN_FILE, ci_run
 from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.published_tree import read_published
 

@@ -20,8 +20,6 @@ from common import (
     table_row,
     text_input,
     unpacked,
-    upload_results,
-    watched_run,
     words_input,
 )
 from kci.builders.cache import default_cache
@@ -30,10 +28,10 @@ from kci.cli._output import print_error
 from kci.compat.history import LegResult
 from kci.diagnostics import printable
 from kci.matrix.names import this_system
-from kci.run.build_leg import ci_run
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
-from kci.run.run_records import TEST_FILE, TestRecord, first_error, write_record
+from kci.run.run_records import TEST_FILE, TestRecord, ci_run, first_error, write_record
 from kci.run.watched_hardware import unpack_legs, watch_hardware
+from watched_results import upload_results, watched_run
 
 
 def main() -> None:

@@ -216,7 +216,9 @@ def run_workflow(
 
 def github_names(repository: Path, event: str, payload: dict[str, Any]) -> dict[str, str]:
     """What a run is about; act asks git anew for all of it at each step, which takes it longer than all else."""
-    head = subprocess.run(["git", "-C", str(repository), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    head = subprocess.run(
+        ["git", "-C", str(repository), "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    )
     ref = "refs/pull/1/merge" if event == "pull_request" else payload.get("ref", "refs/heads/main")
     return {
         "GITHUB_REPOSITORY": "example/kernels",

@@ -14,9 +14,10 @@ from kci.cli import Command, Options, completed
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
-from kci.run.build_leg import LegRequest, artifact_place, build_leg, ci_run, leg_commands
+from kci.run.build_leg import LegRequest, artifact_place, build_leg, leg_commands
 from kci.run.one_variant import BuildOptions
 from kci.run.receipt_paths import keep_receipt
+from kci.run.run_records import ci_run
 from kci.tree.leg_record import artifact_name
 
 

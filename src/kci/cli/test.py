@@ -14,9 +14,8 @@ from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.errors import KciError
-from kci.run.build_leg import ci_run
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
-from kci.run.run_records import TestRecord, first_error, write_record
+from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 
 
 @click.command("test", cls=Command)

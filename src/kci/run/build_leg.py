@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +19,6 @@ from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_di
 from kci.run.reproducible import require_reproducible
 from kci.tree import identity
 from kci.tree.archive import SUFFIXES
-from kci.tree.binding import CiRun
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.pack import pack
 from kci.verify import verify
@@ -164,14 +162,6 @@ def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
     """The image that a leg for a variant has; empty for none."""
     placed = place(variant, workspace.runners, container=True, kernel=kernel.build.name)
     return "" if isinstance(placed, Unplaced) else placed.image
-
-
-def ci_run() -> CiRun:
-    """The run that this process is part of, as far as its environment says: one of `kci run --engine`, or of GitHub."""
-    run, number = ("KCI_RUN", "KCI_ATTEMPT") if "KCI_RUN" in os.environ else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
-    text = os.environ.get(number, "")
-    attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None
-    return CiRun(os.environ.get(run, ""), attempt)
 
 
 def _writable(request: LegRequest) -> list[Path]:

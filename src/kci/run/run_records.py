@@ -7,6 +7,7 @@ read as data.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +20,7 @@ from kci.config.discover import FaultyKernel
 from kci.errors import FindingsError, KciError
 from kci.files.bounded_json import read_json, require_schema
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
+from kci.tree.binding import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
 
@@ -112,6 +114,14 @@ class RunPlan(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         require_schema(self.schema, SCHEMA)
+
+
+def ci_run() -> CiRun:
+    """The run that this process is part of, as far as its environment says: one of `kci run --engine`, or of GitHub."""
+    run, number = ("KCI_RUN", "KCI_ATTEMPT") if "KCI_RUN" in os.environ else ("GITHUB_RUN_ID", "GITHUB_RUN_ATTEMPT")
+    text = os.environ.get(number, "")
+    attempt = int(text) if text.isdecimal() and len(text) < 6 and int(text) else None
+    return CiRun(os.environ.get(run, ""), attempt)
 
 
 def first_error(error: KciError) -> str:
