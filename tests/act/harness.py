@@ -54,6 +54,11 @@ def copy_actions(into: Path) -> Path:
     return copy_checkout(into, "actions/", "action.yml", ":(glob)*/action.yml")
 
 
+def copy_whole_actions(into: Path) -> Path:
+    """What the actions read of their checkout where kci is not installed yet; see `copy_actions`."""
+    return copy_checkout(into, "actions/", "src/", "templates/", "action.yml", ":(glob)*/action.yml")
+
+
 def copy_checkout(into: Path, *only: str) -> Path:
     """The files of this repository that git knows or would add, as an action's checkout has them; or some of them."""
     listed = subprocess.run(

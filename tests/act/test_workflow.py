@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -17,9 +18,19 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from act.harness import Run, act_path, commit_all, copy_actions, copy_checkout, installed, offline_pip, run_workflow
+from act.harness import (
+    Run,
+    act_path,
+    commit_all,
+    copy_actions,
+    copy_whole_actions,
+    installed,
+    offline_pip,
+    run_workflow,
+)
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
+from kci.files.lock import locked
 
 pytestmark = [
     pytest.mark.network,
@@ -65,7 +76,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory, shared_by_workers: Path) ->
 @pytest.fixture
 def installing(tmp_path: Path) -> Runner:
     """Each job installs kci from the checkout, as on GitHub, but from local files."""
-    return Runner(copy_checkout(tmp_path / "checkout"), offline_pip(tmp_path / "wheels"))
+    return Runner(copy_whole_actions(tmp_path / "checkout"), offline_pip(tmp_path / "wheels"))
 
 
 @pytest.fixture
@@ -94,6 +105,55 @@ def repository(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.fixture
+def one_leg(tmp_path: Path) -> Path:
+    """As `repository`, for tests in which it does not matter how many legs a kernel has."""
+    place = tmp_path / "repository"
+    add_kernel(place, backends=("cpu",))
+    render(place)
+    return place
+
+
+class Pushed(NamedTuple):
+    """A repository, and what came of its first push, which happens once in a test run."""
+
+    repository: Path
+    run: Run
+
+    def copied(self, into: Path) -> Pushed:
+        """As it was after the push, for one test alone."""
+        repository = shutil.copytree(self.repository, into / "repository")
+        artifacts = shutil.copytree(self.run.artifacts, into / "artifacts")
+        return Pushed(repository, self.run._replace(artifacts=artifacts))
+
+
+@pytest.fixture(scope="session")
+def one_kernel(runner: Runner, shared_by_workers: Path) -> Pushed:
+    """One kernel of two variants."""
+    return pushed(shared_by_workers / "pushed-one-kernel", runner, {"some-kernel": ("cpu", "cuda")})
+
+
+@pytest.fixture(scope="session")
+def two_kernels(runner: Runner, shared_by_workers: Path) -> Pushed:
+    """A kernel of two variants beside one of one variant."""
+    kernels = {"some-kernel": ("cpu", "cuda"), "other-kernel": ("cpu",)}
+    return pushed(shared_by_workers / "pushed-two-kernels", runner, kernels)
+
+
+def pushed(folder: Path, runner: Runner, kernels: dict[str, tuple[str, ...]]) -> Pushed:
+    """The push of some kernels, done by the first worker that asks for it."""
+    repository, kept = folder / "repository", folder / "run.json"
+    with locked(folder):
+        if not kept.exists():
+            for name, backends in kernels.items():
+                add_kernel(repository, name, backends)
+            render(repository)
+            run = runner.run(repository, RELEASE, "push", place(folder, "scratch"))
+            kept.write_text(json.dumps(run._asdict(), default=str))
+    values = json.loads(kept.read_text())
+    return Pushed(repository, Run(**{**values, "artifacts": Path(values["artifacts"])}))
+
+
 def render(repository: Path, *options: str) -> None:
     done = kci("render", "--output", repository, *options, repository)
     assert done.code == 0, done.stderr
@@ -110,10 +170,13 @@ def tree_names(artifacts: Path, kernel: str = "some-kernel", attempt: int = 1) -
 
 
 @pytest.mark.parametrize("mode", ["runtime", "static"])
-def test_push_builds_merges_and_passes(repository: Path, runner: Runner, scratch: Path, mode: str) -> None:
+def test_push_builds_merges_and_passes(request: pytest.FixtureRequest, mode: str) -> None:
     if mode == "static":
+        repository: Path = request.getfixturevalue("repository")
         render(repository, "--mode", "static")
-    run = runner.run(repository, RELEASE, "push", scratch)
+        run = request.getfixturevalue("runner").run(repository, RELEASE, "push", request.getfixturevalue("scratch"))
+    else:
+        run = request.getfixturevalue("one_kernel").run
     assert run.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), run.log
     assert run.ok
     assert "Install what kci depends on" not in run.log
@@ -138,31 +201,25 @@ def place(tmp_path: Path, name: str) -> Path:
 
 
 def test_a_push_builds_what_changed_and_the_trees_of_the_other_kernels_stay(
-    repository: Path, runner: Runner, tmp_path: Path
+    two_kernels: Pushed, runner: Runner, tmp_path: Path
 ) -> None:
-    add_kernel(repository, "other-kernel", ("cpu",))
-    render(repository)
-    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
-    assert first.ok, first.log
+    repository, first = two_kernels.copied(tmp_path)
+    built = [*LEGS, "build other-kernel torch-cpu"]
+    assert first.jobs == dict.fromkeys([*built, "kci", "merge other-kernel", "merge some-kernel", "plan"], "success"), (
+        first.log
+    )
     (repository / "some-kernel" / "README.md").write_text("# better words\n")
-    commit_all(repository)
-    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
-    assert second.jobs == dict.fromkeys(["kci", "plan"], "success"), second.log
-    assert [path.name for path in second.artifacts.iterdir()] == ["run-plan.1"]
     (repository / "other-kernel" / "torch-ext" / "other_kernel" / "__init__.py").write_text("VALUE = 1\n")
     commit_all(repository)
-    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
+    second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
     ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
-    assert third.jobs == dict.fromkeys(ran, "success"), third.log
-    # One of the two variants of a kernel that two runs have not touched: the other one is carried over.
-    text = (repository / "some-kernel" / "build.toml").read_text()
-    capable = text.replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
-    (repository / "some-kernel" / "build.toml").write_text(capable)
-    commit_all(repository)
-    fourth = runner.run(repository, RELEASE, "push", place(tmp_path, "4"), [first, second, third])
+    assert second.jobs == dict.fromkeys(ran, "success"), second.log
+    # One of the two variants of a kernel that the last run has not touched: the other one is carried over.
+    need_capability(repository)
+    third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
     ran = ["build some-kernel torch-cuda", "kci", "merge some-kernel", "plan"]
-    assert fourth.jobs == dict.fromkeys(ran, "success"), fourth.log
-    before, after = digests(first), digests(fourth)
+    assert third.jobs == dict.fromkeys(ran, "success"), third.log
+    before, after = digests(first), digests(third)
     assert after[LEG_CPU] == before[LEG_CPU]
     assert set(after) == {LEG_CPU, ("some-kernel", "torch-cuda")}
 
@@ -170,16 +227,22 @@ def test_a_push_builds_what_changed_and_the_trees_of_the_other_kernels_stay(
 LEG_CPU = ("some-kernel", "torch-cpu")
 
 
-def test_one_kernel_alone_goes_on_from_its_tree(repository: Path, runner: Runner, tmp_path: Path) -> None:
-    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
-    assert first.ok, first.log
+def need_capability(repository: Path) -> None:
+    """Commit what changes the kernel's variant for CUDA and no other."""
+    file = repository / "some-kernel" / "build.toml"
+    file.write_text(file.read_text().replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]'))
+    commit_all(repository)
+
+
+def test_one_kernel_alone_goes_on_from_its_tree(one_kernel: Pushed, runner: Runner, tmp_path: Path) -> None:
+    repository, first = one_kernel.copied(tmp_path)
+    (repository / "some-kernel" / "README.md").write_text("# better words\n")
     commit_all(repository)
     second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
     assert second.jobs == dict.fromkeys(["kci", "plan"], "success"), second.log
-    text = (repository / "some-kernel" / "build.toml").read_text()
-    capable = text.replace("[torch-noarch]", '[torch-noarch]\ncuda_capabilities = ["9.0"]')
-    (repository / "some-kernel" / "build.toml").write_text(capable)
-    commit_all(repository)
+    assert [path.name for path in second.artifacts.iterdir()] == ["run-plan.1"]
+    # Of the variants of the tree from before the last run, one is carried over.
+    need_capability(repository)
     third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
     assert third.jobs == dict.fromkeys([LEGS[1], "kci", "merge", "plan"], "success"), third.log
     assert digests(third)[LEG_CPU] == digests(first)[LEG_CPU]
@@ -190,23 +253,41 @@ def test_one_kernel_alone_goes_on_from_its_tree(repository: Path, runner: Runner
     assert fourth.jobs == dict.fromkeys([*LEGS, "kci", "merge", "plan"], "success"), fourth.log
 
 
-def test_a_kernel_that_failed_keeps_its_last_tree(repository: Path, runner: Runner, tmp_path: Path) -> None:
-    other = add_kernel(repository, "other-kernel", ("cpu",))
-    render(repository)
-    first = runner.run(repository, RELEASE, "push", place(tmp_path, "1"))
-    good = (repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py").read_text()
-    break_package(repository / "some-kernel")
-    (other / "torch-ext" / "other_kernel" / "__init__.py").write_text("VALUE = 1\n")
+def test_a_broken_kernel_stops_only_itself_and_keeps_its_last_tree(
+    two_kernels: Pushed, runner: Runner, tmp_path: Path
+) -> None:
+    repository, first = two_kernels.copied(tmp_path)
+    package = repository / "other-kernel" / "torch-ext" / "other_kernel"
+    good = (package / "__init__.py").read_text()
+    break_package(repository / "other-kernel")
+    (repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py").write_text("VALUE = 1\n")
     commit_all(repository)
     second = runner.run(repository, RELEASE, "push", place(tmp_path, "2"), [first])
+    assert second.jobs == {
+        "build other-kernel torch-cpu": "failure",
+        "merge other-kernel": "failure",
+        **dict.fromkeys([*LEGS, "merge some-kernel", "plan"], "success"),
+    }, second.log
     assert not second.ok
-    assert second.jobs["merge other-kernel"] == "success"
-    package = repository / "some-kernel" / "torch-ext" / "some_kernel"
+    assert tree_names(second.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
+    assert not (second.artifacts / "tree.other-kernel.1").exists()
+
     (package / "other.py").unlink()
     (package / "__init__.py").write_text(good)
     commit_all(repository)
     third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
     assert third.jobs == dict.fromkeys(["kci", "plan"], "success"), third.log
+
+    done = gate(repository, second, tmp_path / "2", runner)
+    assert (done.jobs, done.ok) == ({"kci": "failure"}, False), done.log
+    replay = (
+        "kci build --variant=torch-cpu --builder=auto --container=none --tier=release --output=build -- other-kernel"
+    )
+    assert "other-kernel torch-cpu, job other-kernel / torch-cpu: " in done.log
+    assert "has no __init__.py" in done.log
+    assert f"\n  {replay}\n" in done.log
+    assert "job some-kernel" not in done.log
+    assert done.log.count("::error") == 2, "one for the variant, and one that says how many there are"
 
 
 def digests(run: Run) -> dict[tuple[str, str], str]:
@@ -221,43 +302,29 @@ def digests(run: Run) -> dict[tuple[str, str], str]:
 
 
 def test_the_workflow_around_the_actions_does_what_the_page_says(
-    repository: Path, installing: Runner, scratch: Path
+    one_leg: Path, installing: Runner, scratch: Path
 ) -> None:
     _, page = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8").split("## A workflow around the actions\n")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
-    (repository / ".github" / "workflows" / "kernel.yml").write_text(text)
-    commit_all(repository)
-    run = installing.run(repository, ".github/workflows/kernel.yml", "push", scratch)
-    assert run.jobs == dict.fromkeys([*LEGS, "merge", "plan"], "success"), run.log
+    (one_leg / ".github" / "workflows" / "kernel.yml").write_text(text)
+    commit_all(one_leg)
+    run = installing.run(one_leg, ".github/workflows/kernel.yml", "push", scratch)
+    assert run.jobs == dict.fromkeys([LEGS[0], "merge", "plan"], "success"), run.log
     assert run.log.count("Install what kci depends on") == len(run.jobs)
 
 
 @pytest.mark.parametrize("mode", ["runtime", "static"])
-def test_a_pull_request_from_a_fork_runs_too(repository: Path, runner: Runner, scratch: Path, mode: str) -> None:
-    render(repository, "--mode", mode)
-    base = head_commit(repository)
-    package = repository / "some-kernel" / "torch-ext" / "some_kernel"
+def test_a_pull_request_from_a_fork_runs_too(one_leg: Path, runner: Runner, scratch: Path, mode: str) -> None:
+    render(one_leg, "--mode", mode)
+    base = head_commit(one_leg)
+    package = one_leg / "some-kernel" / "torch-ext" / "some_kernel"
     (package / "__init__.py").write_text("def triple(x):\n    return x + x + x\n")
-    commit_all(repository)
+    commit_all(one_leg)
     head = {"head": {"repo": {"full_name": "somebody/kernels"}}, "base": {"sha": base}}
-    run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=head)
+    run = runner.run(one_leg, RELEASE, "pull_request", scratch, pull_request=head)
     job = "build" if mode == "runtime" else "build-pr"
-    built = {leg.replace("build ", f"{job} "): "success" for leg in LEGS}
-    assert run.jobs == {**built, "kci": "success", "merge": "success", "plan": "success"}, run.log
-
-
-def test_a_pull_request_builds_only_the_kernels_that_it_touches(
-    repository: Path, runner: Runner, scratch: Path
-) -> None:
-    other = add_kernel(repository, "other-kernel", ("cpu",))
-    render(repository)
-    base = head_commit(repository)
-    (other / "torch-ext" / "other_kernel" / "__init__.py").write_text("def triple(x):\n    return x + x + x\n")
-    commit_all(repository)
-    change = {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}
-    run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=change)
-    ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
-    assert run.jobs == dict.fromkeys(ran, "success"), run.log
+    built = LEGS[0].replace("build ", f"{job} ")
+    assert run.jobs == dict.fromkeys([built, "kci", "merge", "plan"], "success"), run.log
 
 
 def head_commit(repository: Path) -> str:
@@ -267,20 +334,20 @@ def head_commit(repository: Path) -> str:
     return done.stdout.strip()
 
 
-def test_a_filter_that_selects_nothing_fails_the_gate(repository: Path, runner: Runner, scratch: Path) -> None:
-    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, **dispatch(only="nothing*"))
+def test_a_filter_that_selects_nothing_fails_the_gate(one_leg: Path, runner: Runner, scratch: Path) -> None:
+    run = runner.run(one_leg, RELEASE, "workflow_dispatch", scratch, **dispatch(only="nothing*"))
     assert run.jobs == {"kci": "failure", "plan": "failure"}, run.log
     assert "nothing is selected" in run.log
 
 
-def test_with_nothing_to_do_the_gate_passes_alone(repository: Path, runner: Runner, scratch: Path) -> None:
-    add_kernel(repository, "other-kernel", ("cpu",))
-    render(repository)
-    base = head_commit(repository)
-    (repository / "notes.md").write_text("Not part of any kernel.\n")
-    commit_all(repository)
+def test_with_nothing_to_do_the_gate_passes_alone(one_leg: Path, runner: Runner, scratch: Path) -> None:
+    add_kernel(one_leg, "other-kernel", ("cpu",))
+    render(one_leg)
+    base = head_commit(one_leg)
+    (one_leg / "notes.md").write_text("Not part of any kernel.\n")
+    commit_all(one_leg)
     change = {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}
-    run = runner.run(repository, RELEASE, "pull_request", scratch, pull_request=change)
+    run = runner.run(one_leg, RELEASE, "pull_request", scratch, pull_request=change)
     assert run.jobs == {"kci": "success", "plan": "success"}, run.log
     assert [path.name for path in run.artifacts.iterdir()] == ["run-plan.1"]
 
@@ -308,78 +375,54 @@ def gate(repository: Path, run: Run, scratch: Path, runner: Runner) -> Run:
     return runner.run(repository, alone, "push", scratch)
 
 
-def test_a_broken_kernel_stops_only_itself(repository: Path, runner: Runner, scratch: Path) -> None:
-    break_package(add_kernel(repository, "broken-kernel", ("cpu",)))
-    render(repository)
-    run = runner.run(repository, RELEASE, "push", scratch)
-    assert run.jobs == {
-        "build broken-kernel torch-cpu": "failure",
-        "merge broken-kernel": "failure",
-        **dict.fromkeys([*LEGS, "merge some-kernel", "plan"], "success"),
-    }, run.log
-    assert not run.ok
-    assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
-    assert not (run.artifacts / "tree.broken-kernel.1").exists()
-    done = gate(repository, run, scratch, runner)
-    assert (done.jobs, done.ok) == ({"kci": "failure"}, False), done.log
-    replay = (
-        "kci build --variant=torch-cpu --builder=auto --container=none --tier=release --output=build -- broken-kernel"
-    )
-    assert "broken-kernel torch-cpu, job broken-kernel / torch-cpu: " in done.log
-    assert "has no __init__.py" in done.log
-    assert f"\n  {replay}\n" in done.log
-    assert "job some-kernel" not in done.log
-    assert done.log.count("::error") == 2, "one for the variant, and one that says how many there are"
-
-
-def test_a_kernel_that_cannot_be_planned_stops_only_itself(repository: Path, runner: Runner, scratch: Path) -> None:
-    add_kernel(repository, "other-kernel", ("cpu",))
-    wrong = add_kernel(repository, "wrong-kernel", ("cpu",))
-    render(repository)
+def test_a_kernel_that_cannot_be_planned_stops_only_itself(one_leg: Path, runner: Runner, scratch: Path) -> None:
+    wrong = add_kernel(one_leg, "wrong-kernel", ("cpu",))
+    render(one_leg)
     (wrong / "build.toml").write_text("[general]\nnme = 1\n")
-    commit_all(repository)
-    run = runner.run(repository, RELEASE, "push", scratch)
-    built = [*LEGS, "build other-kernel torch-cpu", "merge other-kernel", "merge some-kernel", "plan"]
-    assert run.jobs == {**dict.fromkeys(built, "success"), "kci": "failure"}, run.log
+    commit_all(one_leg)
+    run = runner.run(one_leg, RELEASE, "push", scratch)
+    assert run.jobs == {**dict.fromkeys([LEGS[0], "merge some-kernel", "plan"], "success"), "kci": "failure"}, run.log
     assert "kci check -- wrong-kernel" in run.log
     assert not run.ok
 
 
-@pytest.mark.parametrize("event", ["pull_request", "merge_group"])
-def test_what_may_be_merged_builds_what_it_touches(repository: Path, runner: Runner, scratch: Path, event: str) -> None:
-    for number in range(5):
-        add_kernel(repository, f"kernel-{number}", ("cpu", "cuda"))
-    render(repository)
-    base = head_commit(repository)
-    for number in range(4):
-        package = repository / f"kernel-{number}" / "torch-ext" / f"kernel_{number}"
+@pytest.mark.parametrize(("event", "touched"), [("pull_request", 2), ("merge_group", 1)])
+def test_what_may_be_merged_builds_what_it_touches(
+    one_leg: Path, runner: Runner, scratch: Path, event: str, touched: int
+) -> None:
+    names = ["new-kernel", "other-kernel"][:touched]
+    for name in names:
+        add_kernel(one_leg, name, ("cpu",))
+    render(one_leg)
+    base = head_commit(one_leg)
+    for name in names:
+        package = one_leg / name / "torch-ext" / name.replace("-", "_")
         (package / "__init__.py").write_text("def double(x):\n    return 2 * x\n")
-    commit_all(repository)
+    commit_all(one_leg)
     change = {
         "pull_request": {"pull_request": {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}},
         "merge_group": {"merge_group": {"base_sha": base}},
     }[event]
-    run = runner.run(repository, RELEASE, event, scratch, **change)
-    legs = [f"build kernel-{number} torch-{backend}" for number in range(4) for backend in ("cpu", "cuda")]
-    merges = [f"merge kernel-{number}" for number in range(4)]
-    assert run.jobs == dict.fromkeys([*legs, *merges, "kci", "plan"], "success"), run.log
+    run = runner.run(one_leg, RELEASE, event, scratch, **change)
+    ran = [f"{job}{name}{of}" for name in names for job, of in (("build ", " torch-cpu"), ("merge ", ""))]
+    assert run.jobs == dict.fromkeys([*ran, "kci", "plan"], "success"), run.log
 
 
-def test_one_kernel_is_dispatched(repository: Path, runner: Runner, scratch: Path) -> None:
-    add_kernel(repository, "other-kernel", ("cpu",))
-    render(repository)
+def test_one_kernel_is_dispatched(one_leg: Path, runner: Runner, scratch: Path) -> None:
+    add_kernel(one_leg, "other-kernel", ("cpu",))
+    render(one_leg)
     inputs = {**dispatch(tier="release")["inputs"], "kernel": "other-kernel"}
-    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
+    run = runner.run(one_leg, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
     ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
     assert run.jobs == dict.fromkeys(ran, "success"), run.log
     assert sorted(path.name for path in run.artifacts.glob("tree.*")) == ["tree.other-kernel.1"]
 
 
-def test_a_kernel_that_does_not_exist_is_not_dispatched(repository: Path, runner: Runner, scratch: Path) -> None:
-    add_kernel(repository, "other-kernel", ("cpu",))
-    render(repository)
+def test_a_kernel_that_does_not_exist_is_not_dispatched(one_leg: Path, runner: Runner, scratch: Path) -> None:
+    add_kernel(one_leg, "other-kernel", ("cpu",))
+    render(one_leg)
     inputs = {**dispatch()["inputs"], "kernel": "other-kernl"}
-    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
+    run = runner.run(one_leg, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
     assert run.jobs == {"kci": "failure", "plan": "failure"}, run.log
     assert "did you mean `other-kernel`" in run.log
 
@@ -397,10 +440,10 @@ def test_one_leg_builds_several_variants(repository: Path, runner: Runner, scrat
     assert tree_names(run.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
 
 
-def test_an_invalid_build_toml_fails_the_gate(repository: Path, runner: Runner, scratch: Path) -> None:
-    (repository / "some-kernel" / "build.toml").write_text("[general]\nnme = 1\n")
-    commit_all(repository)
-    run = runner.run(repository, RELEASE, "push", scratch)
+def test_an_invalid_build_toml_fails_the_gate(one_leg: Path, runner: Runner, scratch: Path) -> None:
+    (one_leg / "some-kernel" / "build.toml").write_text("[general]\nnme = 1\n")
+    commit_all(one_leg)
+    run = runner.run(one_leg, RELEASE, "push", scratch)
     assert run.jobs == {"kci": "failure", "plan": "failure"}, run.log
     assert "KCI101" in run.log
 
@@ -434,50 +477,48 @@ def statuses(scratch: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
-    repository: Path, runner: Runner, tmp_path: Path, several: bool
+    one_leg: Path, runner: Runner, tmp_path: Path, several: bool
 ) -> None:
     if several:
-        add_kernel(repository, "other-kernel", ("cpu",))
-    (repository / "kci.toml").write_text(DISPATCHED)
-    render(repository)
-    base = head_commit(repository)
-    package = repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py"
+        add_kernel(one_leg, "other-kernel", ("cpu",))
+    (one_leg / "kci.toml").write_text(DISPATCHED)
+    render(one_leg)
+    base = head_commit(one_leg)
+    package = one_leg / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py"
     package.write_text("def double(x):\n    return 2 * x\n")
-    commit_all(repository)
-    commit = head_commit(repository)
+    commit_all(one_leg)
+    commit = head_commit(one_leg)
     fork = {"head": {"repo": {"full_name": "somebody/kernels"}, "sha": commit}, "base": {"sha": base}}
-    pull = runner.run(repository, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=fork)
+    pull = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=fork)
     assert pull.jobs == {"kci": "success", "plan": "success"}, "nothing of it runs before somebody has looked"
     assert statuses(tmp_path / "pull") == [], "so the required status is missing, and the merge waits"
 
     # The file and the commit to compare with are those of the default branch.
-    subprocess.run(["git", "-C", str(repository), "checkout", "--quiet", base], check=True)
+    subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", base], check=True)
     inputs = {"inputs": {"commit": commit}}
-    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
+    own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), **inputs)
     merge = "merge some-kernel" if several else "merge"
-    assert own.jobs == dict.fromkeys([*LEGS, merge, "plan", "status"], "success"), own.log
+    assert own.jobs == dict.fromkeys([LEGS[0], merge, "plan", "status"], "success"), own.log
     assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "success")]
 
 
-def test_a_commit_that_does_not_build_has_a_status_that_says_so(
-    repository: Path, runner: Runner, tmp_path: Path
-) -> None:
-    (repository / "kci.toml").write_text(DISPATCHED)
-    render(repository)
-    base = head_commit(repository)
-    break_package(repository / "some-kernel")
-    commit_all(repository)
-    commit = head_commit(repository)
-    subprocess.run(["git", "-C", str(repository), "checkout", "--quiet", base], check=True)
-    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": commit})
+def test_a_commit_that_does_not_build_has_a_status_that_says_so(one_leg: Path, runner: Runner, tmp_path: Path) -> None:
+    (one_leg / "kci.toml").write_text(DISPATCHED)
+    render(one_leg)
+    base = head_commit(one_leg)
+    break_package(one_leg / "some-kernel")
+    commit_all(one_leg)
+    commit = head_commit(one_leg)
+    subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", base], check=True)
+    own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": commit})
     assert own.jobs["status"] == "failure", own.log
     assert statuses(tmp_path / "own") == [(commit, "pending"), (commit, "failure")]
 
 
-def test_a_branch_is_not_what_somebody_reviewed(repository: Path, runner: Runner, tmp_path: Path) -> None:
-    (repository / "kci.toml").write_text(DISPATCHED)
-    render(repository)
-    own = runner.run(repository, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": "main"})
+def test_a_branch_is_not_what_somebody_reviewed(one_leg: Path, runner: Runner, tmp_path: Path) -> None:
+    (one_leg / "kci.toml").write_text(DISPATCHED)
+    render(one_leg)
+    own = runner.run(one_leg, OWN, "workflow_dispatch", place(tmp_path, "own"), inputs={"commit": "main"})
     assert own.jobs["plan"] == "failure"
     assert "a commit has 40 hexadecimal digits" in own.log
     assert (tmp_path / "own" / "artifacts").exists()
@@ -485,12 +526,12 @@ def test_a_branch_is_not_what_somebody_reviewed(repository: Path, runner: Runner
 
 
 def test_a_pull_request_of_the_repository_says_that_it_has_built_all(
-    repository: Path, runner: Runner, tmp_path: Path
+    one_leg: Path, runner: Runner, tmp_path: Path
 ) -> None:
-    (repository / "kci.toml").write_text(DISPATCHED.partition("[runners")[0])
-    render(repository)
-    base = commit = head_commit(repository)
+    (one_leg / "kci.toml").write_text(DISPATCHED.partition("[runners")[0])
+    render(one_leg)
+    base = commit = head_commit(one_leg)
     change = {"head": {"repo": {"full_name": "example/kernels"}, "sha": commit}, "base": {"sha": base}}
-    run = runner.run(repository, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=change)
+    run = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=change)
     assert run.jobs == {"kci": "success", "plan": "success"}, run.log
     assert statuses(tmp_path / "pull") == [(commit, "success")]
