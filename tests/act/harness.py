@@ -126,16 +126,13 @@ class Containers(NamedTuple):
     image: str
     shared: tuple[Path, ...] = ()
     """Folders of this machine that the jobs see too, beside those of the run."""
-    job: str = ""
-    """The only job to run, with those that it needs; empty for all."""
 
     def options(self, *more: Path) -> list[str]:
         """What act is told."""
         places = " ".join(f"--volume {place}:{place}" for place in (STAND_INS.parent, *self.shared, *more))
         # Where a program that act asks for is missing, podman's answer may never come.
         places += f" --volume {STAND_INS / 'bin' / 'node'}:/usr/local/bin/node:ro"
-        only = ["--job", self.job] if self.job else []
-        return [*only, "--pull=false", "--container-daemon-socket", "-", "--container-options", places]
+        return ["--pull=false", "--container-daemon-socket", "-", "--container-options", places]
 
     def places(self) -> dict[str, str]:
         """Environment variables that are others there."""
@@ -155,6 +152,7 @@ def run_workflow(
     earlier: Sequence[Run] = (),
     variables: dict[str, str] | None = None,
     containers: Containers | None = None,
+    job: str = "",
 ) -> Run:
     """Run one workflow file of a committed repository.
 
@@ -170,6 +168,7 @@ def run_workflow(
         earlier: the runs on the branch before this one, oldest first; their artifacts can be fetched.
         variables: the repository's variables, for `vars`.
         containers: what jobs run in; without it, they run on this machine.
+        job: the only job to run, with those that it needs; empty for all.
     """
     act = act_path()
     assert act, "act is not installed"
@@ -183,6 +182,7 @@ def run_workflow(
     place = containers.image if containers else "-self-hosted"
     command += [word for label in PLATFORMS for word in ("--platform", f"{label}={place}")]
     command += containers.options(scratch) if containers else []
+    command += ["--job", job] if job else []
     command += ["--no-cache-server", "--concurrent-jobs", "2"]
     command += ["--local-repository", f"kci/build@v1={checkout}", "--var", "KCI_CONTAINER=none"]
     command += [word for key, value in (variables or {}).items() for word in ("--var", f"{key}={value}")]

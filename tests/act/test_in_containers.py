@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from act.harness import Containers, act_path, copy_checkout, offline_pip, run_workflow
+from act.harness import Containers, act_path, copy_whole_actions, offline_pip, run_workflow
 from act.test_workflow import RELEASE, add_kernel, render
 from builders.test_real_engine import IMAGE, podman
 from engines.slurm_cluster import wait_for
@@ -50,9 +49,7 @@ def test_a_job_begins_on_a_bare_system_and_installs_what_it_needs(socket: str, t
     repository = tmp_path / "repository"
     add_kernel(repository)
     render(repository)
-    checkout = copy_checkout(tmp_path / "checkout")
-    for name in ("tests", "docs", "examples", "benchmarks"):
-        shutil.rmtree(checkout / name)
+    checkout = copy_whole_actions(tmp_path / "checkout")
     (tmp_path / "scratch").mkdir()
     run = run_workflow(
         repository,
@@ -61,7 +58,8 @@ def test_a_job_begins_on_a_bare_system_and_installs_what_it_needs(socket: str, t
         tmp_path / "scratch",
         checkout=checkout,
         env=offline_pip(tmp_path / "wheels"),
-        containers=Containers(socket, IMAGE, (tmp_path / "wheels",), "plan"),
+        containers=Containers(socket, IMAGE, (tmp_path / "wheels",)),
+        job="plan",
     )
     assert run.jobs == {"plan": "success"}, run.log
     assert run.log.count("Install what kci depends on") == 1

@@ -108,7 +108,6 @@ def head(root: Path) -> str:
 @pytest.mark.parametrize(
     ("count", "settings"),
     [
-        (2, ""),
         (3, '[plan]\ngroup = "image"\n'),
         # 388 and 229 jobs, which take minutes: KCI_MANY=1 runs them too.
         *([(52, ""), (75, '[plan]\ngroup = "backend"\n')] if os.environ.get("KCI_MANY") else []),

@@ -52,8 +52,8 @@ def runner(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory, shared_by_wor
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     made = tmp_path / "repository"
-    for name in ("some-kernel", "other-kernel"):
-        add_kernel(made, name)
+    add_kernel(made, "some-kernel", ("cpu", "cuda"))
+    add_kernel(made, "other-kernel", ("cuda",))
     (made / "kci.toml").write_text(SETTINGS)
     commit_all(made)
     render(made)
@@ -78,6 +78,10 @@ def releases(output: str) -> list[dict[str, str]]:
     return found
 
 
+VARIANTS = {"some-kernel": ("torch-cpu", "torch-cuda"), "other-kernel": ("torch-cuda",)}
+BUILDS = [f"build {name} {variant}" for name, variants in VARIANTS.items() for variant in variants]
+
+
 def published(hub: FakeHub) -> set[str]:
     return {name for name, repository in hub.repositories.items() if "v1" in repository.branches}
 
@@ -86,14 +90,12 @@ def test_a_tag_builds_merges_and_publishes_every_kernel(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:
     run = runner.run(repository, PUBLISH, "push", place(tmp_path, "scratch"), ref="refs/tags/v1.0")
-    names = ("some-kernel", "other-kernel")
-    ran = [f"build {name} torch-{backend}" for name in names for backend in ("cpu", "cuda")]
-    ran += [f"{job} {name}" for job in ("merge", "publish") for name in names]
-    assert run.jobs == dict.fromkeys(sorted([*ran, "kci", "plan", "ready"]), "success"), run.log
+    ran = [*BUILDS, *(f"{job} {name}" for job in ("merge", "publish") for name in VARIANTS)]
+    assert run.jobs == dict.fromkeys([*ran, "kci", "plan", "ready"], "success"), run.log
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
-    for name in names:
+    for name, variants in VARIANTS.items():
         there = hub[f"acme/{name}"].files("v1")
-        assert {"build/torch-cpu/metadata.json", "build/torch-cuda/metadata.json"} <= there.keys()
+        assert {f"build/{variant}/metadata.json" for variant in variants} <= there.keys()
         assert json.loads(there["build/kci-manifest.json"])["complete"] is True
         assert len(hub.asked(rf"POST .*{name}/commit/")) == 1
     assert run.log.count("attested: /") == 2
@@ -122,19 +124,6 @@ def test_a_dry_run_of_one_kernel(repository: Path, runner: Runner, hub: FakeHub,
     assert "attested: /" not in run.log
 
 
-def test_a_kernel_that_fails_to_build_stops_no_other(
-    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
-) -> None:
-    break_package(add_kernel(repository, "broken-kernel"))
-    commit_all(repository)
-    scratch = place(tmp_path, "scratch")
-    run = runner.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
-    assert run.jobs["merge broken-kernel"] == "failure", run.log
-    assert (run.jobs["merge some-kernel"], run.jobs["merge other-kernel"]) == ("success", "success")
-    publish_what_is_ready(run, runner, repository, scratch, {"some-kernel", "other-kernel"})
-    assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
-
-
 def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: Path, expected: set[str]) -> None:
     records = str(run.artifacts)
     code, said, output = action(
@@ -153,32 +142,33 @@ def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: P
     results = "plan=success kernels=failure ready=success publish=success"
     code, said, _ = action("gate", runner, scratch, repository, records=records, results=results)
     assert code == 1
-    assert "broken-kernel" in said
+    assert [name for name in NOT_READY if name in said] == NOT_READY
 
 
-def test_trees_are_tested_where_a_machine_is_declared(
+NOT_READY = ["broken-kernel", "failing-kernel"]
+
+
+def test_only_what_is_built_and_passes_its_tests_where_a_machine_is_declared_is_published(
     repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
 ) -> None:
-    """Two kernels pass on the machine and are published; the tests of the third one fail, which stops only that one."""
-    broken = add_kernel(repository, "broken-kernel")
-    for name in ("some-kernel", "other-kernel", "broken-kernel"):
+    """One kernel does not build, the tests of one fail on the machine; neither stops the two others."""
+    break_package(add_kernel(repository, "broken-kernel", ("cuda",)))
+    add_kernel(repository, "failing-kernel", ("cuda",))
+    for name, text in (*dict.fromkeys(VARIANTS, "# fine\n").items(), ("failing-kernel", "# BROKEN\n")):
         (repository / name / "tests").mkdir()
-        (repository / name / "tests" / "test_it.py").write_text("# fine\n")
-    (broken / "tests" / "test_it.py").write_text("# BROKEN\n")
+        (repository / name / "tests" / "test_it.py").write_text(text)
     (repository / "kci.toml").write_text(TESTED)
     commit_all(repository)
     render(repository)
     scratch = place(tmp_path, "scratch")
     machine = Runner(runner.checkout, runner.env, variables={"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))})
     run = machine.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
-    tests = {name: result for name, result in run.jobs.items() if name.startswith("test ")}
-    assert tests == {
-        "test broken-kernel cuda-x86_64-linux": "failure",
-        "test other-kernel cuda-x86_64-linux": "success",
-        "test some-kernel cuda-x86_64-linux": "success",
-    }, run.log
-    assert run.jobs["merge broken-kernel"] == "success"
-    publish_what_is_ready(run, runner, repository, scratch, {"some-kernel", "other-kernel"})
+    succeeded = [*BUILDS, "build failing-kernel torch-cuda"]
+    succeeded += [f"merge {name}" for name in (*VARIANTS, "failing-kernel")]
+    succeeded += [f"test {name} cuda-x86_64-linux" for name in VARIANTS]
+    failed = ["build broken-kernel torch-cuda", "merge broken-kernel", "test failing-kernel cuda-x86_64-linux"]
+    assert run.jobs == {**dict.fromkeys([*succeeded, "plan"], "success"), **dict.fromkeys(failed, "failure")}, run.log
+    publish_what_is_ready(run, runner, repository, scratch, set(VARIANTS))
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
 
 
@@ -214,9 +204,9 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
     run = without_token(runner, sigstore).run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
     assert run.ok, run.log
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
-    for name in ("some-kernel", "other-kernel"):
+    for name, variants in VARIANTS.items():
         there = hub[f"acme/{name}"].files("v1")
-        signed = {"build/torch-cpu/metadata.json.sigstore", "build/torch-cuda/metadata.json.sigstore"}
+        signed = {f"build/{variant}/metadata.json.sigstore" for variant in variants}
         assert {*signed, "build/kci-attestation.sigstore.json"} <= there.keys()
         tree = repository / f"fetched-{name}"
         for path, data in there.items():
@@ -225,7 +215,7 @@ def test_kernels_are_signed_as_the_run_and_published_without_a_stored_token(
                 (tree / path.removeprefix("build/")).write_bytes(data)
         checked = kci("verify", tree, "--signatures")
         assert checked.code == 0, checked.stdout + checked.stderr
-        (tree / "torch-cpu" / "added.py").write_text("")
+        (tree / "torch-cuda" / "added.py").write_text("")
         assert "added.py is there and was not signed" in kci("verify", tree, "--signatures").stderr
 
 
@@ -234,9 +224,11 @@ def test_without_a_signature_nothing_is_published(
 ) -> None:
     sigstore.spoil = lambda path, answer: (503, {}) if path == "/api/v1/log/entries" else answer
     scratch = place(tmp_path, "scratch")
-    run = without_token(runner, sigstore).run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
-    results = {name: run.jobs[name] for name in ("publish some-kernel", "publish other-kernel", "kci")}
-    assert results == dict.fromkeys(results, "failure"), run.log
-    assert run.log.count("Sigstore does not sign: RekorClientError") >= 2
+    inputs = {"tier": "release", "kernel": "other-kernel", "only": "", "backends": "", "dry-run": "false"}
+    run = without_token(runner, sigstore).run(repository, PUBLISH, "workflow_dispatch", scratch, inputs=inputs)
+    built = ["build other-kernel torch-cuda", "merge other-kernel", "plan", "ready"]
+    failed = dict.fromkeys(["publish other-kernel", "kci"], "failure")
+    assert run.jobs == {**dict.fromkeys(built, "success"), **failed}, run.log
+    assert "Sigstore does not sign: RekorClientError" in run.log
     assert published(hub) == set()
     assert hub.asked("POST ") == [], "not even asked for a token"

@@ -82,10 +82,11 @@ class Scheduled:
         }
         self.count = 0
 
-    def run(self, **variables: str) -> Run:
+    def run(self, *, job: str = "", **variables: str) -> Run:
         """One scheduled run.
 
         Args:
+            job: the only job to run, with those that it needs; empty for all.
             variables: the repository's.
         """
         self.count += 1
@@ -94,7 +95,7 @@ class Scheduled:
         number = {"GITHUB_RUN_NUMBER": str(self.count)}
         return run_workflow(
             self.repository, COMPAT, "schedule", scratch, checkout=self.checkout, env={**self.env, **number},
-            variables=variables,
+            variables=variables, job=job,
         )  # fmt: skip
 
     def history(self) -> list[dict[str, Any]]:
@@ -203,7 +204,7 @@ def test_one_kernel_without_a_called_workflow_blocks_nothing(shared_by_workers: 
     assert run["passed"] == ["some-kernel torch-cuda x86_64-linux 2.13 13.4"]
     break_package(kernel)
     commit_all(place.repository)
-    for changes, states in (([], []), (["POST"], ["open"]), ([], ["open"])):
+    for changes, states in (([], []), (["POST"], ["open"])):
         broken = place.run()
         assert broken.jobs == jobs, broken.log
         assert [failure["leg"] for failure in place.history()[-1]["failed"]] == run["passed"]
@@ -230,8 +231,9 @@ def test_a_moved_range_is_one_pull_request_and_one_for_each_kernel(shared_by_wor
     place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog, settings)
     edition, migration = "kci/edition", "kci/migrate-some-kernel"
 
-    first = place.run()
-    assert first.jobs["propose"] == "success", first.log
+    first = place.run()  # of the later runs, only the job that proposes, which needs no other
+    ran = ["awake", "build some-kernel torch-cuda", "issues", "plan", "propose", "record"]
+    assert first.jobs == dict.fromkeys(ran, "success"), first.log
     assert [(branch, state, title) for _, branch, state, title in place.pulls()] == [
         (edition, "open", "Toolchains: torch 2.12, 2.13"),
         (migration, "open", "some-kernel: remove `general.cuda.minver = 12.9`"),
@@ -239,74 +241,86 @@ def test_a_moved_range_is_one_pull_request_and_one_for_each_kernel(shared_by_wor
     once = place.pull_changes()
     assert once == ["POST git/trees", "POST git/commits", "POST git/refs", "POST pulls"] * 2
 
-    second = place.run()
-    assert second.jobs["propose"] == "success", second.log
+    second = place.run(job="propose")
+    assert second.jobs == {"propose": "success"}, second.log
     assert place.pull_changes() == once, "the same world: nothing is done again"
 
     index.write_text(page(*wheels("2.13.0", "cu134"), *wheels("2.14.0", "cu134")))
     commit_all(place.repository)
-    third = place.run()
-    assert third.jobs["propose"] == "success", third.log
+    third = place.run(job="propose")
+    assert third.jobs == {"propose": "success"}, third.log
     assert place.pulls()[0][1:] == (edition, "open", "Toolchains: torch 2.13, 2.14")
     assert len(place.pulls()) == 2
 
     index.write_text("down for maintenance")
     commit_all(place.repository)
     before = place.pull_changes()
-    assert place.run().jobs["propose"] == "failure", "what cannot be read is no green"
+    assert place.run(job="propose").jobs == {"propose": "failure"}, "what cannot be read is no green"
     assert place.pull_changes() == before
 
     index.write_text(page(*wheels("2.13.0", "cu134"), *wheels("2.14.0", "cu134")))
     for number, *_ in place.pulls():
         place.merge(number)
     assert "minver" not in build.read_text()
-    last = place.run()
-    assert last.jobs["propose"] == "success", last.log
+    last = place.run(job="propose")
+    assert last.jobs == {"propose": "success"}, last.log
     assert "0 wanted, 0 changed" in last.log
     assert [state for _, _, state, _ in place.pulls()] == ["closed", "closed"]
 
 
-@pytest.mark.parametrize("several", [False, True], ids=["alone", "called"])
-def test_what_a_machine_with_a_gpu_found_gets_into_the_history(
-    shared_by_workers: Path, tmp_path: Path, several: bool
-) -> None:
-    """The machine is this one under its label, and its Python says of itself that it has torch for CUDA."""
-    kernel = add_kernel(tmp_path / "repository", "some-kernel", ("cuda",))
-    if several:
-        add_kernel(tmp_path / "repository", "other-kernel", ("cuda",))
-    tests = kernel / "tests" / "test_it.py"
-    tests.parent.mkdir()
-    tests.write_text("")
-    catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
-    settings = f'{SETTINGS}\n[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "h100"]\n'
-    place = Scheduled(tmp_path, shared_by_workers, tmp_path / "cache", catalog, settings)
-    python = str(python_with_cuda(tmp_path))
-    built, tested = "torch-cuda x86_64-linux 2.13 13.4", "torch-cuda x86_64-linux+hardware 2.14 13.0"
-    names = ["some-kernel", *(["other-kernel"] if several else [])]
+class WithTests:
+    """Kernels of Python for CUDA, the first of which has tests, which fail as long as their file says so.
 
-    good = place.run(KCI_TEST_PYTHON=python)
-    assert good.jobs["record"] == "success", good.log
-    assert [job for job, result in good.jobs.items() if "test" in job and result == "success"], good.log
+    The machine that tests is this one under its label, and its Python says of itself that it has torch for CUDA.
+    """
+
+    BUILT, TESTED = "torch-cuda x86_64-linux 2.13 13.4", "torch-cuda x86_64-linux+hardware 2.14 13.0"
+
+    def __init__(self, folder: Path, shared: Path, *names: str) -> None:
+        """Render and commit them."""
+        kernel, *_ = [add_kernel(folder / "repository", name, ("cuda",)) for name in names]
+        self.tests = kernel / "tests" / "test_it.py"
+        self.tests.parent.mkdir()
+        self.tests.write_text("BROKEN = True")
+        catalog = CATALOG.replace('backend = "cpu"', 'backend = "cuda"\ncompute = ["13.4"]')
+        settings = f'{AT_ONCE}\n[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "h100"]\n'
+        self.place = Scheduled(folder, shared, folder / "cache", catalog, settings)
+        self.python = str(python_with_cuda(folder))
+
+
+def test_what_a_machine_with_a_gpu_found_gets_into_the_history(shared_by_workers: Path, tmp_path: Path) -> None:
+    tested = WithTests(tmp_path, shared_by_workers, "some-kernel")
+    place, built, on_hardware = tested.place, f"some-kernel {WithTests.BUILT}", f"some-kernel {WithTests.TESTED}"
+
+    broken = place.run(KCI_TEST_PYTHON=tested.python)
+    ran = ["awake", "build some-kernel torch-cuda", "issues", "plan", "record", "test some-kernel cuda-x86_64-linux"]
+    assert broken.jobs == dict.fromkeys(ran, "success"), broken.log
     (run,) = place.history()
-    assert run["passed"] == sorted(f"{name} {leg}" for name in names for leg in (built, tested))
-
-    tests.write_text("BROKEN = True")
-    commit_all(place.repository)
-    for _ in range(2):
-        broken = place.run(KCI_TEST_PYTHON=python)
-        assert broken.jobs["record"] == "success", broken.log
-    last = place.history()[-1]
-    assert [failure["leg"] for failure in last["failed"]] == [f"some-kernel {tested}"]
-    assert f"some-kernel {built}" in last["passed"]
+    assert ([failure["leg"] for failure in run["failed"]], run["passed"]) == ([on_hardware], [built])
     assert [state for state, _ in place.issues()] == ["open"]
 
-    tests.write_text("")
+    tested.tests.write_text("")
     commit_all(place.repository)
     lost = place.run(KCI_TEST_PYTHON=str(tmp_path / "nowhere"))
     assert lost.jobs["record"] == "success", lost.log
     assert "cuda-x86_64-linux tested nothing" in lost.log
-    assert place.history()[-1]["passed"] == sorted(f"{name} {built}" for name in names)
+    assert place.history()[-1]["passed"] == [built]
     assert [state for state, _ in place.issues()] == ["open"], "that it was built is no pass of what was tested"
 
-    assert place.run(KCI_TEST_PYTHON=python).jobs["record"] == "success"
+    good = place.run(KCI_TEST_PYTHON=tested.python)
+    assert good.jobs == broken.jobs, good.log
+    assert place.history()[-1]["passed"] == sorted([built, on_hardware])
     assert [state for state, _ in place.issues()] == ["closed"]
+
+
+def test_what_it_found_gets_there_out_of_a_called_workflow_too(shared_by_workers: Path, tmp_path: Path) -> None:
+    tested = WithTests(tmp_path, shared_by_workers, "some-kernel", "other-kernel")
+    run = tested.place.run(KCI_TEST_PYTHON=tested.python)
+    names = ("some-kernel", "other-kernel")
+    ran = [f"build {name} torch-cuda" for name in names]
+    ran += [f"watch-test {name} cuda-x86_64-linux" for name in names]
+    assert run.jobs == dict.fromkeys([*ran, "awake", "issues", "plan", "record"], "success"), run.log
+    (found,) = tested.place.history()
+    assert [failure["leg"] for failure in found["failed"]] == [f"some-kernel {WithTests.TESTED}"]
+    fine = [f"{name} {WithTests.BUILT}" for name in names]
+    assert found["passed"] == sorted([*fine, f"other-kernel {WithTests.TESTED}"])
