@@ -1,4 +1,4 @@
-"""The scheduled workflow of two examples, run after run: a removed API, an issue, a repair."""
+"""The scheduled workflow of an example and of kernels of Python, run after run: a removed API, an issue, a repair."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ who = ["@acme/kernels"]
 """
 AT_ONCE = SETTINGS.replace("failures = 2", "failures = 1")
 COMPAT = ".github/workflows/kci-compat.yml"
-LEGS = ["build relu torch213-cxx11-cpu-x86_64-linux", "build swiglu torch-cpu"]
+LEGS = ["build relu torch213-cxx11-cpu-x86_64-linux", "build some-kernel torch-cpu"]
 REMOVED = "  const at::Tensor gone = input.removed_in_this_torch();\n"
 
 
@@ -154,8 +154,8 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
 ) -> None:
     """With real compilers, each run of which is slow; that failures are counted is shown by the next test."""
     ignored = shutil.ignore_patterns("build", "__pycache__")
-    for name in ("relu", "swiglu"):
-        shutil.copytree(ROOT / "examples" / name, tmp_path / "repository" / "examples" / name, ignore=ignored)
+    shutil.copytree(ROOT / "examples" / "relu", tmp_path / "repository" / "examples" / "relu", ignore=ignored)
+    add_kernel(tmp_path / "repository", "some-kernel", ("cpu",))
     place = Scheduled(tmp_path, shared_by_workers, torch_cache, settings=AT_ONCE)
     source = place.repository / "examples" / "relu" / "csrc" / "relu_cpu.cpp"
     good = source.read_text()
@@ -165,7 +165,7 @@ def test_a_removed_api_becomes_an_issue_and_a_repair_closes_it(
     first = place.run()
     assert first.jobs == dict.fromkeys([*LEGS, "awake", "issues", "plan", "record"], "success"), first.log
     (run,) = place.history()
-    assert run["passed"] == ["swiglu torch-cpu x86_64-linux 2.13 -"]
+    assert run["passed"] == ["some-kernel torch-cpu x86_64-linux 2.13 -"]
     (failure,) = run["failed"]
     assert failure["leg"] == "relu torch213-cxx11-cpu-x86_64-linux x86_64-linux 2.13 -"
     assert "has no member named" in failure["error"]
