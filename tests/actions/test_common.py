@@ -71,3 +71,31 @@ def test_cells_cannot_leave_their_column() -> None:
 
 def test_output_units_are_utf16() -> None:
     assert common.output_units("aé", "\N{GRINNING FACE}") == 4
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999", "1.5", "²"])
+def test_a_count_is_a_number_from_1_on(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("KCI_INPUT_JOBS", value)
+    with pytest.raises(SystemExit, match="2"):
+        common.count_input("jobs")
+
+
+def test_counts_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, count in (("1", 1), (" 9999 ", 9999), ("", None)):
+        monkeypatch.setenv("KCI_INPUT_JOBS", value)
+        assert common.count_input("jobs") == count
+
+
+@pytest.mark.parametrize("value", ["", "True", "TRUE", "yes", "1", " true", "true\n"])
+def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("KCI_INPUT_UPLOAD", value)
+    with pytest.raises(SystemExit, match="2"):
+        common.flag_input("upload", default="false")
+
+
+def test_flags_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value, flag in (("true", True), ("false", False)):
+        monkeypatch.setenv("KCI_INPUT_UPLOAD", value)
+        assert common.flag_input("upload") is flag
+    monkeypatch.delenv("KCI_INPUT_UPLOAD")
+    assert common.flag_input("upload", default="true") is True

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from act.harness import STAND_INS
 from buildkit import write_tree
 from conftest import ROOT
 from kci.compat.history import LegOutcome, LegResult
@@ -34,7 +35,7 @@ depends = ["torch"]
 src = ["a.cpp"]
 """
 BOT = "github-actions[bot]"
-STAND_INS = ROOT / "tests" / "act" / "stand-ins" / "bin"
+PROGRAMS = [str(STAND_INS / "bin"), str(STAND_INS / "here")]
 
 
 class Watch:
@@ -50,7 +51,8 @@ class Watch:
         origin = folder / "origin.git"
         config.write_text(f'[url "{origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
         self.env = {
-            "PATH": f"{STAND_INS}{os.pathsep}{os.environ['PATH']}",
+            "PATH": os.pathsep.join([*PROGRAMS, os.environ["PATH"]]),
+            "KCI_ACT_PYTHON": sys.executable,
             "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'actions'}",
             "GIT_CONFIG_GLOBAL": str(config),
             "GITHUB_SERVER_URL": "https://github.com",
