@@ -20,6 +20,7 @@ from kci.builders.units import Language, Unit
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.run.kernel_tests import TestState, run_kernel_tests
+from kci.starter.new_kernel import choose, files_of
 from kci.tree.metadata import metadata_for, seal
 from kci.verify import verify
 
@@ -108,60 +109,20 @@ def test_the_example_builds_verifies_loads_and_passes_its_tests(tmp_path: Path) 
     assert (report.state, report.passed) == (TestState.PASSED, 9), report.output
 
 
-CUDA_KERNEL = {
-    "build.toml": """
-        [general]
-        name = "twice"
-        version = 1
-        edition = 5
-        license = "MIT"
-        backends = ["cuda"]
-
-        [tvm-ffi]
-        src = ["tvm-ffi-ext/binding.cpp"]
-
-        [kernel.twice]
-        backend = "cuda"
-        depends = []
-        src = ["twice.cu"]
-        cuda-capabilities = ["9.0"]
-    """,
-    "tvm-ffi-ext/twice/__init__.py": "from ._ops import ops\n",
-    "tvm-ffi-ext/binding.cpp": """
-        #include <tvm/ffi/tvm_ffi.h>
-        void twice(tvm::ffi::TensorView out, tvm::ffi::TensorView x);
-        TVM_FFI_DLL_EXPORT_TYPED_FUNC(twice, twice);
-    """,
-    "twice.cu": """
-        #include <tvm/ffi/extra/c_env_api.h>
-        #include <tvm/ffi/tvm_ffi.h>
-
-        __global__ void twice_each(float *out, const float *x, int64_t count) {
-          int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
-          if (i < count) out[i] = x[i] + x[i];
-        }
-
-        void twice(tvm::ffi::TensorView out, tvm::ffi::TensorView x) {
-          TVM_FFI_CHECK(x.device().device_type == kDLCUDA, ValueError) << "twice: only on CUDA";
-          auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(kDLCUDA, x.device().device_id));
-          twice_each<<<(x.numel() + 255) / 256, 256, 0, stream>>>(
-              static_cast<float *>(out.data_ptr()), static_cast<const float *>(x.data_ptr()), x.numel());
-        }
-    """,
-}
-
 LOAD = """
 import ctypes, os, sys
 for library in sys.argv[1:]:
     loaded = ctypes.CDLL(library, os.RTLD_NOW | os.RTLD_GLOBAL)
-print(loaded.__tvm_ffi_twice)
+print(loaded.__tvm_ffi_silu)
 """
 
 
 @pytest.mark.torch
-def test_a_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: Path) -> None:
+def test_a_new_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: Path) -> None:
     runtime()
-    what = request(write_tree(tmp_path / "twice", CUDA_KERNEL), CUDA, tmp_path, cache=warm_cache(tmp_path))
+    files = files_of(choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True)
+    files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
+    what = request(write_tree(tmp_path / "my-kernel", files), CUDA, tmp_path, cache=warm_cache(tmp_path))
     build_variant(what.kernel_dir, what.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=quiet)
     seal(what.output, metadata_for(what.build, "cuda", "1a2b3c4", archs=("9.0",)))
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []
