@@ -172,6 +172,28 @@ def test_a_runner_without_python(tmp_path: Path) -> None:
     assert "actions/setup-python" in done.stdout
 
 
+def found_python(path: Path) -> str:
+    command = [str(shutil.which("bash")), str(ROOT / "actions" / "find_python.sh")]
+    return subprocess.run(command, env={"PATH": str(path)}, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_jobs_own_python_is_asked_first_and_an_older_one_is_passed_over(tmp_path: Path) -> None:
+    """A version manager has a program for each version, and takes long to say which of them it has."""
+    seen = tmp_path / "seen"
+    new = script("python3.13", tmp_path / "bin", f'echo asked > {seen}; exec {sys.executable} "$@"')
+    own = script("python3", tmp_path / "bin", f'exec {sys.executable} "$@"')
+    (tmp_path / "bin" / "bash").symlink_to(str(shutil.which("bash")))
+    (tmp_path / "bin" / "env").symlink_to(str(shutil.which("env")))
+    assert found_python(tmp_path / "bin") == str(own)
+    assert not seen.exists()
+    for reason in (
+        "exit 1",
+        f"exec {sys.executable} -c 'import sys; sys.version_info = (3, 10); exec(sys.argv[-1])' \"$@\"",
+    ):
+        script("python3", tmp_path / "bin", reason)
+        assert found_python(tmp_path / "bin") == str(new)
+
+
 def test_the_python_that_the_action_found_is_the_one(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     python = script("own", tmp_path / "bin", f'echo "$@" > {seen}; exit 3')
