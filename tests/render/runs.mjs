@@ -27,25 +27,36 @@ const truthy = (found) => {
   return plain !== null && plain !== false && plain !== 0 && plain !== "";
 };
 
+const decide = (node, cancelled, earlier, named) => {
+  const says = {
+    success: () => !cancelled && earlier.every((result) => result === "success"),
+    failure: () => earlier.includes("failure"),
+    cancelled: () => cancelled,
+    always: () => true,
+  };
+  const functions = Object.keys(says).map((name) => ({ name, minArgs: 0, maxArgs: 0, call: () => new data.BooleanData(says[name]()) }));
+  const known = JSON.parse(JSON.stringify(named), data.reviver);
+  const tree = new Parser(new Lexer(node.if).lex().tokens, Object.keys(named), functions).parse();
+  return truthy(new Evaluator(tree, known, new Map(functions.map((one) => [one.name, one]))).evaluate());
+};
+
+// In thousands of runs a job finds the same before it again and again.
+const decided = new Map();
+const isToRun = (...found) => {
+  const key = JSON.stringify(found);
+  if (!decided.has(key)) decided.set(key, decide(byId[found[0]], ...found.slice(1)));
+  return decided.get(key);
+};
+
 const simulate = ({ endings, outputs, begun, contexts }) => {
   const results = {};
   for (const [index, node] of ordered.entries()) {
     const cancelled = begun !== null && index >= begun;
     const earlier = [...before(node.id)].map((id) => results[id]);
-    const says = {
-      success: () => !cancelled && earlier.every((result) => result === "success"),
-      failure: () => earlier.includes("failure"),
-      cancelled: () => cancelled,
-      always: () => true,
-    };
-    const functions = Object.keys(says).map((name) => ({ name, minArgs: 0, maxArgs: 0, call: () => new data.BooleanData(says[name]()) }));
     const needs = Object.fromEntries(
       node.needs.map((id) => [id, { result: results[id], outputs: results[id] === "success" ? (outputs[id] ?? {}) : {} }]),
     );
-    const known = JSON.parse(JSON.stringify({ ...contexts, needs }), data.reviver);
-    const tree = new Parser(new Lexer(node.if).lex().tokens, Object.keys({ ...contexts, needs }), functions).parse();
-    const runs = truthy(new Evaluator(tree, known, new Map(functions.map((one) => [one.name, one]))).evaluate());
-    results[node.id] = runs ? (endings[node.id] ?? "success") : "skipped";
+    results[node.id] = isToRun(node.id, cancelled, earlier, { ...contexts, needs }) ? (endings[node.id] ?? "success") : "skipped";
   }
   return results;
 };
