@@ -10,10 +10,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 from kci.builders import generate, hipify, tvm_ffi_commands
 from kci.builders.commands import Toolchain
 from kci.builders.compiler_cache import find_compiler_cache
+from kci.builders.compiler_words import as_written
 from kci.builders.compilers import (
     cxx_compiler,
     glibc_is_newer,
@@ -35,7 +37,7 @@ from kci.builders.environment import (
     same_version,
     tvm_ffi_environment,
 )
-from kci.builders.failures import failure_hint, failure_message, unwritable
+from kci.builders.failures import failed_build, unwritable
 from kci.builders.job_budget import alone, is_chatter
 from kci.builders.job_limits import nvcc_threads
 from kci.builders.newer_cxx import find_newer_parts
@@ -134,7 +136,7 @@ def build(request: Request, log: Log) -> Built:
             hipify.translate(recipe.translation, log)
         done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
-            raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done, work))
+            raise failed_build(recipe, request, done)
         named = named_by_compilers(work, (step.output for step in recipe.steps if step.depfile))
         inputs = _recorded(recipe, watch, named)
         watched = watched_paths(recipe, named)
@@ -164,18 +166,19 @@ def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Fin
         command = recipe.ninja(share.arguments)
         tools |= share.settings | (_FRESH if request.fresh else {})
         if found is None:
-            return guarded(command, _without_chatter(log), env=tools, lock=lock), None
+            return guarded(command, _readable(log, request.kernel_dir), env=tools, lock=lock), None
         tools |= found.settings(recipe.work, request.cache)
         before = found.start(recipe.work, tools)
-        done = guarded(command, _without_chatter(log), env=tools, lock=lock)
+        done = guarded(command, _readable(log, request.kernel_dir), env=tools, lock=lock)
         use = found.use(recipe.work, tools, before)
     if use is not None:
         log(str(use))
     return done, use
 
 
-def _without_chatter(log: Log) -> Log:
-    return lambda line: None if is_chatter(line) else log(line)
+def _readable(log: Log, kernel_dir: Path) -> Log:
+    """A log of what ninja says: not how it was started, and with the kernel's files as the user names them."""
+    return lambda line: None if is_chatter(line) else log(as_written(line, kernel_dir))
 
 
 def check_kind(request: Request) -> None:
