@@ -133,6 +133,12 @@ def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
     assert first_error(error) == f"{what.kernel_dir}/csrc/plus.cpp:7:3: error: 'x' was not declared"
 
 
+def test_a_standard_in_the_flags_that_is_too_old_for_torch(planned: tuple[Recipe, Request]) -> None:
+    said = "torch/include/torch/all.h:5:2: error: #error C++20 or later compatible compiler is required to use PyTorch."
+    error = failed_build(*planned, Finished(1, NINJA.format(said=said)))
+    assert "needs C++20: leave `-std` out" in error.hint
+
+
 def test_what_is_printed_has_the_place_the_words_and_the_command(
     planned: tuple[Recipe, Request], capsys: pytest.CaptureFixture[str]
 ) -> None:

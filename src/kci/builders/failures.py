@@ -21,6 +21,7 @@ _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolv
 _KILLED = re.compile(
     r"Killed signal terminated program|fatal error: Killed|died due to signal 9|^Killed$", re.MULTILINE
 )
+_OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use PyTorch")
 _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
 )
@@ -82,6 +83,8 @@ def failure_hint(done: Finished, work: Path) -> str:
             f"{missing[1]} belongs to a CUDA library that comes only with a complete toolkit: build in the leg's image "
             "(--container auto), or move the kernel to the stable ABI"
         )
+    if standard := _OLD_STANDARD.search(done.output):
+        return f"this torch needs {standard[1]}: leave `-std` out of the flags, and kci gives what each torch needs"
     if _KILLED.search(done.output):
         return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
     return program_hint(done.output, work, CACHE_OPTION)
