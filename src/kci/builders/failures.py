@@ -21,7 +21,7 @@ _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolv
 _KILLED = re.compile(
     r"Killed signal terminated program|fatal error: Killed|died due to signal 9|^Killed$", re.MULTILINE
 )
-_OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use PyTorch")
+_OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required to use (?:PyTorch|ATen)")
 _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
 )
