@@ -230,4 +230,4 @@ def test_names_of_renamed_capabilities() -> None:
     assert toolkits().new_name("10.1a", at_13) == "11.0a"
     assert toolkits().new_name("10.1", at_12) == "" == toolkits().new_name("10.0", at_13)
     assert toolkits().old_name("11.0+PTX") == "10.1+PTX"
-    assert intersect_capabilities(["11.0a"], ["10.0", "11.0"]) == ("11.0a",)
+    assert intersect_capabilities(("11.0a",), ("10.0", "11.0")) == ("11.0a",)
