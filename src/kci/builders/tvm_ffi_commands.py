@@ -37,7 +37,12 @@ def flags(backend: str, kernel_id: str, include: Iterable[str], system: Iterable
 
 
 def link_command(
-    cxx: Sequence[str], kernel_id: str, objects: Iterable[str], exports: str, cuda_libraries: str | None
+    cxx: Sequence[str],
+    kernel_id: str,
+    objects: Iterable[str],
+    older: Iterable[str],
+    exports: str,
+    cuda_libraries: str | None,
 ) -> list[str]:
     """The command that links the module.
 
@@ -45,12 +50,15 @@ def link_command(
         cxx: the C++ compiler.
         kernel_id: the name of the extension.
         objects: what to link.
+        older: what keeps the module fit for older systems. It stands behind the CUDA runtime, which calls more of those
+            functions than most kernels: a linker takes what it needs at that place from the libraries that follow.
         exports: the version script.
         cuda_libraries: where the CUDA runtime is. It is linked statically, because no torch need be there to bring it.
     """
     name = module_name(kernel_id)
-    command = [*cxx, "-shared", f"-Wl,-soname,{name}", "-o", name, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
-    command += [f"-Wl,--version-script={exports}", "-Wl,--as-needed", "-lstdc++", f"-L{LINK}/lib", "-ltvm_ffi"]
+    command = [*cxx, "-shared", f"-Wl,-soname,{name}", "-o", name, *objects]
     if cuda_libraries is not None:
-        command += [f"-L{cuda_libraries}", "-lcudadevrt", "-lcudart_static", "-lrt", "-lpthread", "-ldl"]
-    return command
+        command += [f"-L{cuda_libraries}", "-lcudadevrt", "-lcudart_static"]
+    command += [*older, "-Wl,--strip-debug", "-Wl,--discard-all"]
+    command += [f"-Wl,--version-script={exports}", "-Wl,--as-needed", "-lstdc++", f"-L{LINK}/lib", "-ltvm_ffi"]
+    return [*command, "-lrt", "-lpthread", "-ldl"] if cuda_libraries is not None else command
