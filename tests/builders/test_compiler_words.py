@@ -112,6 +112,21 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Re
     return native.plan(what, quiet), what
 
 
+def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[Recipe, Request]) -> None:
+    recipe, what = planned
+    unit = next(step.what for step in recipe.steps if step.depfile)
+    said = ["[1/9 00:00] ar newer", f"[2/9 00:31] {unit}", "[3/9 00:20] ar other", "kernel/a.cpp:1:1: warning: it"]
+    for known, first in ((False, "[1/9] ar newer"), (True, "[1/9 00:00] ar newer")):
+        shown: list[str] = []
+        if known:
+            recipe.work.mkdir(parents=True)
+            (recipe.work / native.NINJA_RECORDS).touch()
+        tell = native._readable(shown.append, recipe, what.kernel_dir)
+        for line in ("ninja: Jobserver mode detected: x", *said):
+            tell(line)
+        assert shown == [first, said[1], said[2], f"{what.kernel_dir}/a.cpp:1:1: warning: it"]
+
+
 @pytest.mark.rule("KCI513", triggers=True)
 def test_the_error_of_a_failed_build(planned: tuple[Recipe, Request]) -> None:
     recipe, what = planned
