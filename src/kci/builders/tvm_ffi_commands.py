@@ -40,9 +40,10 @@ def link_command(
     cxx: Sequence[str],
     kernel_id: str,
     objects: Iterable[str],
-    older: Iterable[str],
     exports: str,
-    cuda_libraries: str | None,
+    *,
+    older: Sequence[str] = (),
+    cuda_libraries: str | None = None,
 ) -> list[str]:
     """The command that links the module.
 
@@ -50,15 +51,13 @@ def link_command(
         cxx: the C++ compiler.
         kernel_id: the name of the extension.
         objects: what to link.
-        older: what keeps the module fit for older systems. It stands behind the CUDA runtime, which calls more of those
-            functions than most kernels: a linker takes what it needs at that place from the libraries that follow.
         exports: the version script.
+        older: what stands in for newer functions of the C library, for everything before it on the command line.
         cuda_libraries: where the CUDA runtime is. It is linked statically, because no torch need be there to bring it.
     """
     name = module_name(kernel_id)
-    command = [*cxx, "-shared", f"-Wl,-soname,{name}", "-o", name, *objects]
-    if cuda_libraries is not None:
-        command += [f"-L{cuda_libraries}", "-lcudadevrt", "-lcudart_static"]
-    command += [*older, "-Wl,--strip-debug", "-Wl,--discard-all"]
-    command += [f"-Wl,--version-script={exports}", "-Wl,--as-needed", "-lstdc++", f"-L{LINK}/lib", "-ltvm_ffi"]
-    return [*command, "-lrt", "-lpthread", "-ldl"] if cuda_libraries is not None else command
+    static = [] if cuda_libraries is None else [f"-L{cuda_libraries}", "-lcudadevrt", "-lcudart_static"]
+    command = [*cxx, "-shared", f"-Wl,-soname,{name}", "-o", name, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
+    command += [f"-Wl,--version-script={exports}", *static, *older]
+    command += ["-Wl,--as-needed", "-lstdc++", f"-L{LINK}/lib", "-ltvm_ffi"]
+    return command + (["-lrt", "-lpthread", "-ldl"] if static else [])
