@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from conftest import torch_kernel
 from kci.catalog.rows import load_catalog
-from kci.matrix.kernel_lints import lint_matrix
+from kci.config.reader import parse_kernel
+from kci.matrix.standard_lint import lint_standards
+
+INCLUDES = '#include "a.h"\n#include <torch/all.h>\n'
 
 
-def said(flags: str, *, key: str = "cuda-flags", torch: str = "", backend: str = "cuda") -> list[tuple[str, str]]:
-    parts = f'[kernel.a]\nbackend = "{backend}"\ndepends = []\nsrc = []\n{key} = [{flags}]\n'
-    found = lint_matrix(torch_kernel([backend], torch=torch, components=parts), load_catalog())
-    return [(item.rule, item.message) for item in found]
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    (tmp_path / "a.cu").write_text(INCLUDES)
+    (tmp_path / "a.cpp").write_text(INCLUDES)
+    return tmp_path
+
+
+def said(
+    sources: Path, flags: str, *, key: str = "cuda-flags", torch: str = "", backend: str = "cuda", src: str = "a.cu"
+) -> list[str]:
+    parts = f'[kernel.a]\nbackend = "{backend}"\ndepends = []\nsrc = ["{src}"]\n{key} = [{flags}]\n'
+    found = list(lint_standards(torch_kernel([backend], torch=torch, components=parts), load_catalog(), sources))
+    assert {item.rule for item in found} <= {"KCI159"}
+    return [item.message for item in found]
 
 
 @pytest.mark.rule("KCI159", triggers=True)
 @pytest.mark.parametrize(
-    ("backend", "key", "flag"),
+    ("backend", "key", "flag", "src"),
     [
-        ("cuda", "cuda-flags", "-std=c++17"),
-        ("cuda", "cuda-flags", "--std=c++14"),
-        ("cuda", "cxx-flags", "-std=gnu++98"),
-        ("rocm", "hip-flags", "-std=c++17"),
-        ("xpu", "sycl-flags", "-std=c++17"),
-        ("cpu", "cxx-flags", "-std=c++17"),
+        ("cuda", "cuda-flags", "-std=c++17", "a.cu"),
+        ("cuda", "cuda-flags", "--std=c++14", "a.cu"),
+        ("cuda", "cxx-flags", "-std=gnu++98", "a.cpp"),
+        ("rocm", "hip-flags", "-std=c++17", "a.cu"),
+        ("xpu", "sycl-flags", "-std=c++17", "a.cpp"),
+        ("cpu", "cxx-flags", "-std=c++17", "a.cpp"),
     ],
 )
-def test_an_older_standard_is_told_with_the_versions_of_torch(backend: str, key: str, flag: str) -> None:
-    found = [message for rule, message in said(f'"-O3", "{flag}"', key=key, backend=backend) if rule == "KCI159"]
-    assert len(found) == 1
-    assert found[0].startswith(f"`{flag}` is older than C++")
-    assert found[0].endswith("2.14 ask for")
+def test_an_older_standard_is_told_with_the_versions_of_torch(sources: Path, backend: str, key: str, flag: str) -> None:
+    (message,) = said(sources, f'"-O3", "{flag}"', key=key, backend=backend)
+    assert message.startswith(f"`{flag}` is older than C++")
+    assert message.endswith("2.14 ask for")
 
 
 @pytest.mark.rule("KCI159", triggers=True)
-def test_the_bindings_have_flags_too() -> None:
-    found = said('"-O3"', torch='cxx-flags = ["-std=c++17"]')
-    assert found == [("KCI159", "`-std=c++17` is older than C++20, which the headers of torch 2.14 ask for")]
+def test_the_bindings_have_flags_too(sources: Path) -> None:
+    text = (
+        '[general]\nname = "k"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
+        '[torch]\nsrc = ["a.cpp"]\ncxx-flags = ["-std=c++17"]\n'
+    )
+    (found,) = lint_standards(parse_kernel(text.encode()), load_catalog(), sources)
+    assert found.message == "`-std=c++17` is older than C++20, which the headers of torch 2.14 ask for"
+    assert (found.line, found.column) == (9, 14)
 
 
 @pytest.mark.rule("KCI159", triggers=False)
@@ -53,5 +72,13 @@ def test_the_bindings_have_flags_too() -> None:
         ('"-DX=-std=c++17"', ""),
     ],
 )
-def test_what_is_no_older_standard(flags: str, torch: str) -> None:
-    assert said(flags, torch=torch) == []
+def test_what_is_no_older_standard(sources: Path, flags: str, torch: str) -> None:
+    assert said(sources, flags, torch=torch) == []
+
+
+@pytest.mark.rule("KCI159", triggers=False)
+@pytest.mark.parametrize("src", ["plain.cu", "gone.cu", "../a.cu", "folder", "a.cpp"])
+def test_sources_that_include_no_such_header_may_have_an_older_one(sources: Path, src: str) -> None:
+    (sources / "plain.cu").write_text("#include <cuda_runtime.h>\n#include <torch/headeronly/macros/Macros.h>\n")
+    (sources / "folder").mkdir()
+    assert said(sources, '"-std=c++17"', src=src) == []

@@ -23,7 +23,6 @@ from kci.diagnostics import Diagnostic
 from kci.matrix.archs import PTX, component_archs
 from kci.matrix.names import Kind
 from kci.matrix.selection import exclusion, select
-from kci.matrix.standard_lint import old_standards
 from kci.matrix.variants import Variant
 from kci.suggest import one_of
 
@@ -323,11 +322,6 @@ def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
             return  # one value, one finding
 
 
-def old_cxx_standard(subject: Subject) -> Iterator[Diagnostic]:
-    """KCI159: a flag names a C++ standard that is older than a torch asks for: the build fails there."""
-    yield from old_standards(subject.kernel, subject.variants)
-
-
 def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
     """KCI161: bounds leave no row of the catalog for a backend that has some."""
     build, rows = subject.kernel.build, subject.catalog.rows
@@ -392,7 +386,6 @@ MATRIX_LINTS: tuple[Lint, ...] = (
     gfx_unsupported,
     component_left_out,
     nothing_left,
-    old_cxx_standard,
     stable_abi_newer,
     bounds_drop_everything,
     backend_without_rows,
