@@ -42,8 +42,10 @@ def said(
         ("cpu", "cxx-flags", "-std=c++17", "a.cpp"),
     ],
 )
-def test_an_older_standard_is_told_with_the_versions_of_torch(sources: Path, backend: str, key: str, flag: str) -> None:
-    (message,) = said(sources, f'"-O3", "{flag}"', key=key, backend=backend)
+def test_an_older_standard_is_told_with_the_versions_of_torch(
+    sources: Path, backend: str, key: str, flag: str, src: str
+) -> None:
+    (message,) = said(sources, f'"-O3", "{flag}"', key=key, backend=backend, src=src)
     assert message.startswith(f"`{flag}` is older than C++")
     assert message.endswith("2.14 ask for")
 
