@@ -10,6 +10,7 @@ from conftest import torch_kernel
 from kci.catalog.rows import load_catalog
 from kci.config.reader import parse_kernel
 from kci.matrix.standard_lint import lint_standards
+from kci.workspace.check import check_kernels
 
 INCLUDES = '#include "a.h"\n#include <torch/all.h>\n'
 
@@ -50,15 +51,21 @@ def test_an_older_standard_is_told_with_the_versions_of_torch(
     assert message.endswith("2.14 ask for")
 
 
+BINDINGS = (
+    '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+    '[torch]\nsrc = ["a.cpp"]\ncxx-flags = ["-std=c++17"]\n'
+    '[kernel.part]\nbackend = "cpu"\ndepends = ["torch"]\nsrc = []\n'
+)
+
+
 @pytest.mark.rule("KCI159", triggers=True)
-def test_the_bindings_have_flags_too(sources: Path) -> None:
-    text = (
-        '[general]\nname = "k"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu", "cuda"]\n'
-        '[torch]\nsrc = ["a.cpp"]\ncxx-flags = ["-std=c++17"]\n'
-    )
-    (found,) = lint_standards(parse_kernel(text.encode()), load_catalog(), sources)
+def test_the_bindings_have_flags_too_and_a_check_finds_them(sources: Path) -> None:
+    (found,) = lint_standards(parse_kernel(BINDINGS.encode()), load_catalog(), sources)
     assert found.message == "`-std=c++17` is older than C++20, which the headers of torch 2.14 ask for"
     assert (found.line, found.column) == (9, 14)
+    (sources / "build.toml").write_text(BINDINGS)
+    checked = check_kernels([str(sources)]).diagnostics
+    assert [item.line for item in checked if item.rule == "KCI159"] == [9]
 
 
 @pytest.mark.rule("KCI159", triggers=False)
