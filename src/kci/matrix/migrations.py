@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 import tomli
 
-from kci.catalog.rows import Catalog, outside_range
+from kci.catalog.loading import outside_range
+from kci.catalog.rows import Catalog
 from kci.catalog.toolkits import toolkits
 from kci.config.document import BOM
 from kci.config.model import CudaComponent

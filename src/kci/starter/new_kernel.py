@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kci.catalog.rows import load_catalog
+from kci.catalog.loading import load_catalog
 from kci.config.file_lints import repo_id_problem
 from kci.config.values import Backend, Version, check_kernel_name, near_kernel_name, python_name
 from kci.errors import UsageError

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from kci.catalog.loading import load_catalog
 from kci.catalog.overlay import Overlay, for_kernel, overlays_of
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.rows import Catalog
 from kci.config.discover import find_kernels
 from kci.config.file_lints import in_file_order, lint_file
 from kci.config.find_settings import FoundSettings, find_settings, locate
