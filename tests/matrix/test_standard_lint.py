@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conftest import torch_kernel
-from kci.catalog.rows import load_catalog
+from kci.catalog.loading import load_catalog
 from kci.config.reader import parse_kernel
 from kci.matrix.standard_lint import lint_standards
 from kci.workspace.check import check_kernels
