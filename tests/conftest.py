@@ -50,8 +50,30 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
     )
 
 
+GIB = 1 << 30
+MEMORY = Path("/dev/shm")
+"""Where systems keep files in memory; pytest makes a folder of the user's own there."""
+
+
+def memory_has_room() -> bool:
+    """Whether the folders of tests can be in memory: no container's 64 MiB, and programs may be run from there."""
+    try:
+        there = os.statvfs(MEMORY)
+        fields = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+        available = next(int(field[1]) * 1024 for field in fields if field[0] == "MemAvailable:")
+    except (AttributeError, OSError, StopIteration):  # another system
+        return False
+    return not there.f_flag & os.ST_NOEXEC and there.f_bavail * there.f_frsize > 4 * GIB and available > 8 * GIB
+
+
 def pytest_configure() -> None:
-    """A shell without job control starts what runs in the background deaf to Ctrl-C, and all that tests start."""
+    """Where the folders of tests are, and signals as a terminal has them.
+
+    The tests make and remove some ten thousand small files; for a disk that takes longer than all else that they do.
+    A shell without job control starts what runs in the background deaf to Ctrl-C, and all that tests start.
+    """
+    if memory_has_room():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     for ignored, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (getattr(signal, "SIGQUIT", None), signal.SIG_DFL),
