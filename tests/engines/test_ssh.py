@@ -95,7 +95,7 @@ def configure(sshd: Sshd, kernel_dir: Path, script: str = "", more: str = "") ->
     own.write_text(f'#!/bin/sh\nexport PYTHONPATH="{source}"\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
     own.chmod(0o755)
     (kernel_dir / "kci.toml").write_text(
-        f'[engines.box]\npoll-seconds = 0.2\ntype = "ssh"\nhost = "127.0.0.1"\n'
+        f'[engines.box]\npoll-seconds = 0.05\ntype = "ssh"\nhost = "127.0.0.1"\n'
         f'port = {sshd.port}\nuser = "{getpass.getuser()}"\n'
         f'identity = "{sshd.folder}/user"\nknown-hosts = "{sshd.folder}/known"\npython = "{sys.executable}"\n'
         f'folder = "{kernel_dir.parent}/on the box"\nkci = ["{own}"]\n{more}'
@@ -206,7 +206,7 @@ def test_without_the_library_the_command_that_gets_it_is_named(
     kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncssh", None)
-    (kernel_dir / "kci.toml").write_text('[engines.box]\npoll-seconds = 0.2\ntype = "ssh"\nhost = "x"\n')
+    (kernel_dir / "kci.toml").write_text('[engines.box]\npoll-seconds = 0.05\ntype = "ssh"\nhost = "x"\n')
     result = kci("run", kernel_dir, "--engine", "box", "--cache", tmp_path / "cache")
     assert result.code == 3
     assert "pip install 'kci[ssh]'" in result.stderr
