@@ -143,7 +143,7 @@ def test_a_changed_host_key_is_refused_and_the_run_goes_on_once_it_is_right(sshd
     configure(sshd, kernel_dir)
     sshd.known("other")
     try:
-        result = run(kernel_dir)
+        result = run(kernel_dir, str(kernel_dir), "--engine", "box", "--backend", "cpu")
     finally:
         sshd.known("host")
     assert result.code == 5
