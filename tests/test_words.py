@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,19 +30,21 @@ INSTEAD = {
 """An idiom, and what to write."""
 
 
-def texts() -> list[Path]:
+@cache
+def texts() -> dict[Path, str]:
     source = [path for path in (ROOT / "src" / "kci").rglob("*") if path.suffix in (".py", ".toml")]
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "templates").rglob("*.j2")]
     workflows = [*(ROOT / ".github").rglob("*.yml"), *ROOT.glob("*/action.yml"), ROOT / "action.yml"]
-    return sorted([*source, *pages, *workflows])
+    return {path: path.read_text(encoding="utf-8") for path in sorted([*source, *pages, *workflows])}
 
 
 @pytest.mark.parametrize("idiom", INSTEAD)
 def test_an_idiom_is_not_used(idiom: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}"
-        for path in texts()
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for path, text in texts().items()
+        if re.search(idiom, text, re.IGNORECASE)
+        for number, line in enumerate(text.splitlines(), 1)
         if re.search(idiom, line, re.IGNORECASE)
     ]
     assert found == [], f"write: {INSTEAD[idiom]}"

@@ -7,6 +7,7 @@ of its Python package.
 from __future__ import annotations
 
 import hashlib
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kci.builders import native, noarch
-from kci.builders.package import installed_files, package_dir
 from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
+from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Request, silent
 from kci.config.reader import read_kernel
 from kci.config.settings import Settings
@@ -27,27 +28,10 @@ from kci.plan.fingerprint import Fingerprints
 from kci.tree.identity import kernel_id
 
 
-class Seen(NamedTuple):
-    """A variant of a kernel as it lies on the disk."""
-
-    fingerprint: str
-    """The fingerprint, or the rule that refused the kernel."""
-    content: str
-    """A hash of its objects and of its package; the first error where it cannot be built."""
-    uncertain: str
-    """Why every file counts; empty if not."""
-
-
 def request_for(root: Path, kernel: Path, variant: Variant, cache: Path) -> Request:
     """The request to build a variant."""
     build = read_kernel(kernel).build
     return Request(kernel, build, variant, kernel_id(build.name, variant.backend, "1a2b3c4"), root / "out", cache)
-
-
-def look(root: Path, kernel: Path, variant: Variant, cache: Path, settings: Settings) -> Seen:
-    """What plan and compiler say of a variant, each by itself."""
-    fingerprint, uncertain = planned(root, kernel, variant, settings)
-    return Seen(fingerprint, compiled(request_for(root, kernel, variant, cache)), uncertain)
 
 
 def planned(root: Path, kernel: Path, variant: Variant, settings: Settings) -> tuple[str, str]:
@@ -60,41 +44,56 @@ def planned(root: Path, kernel: Path, variant: Variant, settings: Settings) -> t
         return f"refused: {error.message}", ""
 
 
-def compiled(request: Request, known: dict[bytes, bytes] | None = None) -> str:
-    """A hash of everything that the variant would hold.
+class Compiler:
+    """The compilers' word about what a variant would hold. What this machine has is looked for once."""
 
-    Args:
-        request: the variant.
-        known: what preprocessed text became; what is there already is not compiled again.
-    """
-    total = hashlib.sha256()
-    try:
-        if request.variant.kind is Kind.NOARCH:
-            return copied(request)
-        recipe = native.plan(request, lambda _line: None)
-        package = installed_files(request.kernel_dir, package_dir(request.kernel_dir, request.build), request.build)
-    except KciError as error:
-        return f"refused: {error.message}"
-    prepare(recipe)
-    for step in recipe.steps:
-        if step.depfile:
-            text = preprocessed(recipe.work, step.command) if known is not None else b""
-            if known is not None and text in known:
-                total.update(known[text])
-                continue
-            (recipe.work / step.output).unlink(missing_ok=True)
-            done = subprocess.run(
-                repeatable(recipe.work, step.command), cwd=recipe.work, capture_output=True, check=False
-            )
-            if done.returncode:
-                return f"failed: {done.stderr.decode(errors='replace')[:200]}"
-            held = hashlib.sha256((recipe.work / step.output).read_bytes()).digest()
-            total.update(held)
-            if known is not None and text:
-                known[text] = held
-    for name, path in package.items():
-        total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return total.hexdigest()
+    def __init__(self, request: Request, *, objects: bool = False) -> None:
+        """Find the compilers.
+
+        Args:
+            request: the variant.
+            objects: compile each time. Otherwise the text decides that a C++ compiler gets to see after preprocessing,
+                of which, with its command, the object is a function.
+        """
+        self._request = request
+        self._objects = objects
+        self._chain = None if request.variant.kind is Kind.NOARCH else native.plan(request, silent).chain
+
+    def content(self) -> str:
+        """A hash of everything that the variant would hold now; the first error where it cannot be built."""
+        request, total = self._request, hashlib.sha256()
+        try:
+            if self._chain is None:
+                return copied(request)
+            recipe = make_recipe(request, checked_sources(request, silent), self._chain)
+        except KciError as error:
+            return f"refused: {error.message}"
+        prepare(recipe)
+        for step in recipe.steps:
+            if step.depfile:
+                try:
+                    total.update(self._compiled(recipe.work, step.command, step.output))
+                except subprocess.CalledProcessError as error:
+                    return f"failed: {error.stderr.decode(errors='replace')[:200]}"
+        for name, path in recipe.package.items():
+            total.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        return total.hexdigest()
+
+    def _compiled(self, work: Path, command: tuple[str, ...], output: str) -> bytes:
+        """A hash of what comes of a source.
+
+        Raises:
+            CalledProcessError: nothing comes of it.
+        """
+        total = hashlib.sha256("\0".join(command).encode())
+        if self._objects:
+            (work / output).unlink(missing_ok=True)
+            subprocess.run(repeatable(work, command), cwd=work, capture_output=True, check=True)
+            total.update((work / output).read_bytes())
+        else:
+            for words in preprocessors(work, command):
+                total.update(subprocess.run(words, cwd=work, capture_output=True, check=True).stdout)
+        return total.digest()
 
 
 def copied(request: Request) -> str:
@@ -107,15 +106,18 @@ def copied(request: Request) -> str:
     return total.hexdigest()
 
 
-def preprocessed(work: Path, command: tuple[str, ...]) -> bytes:
-    """A hash of a command and of what a C++ compiler gets to see; nothing for nvcc, which has a pass for each arch."""
-    if Path(command[0]).name == "nvcc":
-        return b""
+def preprocessors(work: Path, command: tuple[str, ...]) -> Iterator[list[str]]:
+    """The commands that show what compilers get to see, without the places of its lines; nvcc has one for each pass."""
     output = command.index("-o")
-    words = ["-E" if word == "-c" else word for word in (*command[:output], *command[output + 2 :])]
-    done = subprocess.run(words, cwd=work, capture_output=True, check=False)
-    shown = "\0".join(command).encode()
-    return b"" if done.returncode else hashlib.sha256(shown + b"\0" + done.stdout).digest()
+    shown = [*command[:output], *command[output + 2 :]]
+    if Path(command[0]).name != "nvcc":
+        yield ["-E" if word == "-c" else word for word in shown] + ["-P"]
+        return
+    listed = subprocess.run([*command, "--dryrun"], cwd=work, capture_output=True, text=True, check=True).stderr
+    passes = [words for line in listed.splitlines() if "-E" in (words := shlex.split(line.removeprefix("#$ ")))]
+    assert len(passes) > 1, "one for the host, and one for each arch"
+    for words in passes:
+        yield [*words[: words.index("-o")], *words[words.index("-o") + 2 :], "-P"]
 
 
 def repeatable(work: Path, command: tuple[str, ...]) -> list[str]:
@@ -127,7 +129,7 @@ def repeatable(work: Path, command: tuple[str, ...]) -> list[str]:
     return [*command, "--keep", "--keep-dir", "keep"]
 
 
-def prepare(recipe: native.Recipe) -> None:
+def prepare(recipe: Recipe) -> None:
     """The work directory, with the places for the objects, which ninja would make."""
     native._prepare(recipe)
     for step in recipe.steps:
@@ -213,7 +215,7 @@ def judge(
     What moves no fingerprint is compiled together: if nothing differs with all of those changes, none of them matters.
 
     Args:
-        files: which ones; `build.toml` and `kci.toml` get a comment and are not removed.
+        files: which ones; `build.toml` and `kci.toml` get a comment and are not removed, links are only removed.
         fingerprint: the fingerprint now.
         content: a hash of the variant's objects and package now.
         told: takes a line for each file that moved the fingerprint.
@@ -225,7 +227,7 @@ def judge(
     for change in (changed, removed):
         unmoved = []
         for path in files:
-            if change is removed and path.suffix == ".toml":
+            if path.suffix == ".toml" if change is removed else path.is_symlink():
                 continue
             count += 1
             back = put_back(path)

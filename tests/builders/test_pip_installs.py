@@ -52,7 +52,8 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfAndHalf]:
-    make_wheel(tmp_path / "index" / "simple" / "big", "big", "1.0", {"big/__init__.py": "x = 0\n" * 700_000})
+    files = {"big/__init__.py": "", "big/data.txt": "x = 0\n" * 700_000}
+    make_wheel(tmp_path / "index" / "simple" / "big", "big", "1.0", files)
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT", "PIP_QUIET"):
         monkeypatch.delenv(name, raising=False)
     with HalfAndHalf(tmp_path / "index") as server:

@@ -43,6 +43,10 @@ LINES = [
 """What is typed, what has to be offered, and what must not be."""
 
 
+NEXT = "<next>"
+"""Stands after what is offered for a line."""
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a kernel, and `kci` on the PATH."""
@@ -64,59 +68,72 @@ def shell(name: str) -> str:
     return found
 
 
-def offered_by_bash(line: str, folder: Path) -> set[str]:
+def offered_by_bash(lines: list[str], folder: Path) -> list[set[str]]:
     """Calls the function as bash does, with the words that it makes of a line; it takes `=` for a word of its own."""
-    words = [part for word in line.split(" ") for part in word.replace("=", " = ").split(" ")]
-    script = f"""
-        eval "$(kci completion bash)"
-        COMP_WORDS=({" ".join(map(shlex.quote, words))}) COMP_CWORD={len(words) - 1}
-        _kci_completion kci && printf '%s\\n' "${{COMPREPLY[@]}}"
-    """
-    found = answer([shell("bash"), "--norc", "-c", script], folder)
-    prefix = line.rpartition(" ")[2].partition("=")[0] + "=" if "=" in line.rpartition(" ")[2] else ""
-    return {prefix + name for name in found}
+    script = 'eval "$(kci completion bash)"\n'
+    for line in lines:
+        words = [part for word in line.split(" ") for part in word.replace("=", " = ").split(" ")]
+        script += f"COMP_WORDS=({' '.join(map(shlex.quote, words))}) COMP_CWORD={len(words) - 1} COMPREPLY=()\n"
+        script += f"_kci_completion kci && printf '%s\\n' \"${{COMPREPLY[@]}}\"; echo '{NEXT}'\n"
+    found = apart(answer([shell("bash"), "--norc", "-c", script], folder))
+    lasts = [line.rpartition(" ")[2] for line in lines]
+    prefixes = [last.partition("=")[0] + "=" if "=" in last else "" for last in lasts]
+    return [{prefix + name for name in names} for prefix, names in zip(prefixes, found, strict=True)]
 
 
-def offered_by_fish(line: str, folder: Path) -> set[str]:
-    script = f"kci completion fish | source; complete -C {shlex.quote(line)}"
-    return {name.partition("\t")[0] for name in answer([shell("fish"), "--no-config", "-c", script], folder)}
+def offered_by_fish(lines: list[str], folder: Path) -> list[set[str]]:
+    asked = "; ".join(f"complete -C {shlex.quote(line)}; echo '{NEXT}'" for line in lines)
+    found = apart(answer([shell("fish"), "--no-config", "-c", f"kci completion fish | source; {asked}"], folder))
+    return [{name.partition("\t")[0] for name in names} for names in found]
 
 
-OFFERS_OF_ZSH = """
+OFFERS_OF_ZSH = f"""
     PS1=
     autoload -Uz compinit && compinit -u -D
     eval "$(kci completion zsh)"
     # The two builtins that take what is offered, as the script calls them.
-    compadd() { local name=$@[-1]; print -rl -- ${(P)name} >> $OFFERED }
-    _describe() { local name=$@[3]; print -rl -- ${${(P)name}%%:*} >> $OFFERED }
-    _listed() { _kci_completion; print '<done>' }
+    compadd() {{ local name=$@[-1]; print -rl -- ${{(P)name}} >> $OFFERED }}
+    _describe() {{ local name=$@[3]; print -rl -- ${{${{(P)name}}%%:*}} >> $OFFERED }}
+    _listed() {{ _kci_completion; print '{NEXT}' >> $OFFERED; print '<done>' }}
     zle -C listed complete-word _listed
     bindkey '^T' listed
+    _emptied() {{ BUFFER= }}
+    zle -N _emptied
+    bindkey '^G' _emptied
     print '<ready>'
 """
 ZSH_ON_A_TERMINAL = """
     zmodload zsh/zpty
     until_seen() { while zpty -r shell part; do [[ $part == *$1* ]] && return; done; exit 1 }
     zpty shell zsh -f -i
-    zpty -w shell "source $2"
+    zpty -w shell "source $1"
     until_seen '<ready>'
-    zpty -w -n shell "$1"$'\\C-T'
-    until_seen '<done>'
+    for line in "$@[2,-1]"; do
+        zpty -w -n shell $'\\C-G'"$line"$'\\C-T'
+        until_seen '<done>'
+    done
 """
 
 
-def offered_by_zsh(line: str, folder: Path) -> set[str]:
+def offered_by_zsh(lines: list[str], folder: Path) -> list[set[str]]:
     """zsh itself, on a terminal of its own (zpty): its completion works nowhere else."""
     offers = write_tree(folder.parent, {"offers.zsh": OFFERS_OF_ZSH, "offered": ""}) / "offers.zsh"
-    answer([shell("zsh"), "-f", "-c", ZSH_ON_A_TERMINAL, "zsh", line, str(offers)], folder)
-    return set((folder.parent / "offered").read_text().splitlines())
+    answer([shell("zsh"), "-f", "-c", ZSH_ON_A_TERMINAL, "zsh", str(offers), *lines], folder)
+    return apart((folder.parent / "offered").read_text().splitlines())
 
 
-OFFERED: dict[str, Callable[[str, Path], set[str]]] = {
+OFFERED: dict[str, Callable[[list[str], Path], list[set[str]]]] = {
     "bash": offered_by_bash,
     "fish": offered_by_fish,
     "zsh": offered_by_zsh,
 }
+
+
+def apart(answers: list[str]) -> list[set[str]]:
+    """What was offered for each line."""
+    *found, rest = "\n".join(["", *answers, ""]).split(f"\n{NEXT}")
+    assert not rest.strip()
+    return [set(names.split("\n")) - {""} for names in found]
 
 
 def answer(command: list[str], folder: Path) -> list[str]:
@@ -127,11 +144,11 @@ def answer(command: list[str], folder: Path) -> list[str]:
 
 @pytest.mark.programs
 @pytest.mark.parametrize("name", OFFERED)
-@pytest.mark.parametrize(("line", "offered", "not_offered"), LINES, ids=[line for line, _, _ in LINES])
-def test_what_a_shell_offers(name: str, line: str, offered: set[str], not_offered: set[str], here: Path) -> None:
-    found = OFFERED[name](line, here)
-    assert offered <= found
-    assert not not_offered & found
+def test_what_a_shell_offers(name: str, here: Path) -> None:
+    answers = OFFERED[name]([line for line, _, _ in LINES], here)
+    for (line, offered, not_offered), found in zip(LINES, answers, strict=True):
+        assert offered <= found, line
+        assert not not_offered & found, line
 
 
 @pytest.mark.programs

@@ -38,7 +38,7 @@ def configure(kernel_dir: Path, script: str = "", more: str = "") -> None:
     own.write_text(f'#!/bin/sh\nexport PYTHONPATH="{source}"\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
     own.chmod(0o755)
     (kernel_dir / "kci.toml").write_text(
-        '[engines.hub]\npoll-seconds = 0.2\ntype = "hf-jobs"\nnamespace = "acme"\nrepository = "acme/sources"\n'
+        '[engines.hub]\npoll-seconds = 0.05\ntype = "hf-jobs"\nnamespace = "acme"\nrepository = "acme/sources"\n'
         'bucket = "acme/results"\n'
         f'image = "docker.io/library/python:3.12"\nkci = ["{own}"]\n{more}'
     )

@@ -95,7 +95,7 @@ def configure(sshd: Sshd, kernel_dir: Path, script: str = "", more: str = "") ->
     own.write_text(f'#!/bin/sh\nexport PYTHONPATH="{source}"\n{script}\nexec "{sys.executable}" -m kci "$@"\n')
     own.chmod(0o755)
     (kernel_dir / "kci.toml").write_text(
-        f'[engines.box]\npoll-seconds = 0.2\ntype = "ssh"\nhost = "127.0.0.1"\n'
+        f'[engines.box]\npoll-seconds = 0.05\ntype = "ssh"\nhost = "127.0.0.1"\n'
         f'port = {sshd.port}\nuser = "{getpass.getuser()}"\n'
         f'identity = "{sshd.folder}/user"\nknown-hosts = "{sshd.folder}/known"\npython = "{sys.executable}"\n'
         f'folder = "{kernel_dir.parent}/on the box"\nkci = ["{own}"]\n{more}'
@@ -143,7 +143,7 @@ def test_a_changed_host_key_is_refused_and_the_run_goes_on_once_it_is_right(sshd
     configure(sshd, kernel_dir)
     sshd.known("other")
     try:
-        result = run(kernel_dir)
+        result = run(kernel_dir, str(kernel_dir), "--engine", "box", "--backend", "cpu")
     finally:
         sshd.known("host")
     assert result.code == 5
@@ -206,7 +206,7 @@ def test_without_the_library_the_command_that_gets_it_is_named(
     kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "asyncssh", None)
-    (kernel_dir / "kci.toml").write_text('[engines.box]\npoll-seconds = 0.2\ntype = "ssh"\nhost = "x"\n')
+    (kernel_dir / "kci.toml").write_text('[engines.box]\npoll-seconds = 0.05\ntype = "ssh"\nhost = "x"\n')
     result = kci("run", kernel_dir, "--engine", "box", "--cache", tmp_path / "cache")
     assert result.code == 3
     assert "pip install 'kci[ssh]'" in result.stderr

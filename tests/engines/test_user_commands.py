@@ -38,7 +38,7 @@ def configure(kernel_dir: Path, **commands: str) -> None:
     text = TABLE[1].replace("./queue.sh", str(script)).replace('"kci"', f'"{own}"').replace("python3", sys.executable)
     for name, command in commands.items():
         text = re.sub(rf"^{name} = .*$", f"{name} = {command}", text, flags=re.MULTILINE)
-    (kernel_dir / "kci.toml").write_text(f'{text}environment = ["PYTHONPATH"]\npoll-seconds = 0.2\n')
+    (kernel_dir / "kci.toml").write_text(f'{text}environment = ["PYTHONPATH"]\npoll-seconds = 0.05\n')
 
 
 def run(kernel_dir: Path, *arguments: str) -> Result:

@@ -12,7 +12,7 @@ from kci.builders.read_files import Watch
 from kci.config.settings import Settings
 from kci.files.source_tree import SourceTree
 from kci.plan.inputs import KernelInputs
-from witness import Seen, confirm, look, request_for
+from witness import Compiler, confirm, planned, request_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -84,21 +84,25 @@ def test_it_moves_with_device_code_and_not_with_that_of_another_backend(tmp_path
     kernel = write_tree(tmp_path / "kk", FILES)
     wanted = variant(CUDA)
 
-    def seen() -> Seen:
-        return look(kernel, kernel, wanted, tmp_path / "cache", Settings())
+    request = request_for(kernel, kernel, wanted, tmp_path / "cache")
+    seen, objects = Compiler(request), Compiler(request, objects=True)
 
-    first = seen()
-    assert "failed" not in first.content
+    def fingerprint() -> str:
+        return planned(kernel, kernel, wanted, Settings())[0]
+
+    first, text, binary = fingerprint(), seen.content(), objects.content()
+    assert not text.startswith(("refused", "failed"))
     moved, differs = set(), set()
     for name in FILES:
         path = kernel / name
-        text = path.read_text()
+        before = path.read_text()
         if name not in ("build.toml", "csrc/a.cu", "torch-ext/kk/__init__.py"):
-            path.write_text(text.replace("1", "5").replace("bound", "bound_2"))
-            now = seen()
-            moved |= {name} if now.fingerprint != first.fingerprint else set()
-            differs |= {name} if now.content != first.content else set()
-            path.write_text(text)
+            path.write_text(before.replace("1", "5").replace("bound", "bound_2"))
+            moved |= {name} if fingerprint() != first else set()
+            differs |= {name} if seen.content() != text else set()
+            if name == "csrc/hopper.h":
+                assert objects.content() != binary, "what only the code of one arch reads is in the object"
+            path.write_text(before)
     assert differs - moved == set(), "stale"
     assert moved - differs == {"csrc/never.h"}, "needless: it is listed, and left out by a condition"
     assert differs == READ - {"csrc/a.cu"}

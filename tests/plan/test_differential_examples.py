@@ -12,7 +12,7 @@ import pytest
 from buildkit import CPU, STABLE_CPU, STABLE_CUDA, variant, warm_cache
 from conftest import ROOT
 from kci.config.settings import Settings
-from witness import compiled, files_of, judge, planned, request_for
+from witness import Compiler, files_of, judge, planned, request_for
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,13 +56,7 @@ def test_a_fingerprint_moves_if_and_only_if_the_variant_does(name: str, wanted: 
     # One arch is enough: all of them are compiled from the same text, but for what it asks of the arch.
     archs = ("9.0",) if made.backend == "cuda" else ()
     request = msgspec.structs.replace(request_for(tmp_path, kernel, made, warm_cache(tmp_path)), archs=archs)
-    known: dict[bytes, bytes] = {}
-    judged = judge(
-        files_of(root),
-        lambda: planned(root, kernel, made, Settings())[0],
-        lambda: compiled(request, known),
-        print,
-    )
+    judged = judge(files_of(root), lambda: planned(root, kernel, made, Settings())[0], Compiler(request).content, print)
     print(f"{name} {wanted}: {judged.changes} changes, {len(judged.stale)} stale, {len(judged.needless)} needless")
     assert judged.stale == []
     assert judged.needless == []

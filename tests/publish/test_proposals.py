@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import only_these
 from cli.runner import Result, kci
 from kci.publish.hub import HubKernel
 from kci.publish.release import read_release
@@ -168,6 +169,7 @@ def test_the_doctor_lists_the_trusted_publishers(tmp_path: Path, monkeypatch: py
         (tmp_path / name).mkdir()
         (tmp_path / name / "build.toml").write_text(BUILD.format(name, more))
     monkeypatch.chdir(tmp_path)
+    only_these(monkeypatch, tmp_path, "git")  # no compiler is asked for its version
 
     def said() -> list[str]:
         found: list[str] = json.loads(kci("doctor", "--format", "json").stdout)["publishing"]

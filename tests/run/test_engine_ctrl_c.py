@@ -24,7 +24,8 @@ def kernel_dir(tmp_path: Path) -> Path:
     wait = f"until [ -e {tmp_path}/go ]; do sleep 0.05; done"
     (tmp_path / "kci.sh").write_text(f'#!/bin/sh\n{wait}\nexec "{sys.executable}" -m kci "$@"\n')
     (tmp_path / "kci.sh").chmod(0o755)
-    (made / "kci.toml").write_text(f'[engines.here]\ntype = "local"\nkci = ["{tmp_path}/kci.sh"]\n')
+    own = f'kci = ["{tmp_path}/kci.sh"]'
+    (made / "kci.toml").write_text(f'[engines.here]\ntype = "local"\npoll-seconds = 0.05\n{own}\n')
     return made
 
 

@@ -246,7 +246,8 @@ def toml(kernel_dir: Path, text: str, script: str = "") -> None:
         f'#!/bin/sh\nout=$(printf "%s\\n" "$@" | grep /out$)\n{script}\nexec "{sys.executable}" -m kci "$@"\n'
     )
     own.chmod(0o755)
-    (kernel_dir / "kci.toml").write_text(f'[engines.here]\ntype = "local"\nkci = ["{own}"]\n{text}')
+    here = f'[engines.here]\ntype = "local"\npoll-seconds = 0.05\nkci = ["{own}"]\n'
+    (kernel_dir / "kci.toml").write_text(here + text)
 
 
 def run(kernel_dir: Path, *arguments: str | Path) -> Result:
@@ -254,7 +255,8 @@ def run(kernel_dir: Path, *arguments: str | Path) -> Result:
 
 
 def test_legs_go_where_kci_toml_sends_their_backends(kernel_dir: Path) -> None:
-    toml(kernel_dir, 'backends = ["cpu"]\n\n[engines.other]\ntype = "local"\nbackends = ["cuda"]\n')
+    other = '[engines.other]\ntype = "local"\npoll-seconds = 0.05\nbackends = ["cuda"]\n'
+    toml(kernel_dir, f'backends = ["cpu"]\n\n{other}')
     result = run(kernel_dir, kernel_dir, "--engine", "auto")
     assert result.code == 0, result.stderr
     rows = {line.split()[1]: line.split()[2:4] for line in result.stdout.splitlines() if line.startswith("swiglu  ")}

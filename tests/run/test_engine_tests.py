@@ -24,7 +24,14 @@ from kci.plan.pools import UNKNOWN
 from kci.run.engine_tests import group_tests
 from run.cuda_python import python_with_cuda
 
-GPU = '\n[engines.gpu]\ntype = "local"\nbuilds = false\ntests = ["cuda"]\ncapability = "{capability}"\n'
+GPU = """
+[engines.gpu]
+type = "local"
+poll-seconds = 0.05
+builds = false
+tests = ["cuda"]
+capability = "{capability}"
+"""
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def configure(kernel_dir: Path, *, capability: str = "9.0", record: str = "", mo
     python = python_with_cuda(kernel_dir.parent)
     started = f'kci = ["{own}"]\ntest-python = "{python}"\n'
     (kernel_dir / "kci.toml").write_text(
-        f'[engines.here]\ntype = "local"\nkci = ["{own}"]\ntests = ["rocm"]\n'
+        f'[engines.here]\ntype = "local"\npoll-seconds = 0.05\nkci = ["{own}"]\ntests = ["rocm"]\n'
         + GPU.format(capability=capability) + started + more
     )  # fmt: skip
 

@@ -56,7 +56,14 @@ def kernel_dir(tmp_path: Path) -> Path:
 
 
 def require_one_answer(workspace: Workspace, tier: str, *, some: random.Random | None = None) -> set[str]:
-    """Ask everybody, and give the answer; `some` chooses a few variants to ask for by name, instead of all."""
+    """Ask everybody, and give the answer.
+
+    Args:
+        workspace: who answers.
+        tier: of which tier.
+        some: chooses a few variants to ask for by name, instead of all, and whether to ask for commands, which starts
+            every compiler of this machine.
+    """
     choice = Choice(tier=tier)
     listed = {variant.name for variant in workspace.matrix(choice).kernels[0].variants}
     request = PlanRequest(choice=choice, allow_empty=True)
@@ -72,7 +79,8 @@ def require_one_answer(workspace: Workspace, tier: str, *, some: random.Random |
         assert workspace.variant(name).name == name, "without a tier it is found as well"
     if listed:
         assert {outcome.variant.name for outcome in outcomes_of(workspace, choice)} == listed
-        require_commands(workspace, sorted(listed)[0], tier)
+        if some is None or some.random() < 0.2:
+            require_commands(workspace, sorted(listed)[0], tier)
     return listed
 
 
@@ -152,7 +160,7 @@ def random_settings(seed: int) -> str:
     return text
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(6))
 def test_random_overlays_and_tiers_have_one_answer(kernel_dir: Path, block: int) -> None:
     answers = set()
     for seed in range(block * 20, block * 20 + 20):
