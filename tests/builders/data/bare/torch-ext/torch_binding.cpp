@@ -1,0 +1,3 @@
+#include "bare.h"
+
+extern "C" int bare_binding() { return bare(); }
