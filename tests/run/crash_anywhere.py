@@ -1,9 +1,9 @@
 """Ends a command in the middle of what it writes: `python crash_anywhere.py ARGUMENT...`.
 
 It runs `kci ARGUMENT...` once as it is, which imports all that it needs, and then reads steps, a number a line. For
-each it runs the command in a process of its own, which is gone, as after a power cut, just before its STEP-th change of a
-file or directory; with fewer changes the command ends by itself. It answers each run with a line, the exit code. Python
-tells of each change before it is made, so this knows nothing of how kci writes.
+each it runs the command in a process of its own, which is gone, as after a power cut, just before its STEP-th change of
+a file or directory; with fewer changes the command ends by itself. It answers each run with a line, the exit code.
+Python tells of each change before it is made, so this knows nothing of how kci writes.
 """
 
 from __future__ import annotations
