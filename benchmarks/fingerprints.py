@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kci.catalog.rows import load_catalog
+from kci.catalog.loading import load_catalog
 from kci.config.discover import find_kernels
 from kci.config.reader import Kernel, read_kernel
 from kci.errors import KciError

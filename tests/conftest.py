@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kci import diagnostics
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.loading import load_catalog
+from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel
 from kci.matrix import selection
 from kci.matrix.variants import Dropped

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-import tomllib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import tomli
 
 
 class Severity(enum.StrEnum):
@@ -101,7 +101,7 @@ def rules() -> dict[str, Rule]:
     """Every rule that kci knows, by id, in the order of their ids."""
     data: dict[str, Any] = {}
     for file in sorted((Path(__file__).parent / "rules").glob("*.toml")):
-        data |= tomllib.loads(file.read_text(encoding="utf-8"))
+        data |= tomli.loads(file.read_text(encoding="utf-8"))
     return {key: msgspec.convert({"id": key, **data[key]}, Rule) for key in sorted(data)}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
+from msgspec.structs import replace
 
-from buildkit import quiet, request, runtime, variant, warm_cache
+from buildkit import quiet, request, runtime, variant, warm_cache, write_tree
 from conftest import ROOT
 from kci.builders import build_variant, native
 from kci.builders.build import plan_commands
@@ -17,6 +20,7 @@ from kci.builders.units import Language, Unit
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.run.kernel_tests import TestState, run_kernel_tests
+from kci.starter.new_kernel import choose, files_of
 from kci.tree.metadata import metadata_for, seal
 from kci.verify import verify
 
@@ -64,8 +68,11 @@ def test_the_link(tmp_path: Path) -> None:
     (tmp_path / "lib64/libcudart.so.13").touch()
     made = chain(tmp_path, cuda=Toolkit("13.0", Path("/cuda/bin/nvcc"), tmp_path))
     cuda = link_command(made, Target(variant(CUDA), "_k_cuda_1"), ["a.o"])
-    assert cuda[-5:] == ["-lcudadevrt", "-lcudart_static", "-lrt", "-lpthread", "-ldl"]
+    assert cuda[-3:] == ["-lrt", "-lpthread", "-ldl"]
     assert not any("torch" in word for word in cuda)
+    # What stands in for newer functions has to come behind the static runtime that calls them.
+    behind = link_command(replace(made, glibc_compat=True), Target(variant(CUDA), "_k_cuda_1"), ["a.o"])
+    assert behind.index("-lcudart_static") < behind.index("stub/libolder.a") < behind.index("stub/libpthread.so.0")
 
 
 def test_the_package_is_linked_under_its_own_name(tmp_path: Path) -> None:
@@ -100,3 +107,26 @@ def test_the_example_builds_verifies_loads_and_passes_its_tests(tmp_path: Path) 
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []
     report = run_kernel_tests(what.output, EXAMPLE, quiet, cache=what.cache, torch="2.13")
     assert (report.state, report.passed) == (TestState.PASSED, 9), report.output
+
+
+LOAD = """
+import ctypes, os, sys
+for library in sys.argv[1:]:
+    loaded = ctypes.CDLL(library, os.RTLD_NOW | os.RTLD_GLOBAL)
+print(loaded.__tvm_ffi_silu)
+"""
+
+
+@pytest.mark.torch
+def test_a_new_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: Path) -> None:
+    runtime()
+    files = files_of(choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True)
+    files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
+    what = request(write_tree(tmp_path / "my-kernel", files), CUDA, tmp_path, cache=warm_cache(tmp_path))
+    build_variant(what.kernel_dir, what.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=quiet)
+    seal(what.output, metadata_for(what.build, "cuda", "1a2b3c4", archs=("9.0",)))
+    assert [item for item in verify(what.output) if item.severity.value == "error"] == []
+    (module,) = what.output.glob("*.so")
+    environment = tvm_ffi_environment(what.cache, "0.1")
+    command = [sys.executable, "-c", LOAD, environment.torch / "lib" / "libtvm_ffi.so", module]
+    assert "FuncPtr" in subprocess.run(command, check=True, capture_output=True, text=True).stdout

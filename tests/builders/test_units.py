@@ -10,7 +10,7 @@ from buildkit import build_of, copy_kernel, quiet, request, write_tree
 from kci.builders.paths import inside, source_file
 from kci.builders.request import Request
 from kci.builders.units import Language, collect
-from kci.catalog.rows import load_catalog
+from kci.catalog.loading import load_catalog
 from kci.config.reader import parse_kernel
 from kci.config.values import Depend
 from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError

@@ -7,8 +7,9 @@ from textwrap import dedent
 import pytest
 
 from kci.catalog.consistency import check_catalog, check_overlay, known_images
+from kci.catalog.loading import editions, interpret_edition, load_catalog
 from kci.catalog.overlay import read_overlay
-from kci.catalog.rows import Catalog, editions, interpret_edition, load_catalog
+from kci.catalog.rows import Catalog
 from kci.config.document import parse_document
 from kci.diagnostics import Diagnostic
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import torch_kernel
+from kci.catalog.loading import load_catalog, outside_range
 from kci.catalog.overlay import Overlay, apply, interpret_overlay, is_overlay, overlays_of, read_overlay
-from kci.catalog.rows import Catalog, load_catalog, outside_range
+from kci.catalog.rows import Catalog
 from kci.config.document import parse_document
 from kci.config.find_settings import FoundSettings, interpret_settings
 from kci.config.values import Tier

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kci.catalog.rows import DEFAULT_EDITION, Catalog, editions, load_catalog, outside_range
+from kci.catalog.loading import DEFAULT_EDITION, editions, load_catalog, outside_range
+from kci.catalog.rows import Catalog
 from kci.catalog.runners import default_runners
 from kci.config.values import Version
 from kci.errors import FindingsError, UsageError

@@ -13,7 +13,7 @@ from buildkit import write_tree
 from cli.runner import kci
 from compat.test_pull_requests import BOT, GitHub
 from compat.year import MOVES
-from kci.catalog.rows import interpret_edition, load_catalog
+from kci.catalog.loading import interpret_edition, load_catalog
 from kci.compat.moves import CATALOG_FILE, wanted_moves
 from kci.compat.next_catalog import next_catalog
 from kci.compat.pull_decisions import EDITION_BRANCH, MIGRATE, PullActionKind, WantedPull, decide_pulls

@@ -58,6 +58,13 @@ def test_what_is_no_toml_is_refused_at_its_place(raw: bytes, rule: str, place: t
     assert (found.rule, (found.line, found.column)) == (rule, place), found
 
 
+@pytest.mark.parametrize(
+    "text", ["x = {a = 1,\n b = 2}", "x = {a = 1,}", 'x = "\\e"', 'x = "\\x41"', "x = 07:32"], ids=range(5)
+)
+def test_what_only_toml_1_1_allows_is_refused_as_the_reference_refuses_it(text: str) -> None:
+    assert refused(text.encode()).rule == "KCI004"
+
+
 def test_dots_in_strings_and_comments_are_no_keys() -> None:
     text = "# " + "a. " * 100 + '\nx = ["' + '", "'.join(f"csrc/a.b{number}.cu" for number in range(500)) + '"]\n'
     assert len(parse(text).data["x"]) == 500

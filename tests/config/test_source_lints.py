@@ -8,7 +8,7 @@ import pytest
 
 from kci.config.reader import Kernel, read_kernel
 from kci.config.source_lints import MAX_MISSING, lint_sources
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, Severity
 
 BUILD = """\
 [general]
@@ -74,6 +74,17 @@ def test_a_header_beside_its_source_has_to_be_listed(tmp_path: Path) -> None:
     assert [(item.rule, item.line, item.column, item.hint) for item in found] == [
         ("KCI138", 15, 8, 'add "csrc/a.h" to this `src`')
     ]
+
+
+@pytest.mark.rule("KCI136", triggers=True)
+@pytest.mark.rule("KCI138", triggers=True)
+def test_who_asks_for_errors_only_gets_all_of_them_and_no_warning(tmp_path: Path) -> None:
+    made, found = make(tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu", "csrc/b.cu"])
+    assert [(item.rule, item.severity) for item in found] == [
+        ("KCI136", Severity.ERROR),
+        ("KCI138", Severity.WARNING),
+    ]
+    assert lint_sources(made, tmp_path, errors_only=True) == found[:1]
 
 
 @pytest.mark.rule("KCI138", triggers=True)

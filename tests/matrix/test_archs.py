@@ -24,7 +24,7 @@ TABLE = [
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
 def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
     default = arch_tables("2026-08-20").cuda_default(Version.parse(["12.6", "12.8", "13.0"][toolkit]))
-    assert " ".join(intersect_capabilities(row[0].split(), default)) == row[1 + toolkit]
+    assert " ".join(intersect_capabilities(tuple(row[0].split()), default)) == row[1 + toolkit]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) ->
 )
 def test_the_exact_intersection(wanted: str, kept: str) -> None:
     default = arch_tables().cuda_default(Version.parse("13.0"))
-    assert " ".join(exact_intersection(wanted.split(), default)) == kept
+    assert " ".join(exact_intersection(tuple(wanted.split()), default)) == kept
 
 
 @pytest.mark.parametrize(

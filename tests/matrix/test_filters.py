@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conftest import torch_kernel
-from kci.catalog.rows import Catalog, interpret_edition
+from kci.catalog.loading import interpret_edition
+from kci.catalog.rows import Catalog
 from kci.catalog.where import parse_where
 from kci.config.document import parse_document
 from kci.config.values import Tier

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conftest import kernel, torch_kernel
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.loading import load_catalog
+from kci.catalog.rows import Catalog
 from kci.catalog.toolkits import toolkits
 from kci.config.reader import Kernel
 from kci.config.values import Version
@@ -230,4 +231,4 @@ def test_names_of_renamed_capabilities() -> None:
     assert toolkits().new_name("10.1a", at_13) == "11.0a"
     assert toolkits().new_name("10.1", at_12) == "" == toolkits().new_name("10.0", at_13)
     assert toolkits().old_name("11.0+PTX") == "10.1+PTX"
-    assert intersect_capabilities(["11.0a"], ["10.0", "11.0"]) == ("11.0a",)
+    assert intersect_capabilities(("11.0a",), ("10.0", "11.0")) == ("11.0a",)

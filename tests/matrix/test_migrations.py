@@ -8,7 +8,8 @@ import pytest
 
 from buildkit import write_tree
 from cli.runner import kci
-from kci.catalog.rows import Catalog, interpret_edition
+from kci.catalog.loading import interpret_edition
+from kci.catalog.rows import Catalog
 from kci.config.document import parse_document
 from kci.config.reader import parse_kernel
 from kci.matrix.migrations import MIGRATIONS, Migration, plan_migrations, whole_change

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kci.catalog.rows import editions, load_catalog
+from kci.catalog.loading import editions, load_catalog
 from kci.config.values import Version
 from kci.matrix.names import SYSTEMS, Kind, VariantName, digits, parse_variant_name, variant_name
 

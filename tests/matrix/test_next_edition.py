@@ -11,7 +11,8 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT
 from kci.catalog.consistency import check_catalog
-from kci.catalog.rows import Catalog, interpret_edition, load_catalog
+from kci.catalog.loading import interpret_edition, load_catalog
+from kci.catalog.rows import Catalog
 from kci.catalog.wheel_index import read_indexes
 from kci.config.document import parse_document
 from kci.errors import FindingsError

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from conftest import kernel, torch_kernel
-from kci.catalog.rows import Catalog, Row, editions, load_catalog
+from kci.catalog.loading import editions, load_catalog
+from kci.catalog.rows import Catalog, Row
 from kci.config.reader import Kernel
 from kci.config.values import SYSTEMS, Backend, Tier, Version
 from kci.matrix.names import Kind, parse_variant_name

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from conftest import torch_kernel
-from kci.catalog.rows import Catalog, Row, editions, load_catalog
+from kci.catalog.loading import editions, load_catalog
+from kci.catalog.rows import Catalog, Row
 from kci.errors import FindingsError
 from kci.matrix.names import Kind, variant_name
 from kci.matrix.reference_table import edition_toml, read_published

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import torch_kernel
-from kci.catalog.rows import Catalog, editions, load_catalog
+from kci.catalog.loading import editions, load_catalog
+from kci.catalog.rows import Catalog
 from kci.catalog.where import parse_where
 from kci.config.document import parse_document
 from kci.config.find_settings import FoundSettings, interpret_settings

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from kci.catalog.loading import load_catalog
 from kci.catalog.overlay import for_kernel, overlays_of
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.rows import Catalog
 from kci.config.discover import find_kernels
 from kci.config.document import parse_document
 from kci.config.find_settings import FoundSettings, interpret_settings

@@ -273,7 +273,7 @@ def test_where_the_kernel_lies_does_not_matter(norm: Path, catalog: Catalog) -> 
 
 def test_it_is_the_same_under_any_hash_seed(catalog: Catalog) -> None:
     code = (
-        "from kci.config.reader import read_kernel; from kci.catalog.rows import load_catalog\n"
+        "from kci.config.reader import read_kernel; from kci.catalog.loading import load_catalog\n"
         "from kci.matrix.selection import compute_matrix; from kci.plan.fingerprint import fingerprints\n"
         f"kernel = read_kernel({str(REPO / 'norm')!r})\n"
         "print(sorted(fingerprints([kernel], compute_matrix([kernel], load_catalog())).items()))"

@@ -12,6 +12,7 @@ import pytest
 from cli.runner import kci, kci_process
 from kci.config.find_settings import parse_settings
 from kci.errors import UsageError
+from kci.starter.create import built_backends
 from kci.starter.new_kernel import BACKENDS, FRAMEWORKS, NewKernel, choose, files_of
 
 KINDS = {
@@ -21,6 +22,8 @@ KINDS = {
     "stable": ("--stable-abi", "2.11", "--backend", "cpu", "--backend", "cuda", "--backend", "rocm"),
     "noarch": ("--framework", "torch-noarch"),
     "tvm-ffi": ("--framework", "tvm-ffi"),
+    "tvm-ffi-cuda": ("--framework", "tvm-ffi", "--backend", "cuda"),
+    "tvm-ffi-both": ("--framework", "tvm-ffi", "--backend", "cpu", "--backend", "cuda"),
 }
 """Every kind that `kci init` offers."""
 
@@ -160,7 +163,7 @@ def test_an_empty_directory_is_filled_and_a_failure_leaves_nothing(
         (("MyKernel",), "such as my-kernel"),
         (("x",), "such as my-kernel"),
         (("import",), "a word of Python"),
-        (("k1", "--framework", "tvm-ffi", "--backend", "cuda"), "for tvm-ffi: cpu"),
+        (("k1", "--framework", "tvm-ffi", "--backend", "rocm"), "for tvm-ffi: cpu, cuda"),
         (("k1", "--framework", "torch", "--backend", "metal"), "for torch: cpu, cuda, rocm"),
         (("k1", "--framework", "tvm-ffi", "--stable-abi", "2.11"), "no stable ABI"),
         (("k1", "--stable-abi", "2.9"), "from 2.11 to"),
@@ -219,7 +222,9 @@ def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Pat
         str(file.relative_to(outside)) for file in outside.rglob("*") if file.is_file() and ".git/" not in str(file)
     }
     assert set(made.stdout.split()) == written
-    assert ("kci.toml" in written) == (kind == "tvm-ffi")
+    assert ("kci.toml" in written) == (kind in ("tvm-ffi", "tvm-ffi-both"))
+    declared = tomllib.loads((outside / "kernels" / "k1" / "build.toml").read_text())["general"]["backends"]
+    assert built_backends(outside / "kernels" / "k1") == set(declared)
 
 
 def test_a_kci_toml_that_is_there_is_left_and_the_lines_for_it_are_said(outside: Path) -> None:
@@ -227,7 +232,7 @@ def test_a_kci_toml_that_is_there_is_left_and_the_lines_for_it_are_said(outside:
     made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
     assert made.code == 0
     assert (outside / "kci.toml").read_text() == "# mine\n"
-    before, _, lines = made.stderr.partition("Nothing is built of it before you add this to kci.toml:\n")
+    before, _, lines = made.stderr.partition("Nothing is built for the CPU before you add this to kci.toml:\n")
     assert "k1 is ready" in before
     assert not kci("matrix", "k1", "--format", "names", "--allow-empty").stdout.strip()
     with (outside / "kci.toml").open("a") as stream:

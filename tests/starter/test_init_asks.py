@@ -52,7 +52,7 @@ def test_what_was_answered_is_in_the_files(tmp_path: Path) -> None:
 
 
 def test_an_answer_that_does_not_fit_writes_nothing(tmp_path: Path) -> None:
-    answers = {b"Framework": b"tvm-ffi", b"License": b"MIT", b"Repository on the Hub": b"nobody"}
+    answers = {b"Framework": b"tvm-ffi", b"Backends": b"cuda", b"License": b"MIT", b"Repository on the Hub": b"nobody"}
     code, seen = answered(tmp_path, answers)
     assert code == 2
     assert "it has no owner" in seen

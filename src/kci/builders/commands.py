@@ -176,8 +176,10 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     """
     if target.tvm_ffi:
         libraries = str(chain.cuda.library_dir) if chain.cuda else None
-        found = [*objects, *_for_older_systems(chain)]
-        return tvm_ffi_commands.link_command(chain.cxx, target.kernel_id, found, EXPORTS, libraries)
+        older = _for_older_systems(chain)
+        return tvm_ffi_commands.link_command(
+            chain.cxx, target.kernel_id, objects, EXPORTS, older=older, cuda_libraries=libraries
+        )
     command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
     command.append(f"-Wl,--version-script={EXPORTS}")
     cuda, rocm = chain.cuda, chain.rocm

@@ -102,6 +102,8 @@ EXPORTS_MAP = """\
     _ZNSt*;
     _ZNKSt*;
     _ZSt*;
+    _ZTh*_NSt*;
+    _ZTv*_NSt*;
     _ZN9__gnu_cxx*;
     _ZNK9__gnu_cxx*;
 };

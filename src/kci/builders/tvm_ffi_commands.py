@@ -37,7 +37,13 @@ def flags(backend: str, kernel_id: str, include: Iterable[str], system: Iterable
 
 
 def link_command(
-    cxx: Sequence[str], kernel_id: str, objects: Iterable[str], exports: str, cuda_libraries: str | None
+    cxx: Sequence[str],
+    kernel_id: str,
+    objects: Iterable[str],
+    exports: str,
+    *,
+    older: Sequence[str] = (),
+    cuda_libraries: str | None = None,
 ) -> list[str]:
     """The command that links the module.
 
@@ -46,11 +52,12 @@ def link_command(
         kernel_id: the name of the extension.
         objects: what to link.
         exports: the version script.
+        older: what stands in for newer functions of the C library, for everything before it on the command line.
         cuda_libraries: where the CUDA runtime is. It is linked statically, because no torch need be there to bring it.
     """
     name = module_name(kernel_id)
+    static = [] if cuda_libraries is None else [f"-L{cuda_libraries}", "-lcudadevrt", "-lcudart_static"]
     command = [*cxx, "-shared", f"-Wl,-soname,{name}", "-o", name, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
-    command += [f"-Wl,--version-script={exports}", "-Wl,--as-needed", "-lstdc++", f"-L{LINK}/lib", "-ltvm_ffi"]
-    if cuda_libraries is not None:
-        command += [f"-L{cuda_libraries}", "-lcudadevrt", "-lcudart_static", "-lrt", "-lpthread", "-ldl"]
-    return command
+    command += [f"-Wl,--version-script={exports}", *static, *older]
+    command += ["-Wl,--as-needed", "-lstdc++", f"-L{LINK}/lib", "-ltvm_ffi"]
+    return command + (["-lrt", "-lpthread", "-ldl"] if static else [])

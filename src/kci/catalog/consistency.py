@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from kci.catalog.loading import editions
 from kci.catalog.overlay import Overlay, apply, subject
-from kci.catalog.rows import Catalog, Row, editions
+from kci.catalog.rows import Catalog, Row
 from kci.catalog.runners import default_runners
 from kci.catalog.toolkits import toolkits
 from kci.config.document import Document, KeyPath

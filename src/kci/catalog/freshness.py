@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from kci.catalog.rows import Catalog, editions, load_catalog
+from kci.catalog.loading import editions, load_catalog
+from kci.catalog.rows import Catalog
 from kci.files.dated_data import Dated, load_dated
 
 

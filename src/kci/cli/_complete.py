@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from kci.catalog.rows import editions
+from kci.catalog.loading import editions
 from kci.config.find_settings import settings_for
 from kci.config.values import Tier
 from kci.diagnostics import rules as known

@@ -11,8 +11,9 @@ import click
 from kci.catalog.consistency import check_catalog, check_overlay
 from kci.catalog.freshness import freshness
 from kci.catalog.listings import usual_listings
+from kci.catalog.loading import editions, interpret_edition, load_catalog
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
-from kci.catalog.rows import Row, editions, interpret_edition, load_catalog
+from kci.catalog.rows import Row
 from kci.catalog.where import expression
 from kci.cli import CommandGroup, Options, completed
 from kci.cli._output import day_of, print_diagnostics, table, to_json

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.catalog.rows import load_catalog
+from kci.catalog.loading import load_catalog
 from kci.cli import Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, table, to_json

@@ -15,7 +15,7 @@ from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.starter import new_kernel
 from kci.starter.adopted import Adopted
-from kci.starter.create import add_settings, create, has_variants, repository_of, require_new
+from kci.starter.create import add_settings, built_backends, create, repository_of, require_new
 from kci.starter.from_kernel_builder import from_kernel_builder
 from kci.starter.from_setup_py import from_setup_py
 from kci.starter.new_kernel import NewKernel, choose, files_of, tvm_ffi_overlay
@@ -87,16 +87,17 @@ def command(
 
 
 def _lacking(target: Path, chosen: NewKernel) -> str:
-    """What is left to do before the kernel has a variant; where there is no kci.toml, one is written."""
-    if has_variants(target):
-        return ""
+    """What is left to do before the kernel has variants; where there is no kci.toml, one is written."""
+    built = built_backends(target)
     if chosen.framework != "tvm-ffi":
-        return f"Nothing would be built yet: kci matrix {target} --explain says why."
+        return "" if built else f"Nothing would be built yet: kci matrix {target} --explain says why."
+    if built.issuperset(chosen.backends):
+        return ""
     path, written = add_settings(target, tvm_ffi_overlay())
     if written:
         click.echo(os.path.relpath(path))
         return ""
-    return f"Nothing is built of it before you add this to {os.path.relpath(path)}:\n\n{tvm_ffi_overlay()}"
+    return f"Nothing is built for the CPU before you add this to {os.path.relpath(path)}:\n\n{tvm_ffi_overlay()}"
 
 
 def _tell(options: Options, target: Path, written: list[str], adopted: Adopted | None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.catalog.rows import load_catalog
+from kci.catalog.loading import load_catalog
 from kci.cli import Command, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import tomli
 
 from kci.catalog.listings import usual_listings
 from kci.catalog.overlay import is_overlay
@@ -127,7 +127,7 @@ def _catalog_place(workspace: Workspace) -> tuple[str, list[FileChange]]:
     old = found.document.text
     line = f'catalog = "{CATALOG_FILE}"'
     text = _TOP_KEY.sub(lambda _: line, old, count=1) if "catalog" in found.document.data else f"{line}\n{old}"
-    if tomllib.loads(text) != {**found.document.data, "catalog": CATALOG_FILE}:
+    if tomli.loads(text) != {**found.document.data, "catalog": CATALOG_FILE}:
         raise FindingsError(f"{KCI_TOML} cannot be changed by kci", hint=f"write {line} into it")
     return CATALOG_FILE, [FileChange(KCI_TOML, text)]
 

@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.catalog.listings import read_listing
-from kci.catalog.rows import Catalog, Row, editions, interpret_edition, load_catalog
+from kci.catalog.loading import editions, interpret_edition, load_catalog
+from kci.catalog.rows import Catalog, Row
 from kci.catalog.wheel_index import read_indexes
 from kci.config.document import parse_document
 from kci.matrix.next_edition import propose

@@ -1,6 +1,6 @@
 """A TOML file as text, as data, and as places: which line and column holds `general.cuda.minver`.
 
-`tomllib` decides what is valid and gives the values. Places come from tree-sitter's TOML grammar (`kci.config.places`),
+`tomli` decides what is valid and gives the values. Places come from tree-sitter's TOML grammar (`kci.config.places`),
 which is asked only when there is something to point at, so that reading an ordinary file stays fast.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import stat
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import tomli
 
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
@@ -30,7 +31,7 @@ MAX_BYTES = 1024 * 1024
 MAX_KEY_PARTS = 32
 MAX_DOTTED = 20_000
 """How many parts one key may have, and all dotted keys and headers of a file together. A build.toml needs 4 in one; the
-time and memory that `tomllib` takes grow with their square."""
+time and memory that `tomli` takes grow with their square."""
 
 
 class Document:
@@ -126,7 +127,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
         raise refuse(finding("KCI003", message, path=shown_as, span=span, hint="save the file as UTF-8")) from None
     _refuse_long_keys(text, shown_as)
     try:
-        return Document(shown_as, text, tomllib.loads(text))
+        return Document(shown_as, text, tomli.loads(text))
     except RecursionError:
         raise refuse(finding("KCI004", "values are nested too deeply", path=shown_as)) from None
     except ValueError as error:  # TOMLDecodeError, and int() on a number of thousands of digits

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from array import array
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import tomli
 import tree_sitter
 import tree_sitter_toml
 
@@ -128,7 +128,7 @@ class Places:
     def _key_text(node: Node) -> str:
         raw = (node.text or b"").decode("utf-8", "replace")
         if raw[:1] in ("'", '"'):
-            return next(iter(tomllib.loads(f"{raw} = 0")), raw)
+            return next(iter(tomli.loads(f"{raw} = 0")), raw)
         return raw
 
     def _note(self, path: KeyPath, key: Node, value: Node) -> None:

@@ -1,6 +1,6 @@
 """What is wrong with a TOML file that does not parse: what was found, what was expected, where the other end is.
 
-`tomllib` decides whether a file is valid and says in few words where it stopped. From its words and the text this
+`tomli` decides whether a file is valid and says in few words where it stopped. From its words and the text this
 module finds what was most likely meant. It never decides anything.
 """
 

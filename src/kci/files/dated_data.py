@@ -4,12 +4,12 @@ Annotations are values here, not text: msgspec would compile the text of each at
 """
 
 import datetime
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+import tomli
 
 from kci.files.typed_data import to_type
 
@@ -35,5 +35,5 @@ def load_dated(path: Path, shape: type[_Table], dec_hook: Callable[[type, Any], 
     Raises:
         msgspec.ValidationError: the file is not of that shape (a bug in kci, which a test finds).
     """
-    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    data = tomli.loads(path.read_text(encoding="utf-8"))
     return to_type(data, shape, dec_hook=dec_hook)

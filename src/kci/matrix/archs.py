@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 from kci.catalog.arch_tables import ArchTables, arch_tables
@@ -70,7 +69,8 @@ def variant_archs(
     return tuple(sorted({arch for part in parts for arch in component_archs(part, compute, tables)}))
 
 
-def exact_intersection(wanted: Iterable[str], default: Iterable[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=4096)  # a repository has many components and few different lists
+def exact_intersection(wanted: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
     """The entries of a component's list whose plain form is in a toolkit's default list, in natural order.
 
     Args:
@@ -83,7 +83,8 @@ def exact_intersection(wanted: Iterable[str], default: Iterable[str]) -> tuple[s
     return tuple(sorted(kept - plain, key=natural))
 
 
-def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tuple[str, ...]:
+@lru_cache(maxsize=4096)
+def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
     """The reference's loose intersection of a component's capabilities with a toolkit's default list, of earlier days.
 
     An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the others.
@@ -98,11 +99,6 @@ def intersect_capabilities(wanted: Iterable[str], default: Iterable[str]) -> tup
     Returns:
         The result in natural order, each once; empty if nothing fits.
     """
-    return _intersect(tuple(wanted), tuple(default))
-
-
-@lru_cache(maxsize=4096)  # a kernel has many components and few different lists
-def _intersect(wanted: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
     ptx = {entry.removesuffix(PTX) for entry in wanted if entry.endswith(PTX)}
     plain = dict.fromkeys(entry.removesuffix(PTX) for entry in wanted)
     targets = dict.fromkeys(entry.removesuffix(PTX) for entry in default)

@@ -7,13 +7,14 @@ The edition before says what is due because of this move, and has to wait for it
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+import tomli
 
-from kci.catalog.rows import Catalog, outside_range
+from kci.catalog.loading import outside_range
+from kci.catalog.rows import Catalog
 from kci.catalog.toolkits import toolkits
 from kci.config.document import BOM
 from kci.config.model import CudaComponent
@@ -124,13 +125,13 @@ def _edited(raw: bytes, due: _Due, shown_as: str) -> Update | None:
 
     assert due.edit is not None  # noqa: S101  - the caller has looked
     text = raw.removeprefix(BOM).decode("utf-8")
-    meant = copy.deepcopy(tomllib.loads(text))
+    meant = copy.deepcopy(tomli.loads(text))
     due.edit(meant)
     try:
         document = tomlkit.parse(text)
         due.edit(document)
         after = tomlkit.dumps(document)
-        if tomllib.loads(after) != meant:
+        if tomli.loads(after) != meant:
             return None
         parse_kernel(after.encode(), shown_as=shown_as)
     except (TOMLKitError, FindingsError, ValueError, LookupError, TypeError, AttributeError):

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from kci.catalog.arch_tables import ArchTables
 from kci.catalog.floors import floors
-from kci.catalog.rows import Catalog, Removed, Row, outside_range
+from kci.catalog.loading import outside_range
+from kci.catalog.rows import Catalog, Removed, Row
 from kci.config.document import KeyPath
 from kci.config.model import Build, CudaGeneral, Torch
 from kci.config.reader import Kernel

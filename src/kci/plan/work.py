@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import msgspec
@@ -63,17 +63,16 @@ def work_of(build: Build, variant: Variant) -> Work:
     if variant.kind is Kind.NOARCH:
         return Work(variant.kind)
     framework = build.torch or build.tvm_ffi
-    cxx = len(_units(framework.src)) if framework is not None else 0
+    cxx = sum(_units(framework.src)) if framework is not None else 0
     device = codes = 0
     for part in active(build, variant).values():
-        units = _units(part.src)
+        host, own = _units(part.src)
         if isinstance(part, CudaComponent | RocmComponent) and variant.compute is not None:
-            own = [unit for unit in units if unit.lower().endswith(HIP_ENDINGS)]
-            device += len(own)
-            codes += len(own) * len(component_archs(part, Version.parse(variant.compute)))
-            cxx += len(units) - len(own)
+            device += own
+            codes += own * len(component_archs(part, Version.parse(variant.compute)))
+            cxx += host
         else:
-            cxx += len(units)
+            cxx += host + own
     return Work(variant.kind, cxx, device, codes)
 
 
@@ -87,6 +86,9 @@ def works(kernels: Iterable[Kernel], matrix: Matrix) -> dict[tuple[str, str], Wo
     }
 
 
-def _units(sources: Iterable[str]) -> list[str]:
-    """The sources that are compiled; a list may hold headers as well."""
-    return [source for source in dict.fromkeys(sources) if not source.lower().endswith(HEADER_ENDINGS)]
+@lru_cache(maxsize=4096)  # a component has one list and many variants
+def _units(sources: tuple[str, ...]) -> tuple[int, int]:
+    """How many of some sources are compiled: those without device code, and those with; a list may hold headers too."""
+    units = [name for source in dict.fromkeys(sources) if not (name := source.lower()).endswith(HEADER_ENDINGS)]
+    device = sum(unit.endswith(HIP_ENDINGS) for unit in units)
+    return len(units) - device, device

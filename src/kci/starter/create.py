@@ -72,9 +72,10 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
     return sorted([*files, *rendered]), tuple(_shown_at(item, root, target) for item in found)
 
 
-def has_variants(target: Path) -> bool:
-    """Whether anything would be built of a kernel."""
-    return any(kernel.variants for kernel in open_workspace([str(target)]).matrix().kernels)
+def built_backends(target: Path) -> set[str]:
+    """The backends for which anything would be built of a kernel."""
+    matrix = open_workspace([str(target)]).matrix()
+    return {variant.backend for kernel in matrix.kernels for variant in kernel.variants}
 
 
 def add_settings(target: Path, text: str) -> tuple[Path, bool]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from kci.catalog.rows import load_catalog
+from kci.catalog.loading import load_catalog
 from kci.config.file_lints import repo_id_problem
 from kci.config.values import Backend, Version, check_kernel_name, near_kernel_name, python_name
 from kci.errors import UsageError
@@ -17,14 +17,14 @@ from kci.suggest import nearest
 FRAMEWORKS = {
     "torch": "C++ and CUDA, compiled against PyTorch",
     "torch-noarch": "Python only: PyTorch, Triton or another DSL",
-    "tvm-ffi": "C++ without PyTorch, for every framework that speaks DLPack",
+    "tvm-ffi": "C++ and CUDA without PyTorch, for every framework that speaks DLPack",
 }
 """The frameworks of build.toml, and what each one is for."""
 
 BACKENDS: dict[str, tuple[str, ...]] = {
     "torch": ("cpu", "cuda", "rocm"),
     "torch-noarch": tuple(str(backend) for backend in Backend),
-    "tvm-ffi": ("cpu",),
+    "tvm-ffi": ("cpu", "cuda"),
 }
 """The backends that there is a template for."""
 
@@ -165,8 +165,9 @@ def _templates(new: NewKernel, package: str, *, standalone: bool) -> dict[str, s
         files["kci.toml"] = "common/kci.toml.j2"
     match new.framework:
         case "tvm-ffi":
+            sources = {"cpu": "csrc/silu.cpp", "cuda": "csrc/silu.cu"}
+            files |= {path: f"tvm_ffi/{path[5:]}.j2" for backend, path in sources.items() if backend in new.backends}
             return files | {
-                "csrc/silu.cpp": "tvm_ffi/silu.cpp.j2",
                 "csrc/silu.h": "tvm_ffi/silu.h.j2",
                 "tvm-ffi-ext/binding.cpp": "tvm_ffi/binding.cpp.j2",
                 f"tvm-ffi-ext/{package}/__init__.py": "tvm_ffi/package.py.j2",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import re
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import tomli
 
 from kci.files.typed_data import to_type
 
@@ -70,7 +70,7 @@ Table = TypeVar("Table")
 
 
 def _load(name: str, kind: type[Table]) -> Table:
-    return to_type(tomllib.loads((_DATA / name).read_text(encoding="utf-8")), kind)
+    return to_type(tomli.loads((_DATA / name).read_text(encoding="utf-8")), kind)
 
 
 @cache

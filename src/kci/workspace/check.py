@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from kci.catalog.loading import load_catalog
 from kci.catalog.overlay import Overlay, for_kernel, overlays_of
-from kci.catalog.rows import Catalog, load_catalog
+from kci.catalog.rows import Catalog
 from kci.config.discover import find_kernels
 from kci.config.file_lints import in_file_order, lint_file
 from kci.config.find_settings import FoundSettings, find_settings, locate
@@ -56,7 +57,12 @@ def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None) -> 
 
 
 def lint_kernel(
-    kernel: Kernel, catalog: Catalog, directory: Path | None, more: Sequence[Diagnostic] = ()
+    kernel: Kernel,
+    catalog: Catalog,
+    directory: Path | None,
+    more: Sequence[Diagnostic] = (),
+    *,
+    errors_only: bool = False,
 ) -> list[Diagnostic]:
     """Every finding about a kernel that was read, those of reading included, without the suppressed ones.
 
@@ -65,10 +71,11 @@ def lint_kernel(
         catalog: the rows to judge it by.
         directory: where it lies; None for a text alone, whose sources nobody can look at.
         more: what was found in its file besides.
+        errors_only: leave out warnings that take time to find.
     """
     found = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
-        found += lint_sources(kernel, directory)
+        found += lint_sources(kernel, directory, errors_only=errors_only)
     found += lint_matrix(kernel, catalog)
     return sorted(apply_comments(found, kernel.document), key=in_file_order)
 
@@ -83,7 +90,7 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, tree: SourceTree) -> lis
     """
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
     leaving = list(include_leaves_kernel(kernel, workspace.settings, tree))
-    found = lint_kernel(kernel, rows, Path(kernel.directory), leaving)
+    found = lint_kernel(kernel, rows, Path(kernel.directory), leaving, errors_only=True)
     kept = apply_settings(found, workspace.settings, [shown_file(kernel.directory)])
     return [item for item in kept if item.severity is Severity.ERROR]
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kci.catalog.rows import Catalog, editions, load_catalog
+from kci.catalog.loading import editions, load_catalog
+from kci.catalog.rows import Catalog
 from kci.config.discover import FaultyKernel, find_kernels, read_each, refuse_faulty
 from kci.config.document import parse_document
 from kci.config.find_settings import FoundSettings, interpret_settings, settings_for

@@ -1,0 +1,119 @@
+"""Reading the catalog: the editions that kci ships, and files that a user names with `--catalog`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from kci.catalog.rows import Catalog, Removed, Row, convert_table, expand
+from kci.config.document import Document, read_document, refuse
+from kci.config.overlay_tables import RowTable
+from kci.diagnostics import finding
+from kci.errors import UsageError
+
+DEFAULT_EDITION = "2026-09-17"
+_EDITIONS = Path(__file__).parent / "data" / "editions"
+
+
+def editions() -> list[str]:
+    """The names of the editions that kci ships, oldest first."""
+    return sorted(file.stem for file in _EDITIONS.glob("*.toml"))
+
+
+def load_catalog(name: str | None = None) -> Catalog:
+    """Load an edition by its name, or a file (an edition or an overlay) by its path; the default edition for None.
+
+    Raises:
+        UsageError: there is no such edition.
+        FindingsError: the file is not a catalog.
+    """
+    if name is None or name in editions():
+        return _shipped(name or DEFAULT_EDITION)
+    if not Path(name).is_file():
+        known = ", ".join(editions())
+        raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {known}")
+    document = read_document(Path(name), name)
+    from kci.catalog.overlay import apply, is_overlay, read_overlay  # noqa: PLC0415  - most runs have none
+
+    if is_overlay(document):
+        overlay = read_overlay(document)
+        return apply(load_catalog(overlay.edition), overlay)
+    return interpret_edition(document)
+
+
+@cache
+def _shipped(edition: str) -> Catalog:
+    """An edition that comes with kci; read once, however many kernels ask for it."""
+    return interpret_edition(read_document(_EDITIONS / f"{edition}.toml", f"catalog/{edition}.toml"))
+
+
+class _CatalogFile(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    name: str
+    as_of: str
+    source: str
+    row: tuple[RowTable, ...]
+    neighbors: tuple[str, ...] = ()
+
+
+def interpret_edition(document: Document) -> Catalog:
+    """Turn a parsed TOML file into a catalog.
+
+    Raises:
+        FindingsError: it is none (KCI120); it carries everything that is wrong.
+    """
+    data = document.data
+    if isinstance(data.get("as-of"), date):
+        data = {**data, "as-of": data["as-of"].isoformat()}
+    table = convert_table(document, data, _CatalogFile)
+    try:
+        date.fromisoformat(table.as_of)
+    except ValueError:
+        span = document.value_span(("as-of",))
+        message = f"`as-of` must be a date, not {table.as_of!r}"
+        raise refuse(finding("KCI120", message, hint="such as 2026-08-20", path=document.path, span=span)) from None
+    rows = expand(document, table.row, (), table.name)
+    return Catalog(table.name, table.as_of, table.source, rows, table.neighbors, document)
+
+
+def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
+    """The rows outside a catalog's supported range, which the compat tier builds; and those that its overlays remove.
+
+    They are the catalog's rows that are not bundled, and rows of its neighbor editions: those of the next older and the
+    next newer torch, and those of a supported torch with a compute version that the catalog does not have for it. The
+    overlays narrow these rows too.
+    """
+    rows = list(_outside_range(catalog))
+    if not catalog.overlays:
+        return rows, []
+    from kci.catalog.overlay import narrowed  # noqa: PLC0415  - most runs have none
+
+    own = {removed.row.key for removed in catalog.removed}
+    rows = [row for row in rows if row.key not in own]
+    table = [*catalog.rows, *(removed.row for removed in catalog.removed)]
+    gone: list[Removed] = []
+    for overlay in catalog.overlays:
+        rows, removed = narrowed(overlay, rows, among=table)
+        gone += removed
+    return rows, gone
+
+
+def _outside_range(catalog: Catalog) -> Iterator[Row]:
+    seen = {row.key for row in catalog.rows if row.bundled}
+    supported = sorted({row.torch for row in catalog.rows if row.bundled})
+    for row in catalog.rows:
+        if row.key not in seen:
+            seen.add(row.key)
+            yield row
+    for name in catalog.neighbors:
+        neighbor = load_catalog(name)
+        torches = sorted({row.torch for row in neighbor.rows})
+        below = [torch for torch in torches if supported and torch < supported[0]][-1:]
+        above = [torch for torch in torches if supported and torch > supported[-1]][:1]
+        for row in neighbor.rows:
+            if row.key not in seen and row.torch in (*below, *above, *supported):
+                seen.add(row.key)
+                yield row
