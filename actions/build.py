@@ -139,7 +139,7 @@ def main() -> None:
         name, first = failed[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
         told = f"{name} was not built{more} (exit code {first.exit_code})"
-        fail(f"{told}: {first_error(first)}", first.exit_code)
+        fail(f"{told}: {first_error(first)}", first.exit_code, findings=first.diagnostics)
 
 
 def watch(leg: Leg) -> None:

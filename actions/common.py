@@ -24,7 +24,7 @@ from kci.cli._output import markdown_row, markdown_text, print_error
 from kci.cli._tables import AnswerTable
 from kci.compat.history import LegOutcome, LegResult
 from kci.compat.history_branch import HistoryBranch
-from kci.diagnostics import printable
+from kci.diagnostics import Diagnostic, printable
 from kci.errors import KciError
 from kci.run.watched_leg import WatchedRun, write_results
 
@@ -35,9 +35,11 @@ OUTPUT_LIMIT = 1024 * 1024 // 2
 """UTF-16 code units in the outputs of a job; GitHub takes 1 MB."""
 
 
-def fail(message: str, code: int, hint: str = "") -> NoReturn:
-    """End the action with an annotation."""
-    print(f"::error::{escape(message)}", flush=True)
+def fail(message: str, code: int, hint: str = "", findings: Sequence[Diagnostic] = ()) -> NoReturn:
+    """End the action with an annotation, at the place of the first finding if there is one."""
+    place = {"file": findings[0].path, "line": findings[0].line, "col": findings[0].column} if findings else {}
+    at = ",".join(f"{key}={escape_property(str(value))}" for key, value in place.items() if value)
+    print(f"::error {at}::{escape(message)}" if at else f"::error::{escape(message)}", flush=True)
     if hint:
         print(f"hint: {printable(hint)}", flush=True)
     sys.exit(code)
@@ -46,6 +48,11 @@ def fail(message: str, code: int, hint: str = "") -> NoReturn:
 def escape(text: str) -> str:
     """Text for a workflow command: its line ends must not start another one."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def escape_property(text: str) -> str:
+    """Text for a property of a workflow command, which a comma or colon would end."""
+    return escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def text_input(name: str, default: str = "") -> str:

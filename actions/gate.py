@@ -8,6 +8,7 @@ from common import (
     add_summary,
     compact_json,
     escape,
+    escape_property,
     fail,
     flag_input,
     group,
@@ -79,11 +80,6 @@ def report(rows: list[GateRow]) -> None:
         "|---|---|---|---|---|",
     ]
     add_summary(head, [table_row(row.kernel, row.variant, row.job, row.error, row.replay) for row in rows])
-
-
-def escape_property(text: str) -> str:
-    """Text for a property of a workflow command, which a comma or colon would end."""
-    return escape(text).replace(":", "%3A").replace(",", "%2C")
 
 
 if __name__ == "__main__":

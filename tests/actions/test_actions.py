@@ -304,6 +304,7 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     assert [(item.variant, item.replay) for item in failures] == [("torch-cpu", replay)]
     assert "has no __init__.py" in failures[0].error
     assert built.log.count("::error") == 1
+    assert "::error file=some/torch-ext/some_kernel::torch-cpu was not built" in built.log
 
 
 def test_one_leg_builds_several_variants(runner: Runner, repository: Path) -> None:

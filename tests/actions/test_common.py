@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from kci.diagnostics import Span, finding
+
 ACTIONS = Path(__file__).parents[2] / "actions"
 
 
@@ -31,6 +33,19 @@ common, plan = load("common"), load("plan")
 def summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
     return tmp_path / "summary"
+
+
+def test_the_annotation_of_a_failure_stands_at_the_first_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    places = [finding("KCI513", "no", path="k/a,b:\nc.cu", span=Span(7, 3, 7, 0)), finding("KCI513", "2", path="d.cu")]
+    for findings in (places, places[1:], ()):
+        with pytest.raises(SystemExit) as ended:
+            common.fail("it\nfailed", 4, findings=findings)
+        assert ended.value.code == 4
+    assert capsys.readouterr().out.splitlines() == [
+        "::error file=k/a%2Cb%3A%0Ac.cu,line=7,col=3::it%0Afailed",
+        "::error file=d.cu::it%0Afailed",
+        "::error::it%0Afailed",
+    ]
 
 
 def test_outputs_have_random_delimiters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

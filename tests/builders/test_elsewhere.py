@@ -328,5 +328,5 @@ def test_tvm_ffi_for_cuda_is_printed_without_a_toolkit(tmp_path: Path, monkeypat
     assert device[0] == "/usr/local/cuda-13.0/bin/nvcc"
     assert not any(word.startswith("-std") or "torch" in word for word in device)
     assert in_order(
-        words(lines, "-shared"), ["-ltvm_ffi", "-lcudadevrt", "-lcudart_static", "-lrt", "-lpthread", "-ldl"]
+        words(lines, "-shared"), ["-lcudadevrt", "-lcudart_static", "-ltvm_ffi", "-lrt", "-lpthread", "-ldl"]
     )

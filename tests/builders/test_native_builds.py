@@ -249,7 +249,9 @@ def test_a_failing_compile_says_why_and_leaves_nothing(tmp_path: Path, name: str
     assert caught.value.exit_code == 4
     assert "undeclared_thing" in message
     assert f"-c kernel/{file}" in message
-    assert f"kernel/ there is {kernel}" in message
+    assert f"{source}" in message, "the author's own path, and not the one in the work directory"
+    (found,) = caught.value.diagnostics
+    assert (found.rule, found.path, found.line) == ("KCI513", str(source), len(good.splitlines()) + 2)
     assert tool in message
     assert f"building {name} failed" in message
     assert not what.output.exists()

@@ -15,8 +15,9 @@ import pytest
 
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
-from kci.diagnostics import Diagnostic, finding
-from kci.run import local
+from kci.diagnostics import Diagnostic, Span, finding
+from kci.errors import BuildFailedError
+from kci.run import kept_builds, local
 from kci.run.kept_builds import KEPT_BUILDS
 from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
 from kci.run.one_variant import BuildOptions
@@ -173,6 +174,21 @@ def test_what_the_merge_has_to_say_is_said(kernel_dir: Path, tmp_path: Path, mon
     assert "removed what a kci process that was killed left" in result.stderr
     assert "KCI615" in result.stderr
     assert result.code == 0
+
+
+def test_the_table_has_the_first_error_and_its_place(
+    kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = finding("KCI513", "'x' was not declared", path="swiglu/a.cpp", span=Span(7, 3, 7, 0))
+
+    def failing(*_arguments: object, **_options: object) -> None:
+        raise BuildFailedError("building it failed at c++ a.cpp\nsome note", diagnostics=[place])
+
+    monkeypatch.setattr(kept_builds, "make_variant_dir", failing)
+    result = kci("run", kernel_dir, "--cache", tmp_path / "cache", "--into", tmp_path / "tree")
+    assert result.code == 4
+    assert result.stdout.count("swiglu/a.cpp:7:3: error: 'x' was not declared") == len(NAMES)
+    assert "some note" in result.stderr
 
 
 def test_a_kernel_is_merged_as_soon_as_its_last_variant_has_ended(kernel_dir: Path, tmp_path: Path) -> None:

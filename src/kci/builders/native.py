@@ -10,10 +10,12 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 from kci.builders import generate, hipify, tvm_ffi_commands
 from kci.builders.commands import Toolchain
 from kci.builders.compiler_cache import find_compiler_cache
+from kci.builders.compiler_words import as_written
 from kci.builders.compilers import (
     cxx_compiler,
     glibc_is_newer,
@@ -35,8 +37,8 @@ from kci.builders.environment import (
     same_version,
     tvm_ffi_environment,
 )
-from kci.builders.failures import failure_hint, failure_message, unwritable
-from kci.builders.job_budget import alone, is_chatter
+from kci.builders.failures import failed_build, unwritable
+from kci.builders.job_budget import alone, is_chatter, read_progress
 from kci.builders.job_limits import nvcc_threads
 from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import ninja_text
@@ -57,6 +59,9 @@ from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.plan.inputs import inputs_for
 from kci.plan.recorded import RecordedInputs
+
+NINJA_RECORDS = ".ninja_log"
+"""How long each command took before, in the work directory."""
 
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
@@ -134,7 +139,7 @@ def build(request: Request, log: Log) -> Built:
             hipify.translate(recipe.translation, log)
         done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
-            raise BuildFailedError(failure_message(request, work, done), hint=failure_hint(done, work))
+            raise failed_build(recipe, request, done)
         named = named_by_compilers(work, (step.output for step in recipe.steps if step.depfile))
         inputs = _recorded(recipe, watch, named)
         watched = watched_paths(recipe, named)
@@ -164,18 +169,36 @@ def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Fin
         command = recipe.ninja(share.arguments)
         tools |= share.settings | (_FRESH if request.fresh else {})
         if found is None:
-            return guarded(command, _without_chatter(log), env=tools, lock=lock), None
+            return guarded(command, _readable(log, recipe, request.kernel_dir), env=tools, lock=lock), None
         tools |= found.settings(recipe.work, request.cache)
         before = found.start(recipe.work, tools)
-        done = guarded(command, _without_chatter(log), env=tools, lock=lock)
+        done = guarded(command, _readable(log, recipe, request.kernel_dir), env=tools, lock=lock)
         use = found.use(recipe.work, tools, before)
     if use is not None:
         log(str(use))
     return done, use
 
 
-def _without_chatter(log: Log) -> Log:
-    return lambda line: None if is_chatter(line) else log(line)
+def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
+    """A log of what ninja says: not how it was started, and with the kernel's files as the user names them.
+
+    In a first build ninja knows no times. What ends first is small and kci's own, and by that nothing would be left to
+    do: no time is told until a source of the kernel has been compiled.
+    """
+    units = {step.what for step in recipe.steps if step.depfile}
+    timed = (recipe.work / NINJA_RECORDS).exists()
+
+    def tell(line: str) -> None:
+        nonlocal timed
+        if is_chatter(line):
+            return
+        progress = read_progress(line)
+        if progress is not None and not timed:
+            timed = progress.what in units
+            line = line if timed else f"[{progress.done}/{progress.total}] {progress.what}"
+        log(as_written(line, kernel_dir))
+
+    return tell
 
 
 def check_kind(request: Request) -> None:

@@ -30,6 +30,8 @@ class Floors(Dated, frozen=True):
     python: Version
     torch: Version
     cuda: Version
+    cxx_standard: dict[str, int]
+    """The oldest C++ standard that torch's headers accept, by the version of torch from which on it holds."""
     kernels: LoaderFloors
 
 

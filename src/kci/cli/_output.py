@@ -32,7 +32,8 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
     """
     if error.diagnostics:
         print_diagnostics(error.diagnostics, annotate=annotate)
-        if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message:
+        more = "\n" in error.message  # what a compiler said, and the command to repeat
+        if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message and not more:
             return
     click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
     if error.hint:

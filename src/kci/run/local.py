@@ -32,6 +32,7 @@ from kci.plan.inputs import SourceTrees
 from kci.run.at_once import at_once
 from kci.run.kept_builds import KeptBuilds
 from kci.run.one_variant import BuildOptions
+from kci.run.run_records import first_error
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
@@ -271,7 +272,7 @@ def _build(
     except MissingToolError as error:
         now(state=OutcomeState.LEFT, note=error.message, error=error)
     except KciError as error:
-        now(state=OutcomeState.FAILED, note=error.message.splitlines()[0], error=error)
+        now(state=OutcomeState.FAILED, note=first_error(error), error=error)
 
 
 def _toolchain(variant: Variant, options: BuildOptions) -> str:

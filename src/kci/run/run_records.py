@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.discover import FaultyKernel
-from kci.errors import FindingsError, KciError
+from kci.errors import BuildFailedError, FindingsError, KciError
 from kci.files.bounded_json import read_json, require_schema
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
 from kci.tree.manifest import Manifest
@@ -116,6 +116,9 @@ class RunPlan(msgspec.Struct, frozen=True):
 
 def first_error(error: KciError) -> str:
     """The one line of an error that says most: a compiler's own words where there are some."""
+    if isinstance(error, BuildFailedError) and error.diagnostics:
+        first = error.diagnostics[0]
+        return one_line(": ".join(part for part in (first.place, "error", first.message) if part))
     lines = [line.strip() for line in error.message.splitlines() if line.strip()]
     told = next((line for line in lines if _ERROR.search(line)), None)
     if told is None and error.diagnostics:

@@ -20,6 +20,7 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError
 from kci.files.source_tree import SourceTree
 from kci.matrix.kernel_lints import lint_matrix
+from kci.matrix.standard_lint import lint_standards
 from kci.matrix.tiers import tier_of
 from kci.plan.input_lints import declared_input_missing, include_leaves_kernel
 from kci.plan.settings_lints import lint_settings
@@ -76,6 +77,7 @@ def lint_kernel(
     found = [*kernel.diagnostics, *more, *lint_file(kernel), *source_escapes(kernel)]
     if directory is not None:
         found += lint_sources(kernel, directory, errors_only=errors_only)
+        found += () if errors_only else lint_standards(kernel, catalog, directory)
     found += lint_matrix(kernel, catalog)
     return sorted(apply_comments(found, kernel.document), key=in_file_order)
 
