@@ -10,11 +10,13 @@ from textwrap import dedent
 
 import pytest
 
+from kci.builders import build_variant
 from kci.builders.cache import default_cache
 from kci.builders.environment import ensure_runtime
 from kci.builders.request import Request
 from kci.config.model import Build
 from kci.config.reader import read_kernel
+from kci.files.lock import locked
 from kci.matrix.names import Kind, parse_variant_name
 from kci.matrix.variants import Variant
 
@@ -92,6 +94,25 @@ def request(directory: Path, name: str, tmp_path: Path, **changes: object) -> Re
         **changes,
     }
     return Request(**fields)  # type: ignore[arg-type]
+
+
+def built_once(shared: Path, kernel: str, name: str) -> Request:
+    """The request of a variant of a kernel in `data` that is built once a test run, for tests that only look at it.
+
+    Args:
+        shared: a folder that the workers of a test run have in common.
+        kernel: the kernel.
+        name: the variant.
+    """
+    place = shared / "built-once" / f"{kernel}-{name}"
+    with locked(place):
+        if not (place / "complete").exists():
+            what = request(copy_kernel(kernel, place), name, place, cache=warm_cache(place))
+            build_variant(
+                what.kernel_dir, what.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=quiet
+            )
+            (place / "complete").touch()
+    return request(place / kernel, name, place)
 
 
 def only_these(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *programs: str) -> Path:

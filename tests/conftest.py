@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import shutil
 import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -149,6 +150,21 @@ def torch_python() -> Path:
     from buildkit import runtime
 
     return runtime()
+
+
+@pytest.fixture
+def compiled_once(shared_by_workers: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Take what another such test of this run has compiled, where there is ccache; for tests of what comes after that.
+
+    Returns:
+        The variables, for programs that do not see those of this process.
+    """
+    if shutil.which("ccache") is None:
+        return {}
+    made = {"KCI_COMPILER_CACHE": "ccache", "CCACHE_DIR": str(shared_by_workers / "ccache")}
+    for name, value in made.items():
+        monkeypatch.setenv(name, value)
+    return made
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from kci.builders.cache import default_cache
 from kci.files.lock import locked
 
 IMAGE = "localhost/kci-debian:12"
-WHEELS = ("click", "jinja2", "msgspec", "packaging", "pyelftools", "pyyaml", "rich", "tomlkit", "tree-sitter")
-MORE_WHEELS = ("tree-sitter-toml", "apache-tvm-ffi==0.1.15.post2", "ninja==1.13.2")
+WHEELS: tuple[str, ...] = (*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"],)
+MORE_WHEELS = ("apache-tvm-ffi==0.1.15.post2", "ninja==1.13.2")
 
 _KCI = "localhost/kci-itself"
 _INSTALL = """\
@@ -67,20 +68,22 @@ def containers() -> set[str]:
 def wheels_for_container() -> Path:
     """The wheels of what kci and a tvm-ffi build need, so that the container can do without a network."""
     folder = default_cache() / "test-tools" / "engine-wheels"
+    complete, wanted = folder / "complete", "\n".join((*WHEELS, *MORE_WHEELS))
     with locked(folder):
-        if not (folder / "complete").is_file():
-            folder.mkdir(parents=True, exist_ok=True)
+        if not complete.is_file() or complete.read_text() != wanted:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:"]
             pip += ["--python-version", "3.11", "--dest", str(folder)]
             subprocess.run([*pip, *WHEELS, *MORE_WHEELS], check=True)
-            (folder / "complete").touch()
+            complete.write_text(wanted)
     return folder
 
 
 def image_with_kci() -> str:
     """An image with this checkout's kci in it, made once for the same sources; those of others are removed."""
     source = ROOT / "src" / "kci"
-    total = hashlib.sha256(_INSTALL.encode())
+    total = hashlib.sha256("\n".join((_INSTALL, *WHEELS)).encode())
     for path in sorted(path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"):
         total.update(str(path.relative_to(source)).encode() + path.read_bytes())
     image = f"{_KCI}:{total.hexdigest()[:16]}"
@@ -96,7 +99,7 @@ def image_with_kci() -> str:
         "-v",
         f"{source.parent}:/source:ro",
         "-e",
-        f"WHEELS={' '.join(WHEELS)} tree-sitter-toml",
+        f"WHEELS={' '.join(WHEELS)}",
     ]
     try:
         subprocess.run(["podman", "run", "--name", name, *mounts, IMAGE, "sh", "-c", _INSTALL], check=True)

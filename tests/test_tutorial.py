@@ -13,6 +13,8 @@ import yaml
 from cli.runner import kci, kci_process
 from config.mistakes import KERNEL
 from conftest import ROOT
+from own_wheel import installed_from_a_wheel, outside
+from test_readme import session
 
 DOCS = ROOT / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text(encoding="utf-8")
@@ -83,14 +85,30 @@ def test_the_tutorial_without_building(tmp_path: Path) -> None:
     assert kci("check", tmp_path / "softcap", "-v").stdout.startswith("2 files checked: 0 errors, 0 warnings")
 
 
+@pytest.mark.network
 @pytest.mark.torch
-def test_the_tutorial(tmp_path: Path, torch_cache: Path) -> None:
+def test_a_newcomer_follows_it_with_nothing_but_the_wheel(
+    tmp_path: Path, torch_cache: Path, shared_by_workers: Path
+) -> None:
+    """A new kernel, built, loaded by the kernels library, and tested; the README shows how that begins."""
+    program = installed_from_a_wheel(shared_by_workers)
+    said: list[tuple[list[str], str]] = []
+
     def run(command: list[str], place: Path) -> None:
-        done = kci_process(*command[1:], cwd=place, KCI_CACHE=str(torch_cache))
-        assert done.code == 0, (command, done.stdout, done.stderr)
+        output = outside(program, *command[1:], cwd=place, KCI_CACHE=str(torch_cache))
+        said.append((command, without_seconds(output)))
 
     follow(TUTORIAL, tmp_path, run)
-    assert (tmp_path / "softcap" / "build" / "torch213-cxx11-cpu-x86_64-linux").is_dir()
+    kernel = tmp_path / "softcap"
+    assert (kernel / "build" / "torch213-cxx11-cpu-x86_64-linux").is_dir()
+    for command, output in session():
+        assert (command, without_seconds(output)) in said
+    outside(program, "verify", "build", cwd=kernel)
+    assert "This machine" in outside(program, "doctor", cwd=kernel, KCI_CACHE=str(torch_cache))
+
+
+def without_seconds(output: str) -> str:
+    return re.sub(r"\d+ s$", "N s", output, flags=re.MULTILINE)
 
 
 # --- the questions ----------------------------------------------------------------------------------------------------

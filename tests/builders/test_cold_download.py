@@ -117,7 +117,7 @@ def test_a_cold_full_cuda_leg_downloads_less_than_250_mb(
             "build.toml": BUILD_TOML,
             "torch-ext/binding.cpp": "int launch();\nint call() { return launch(); }\n",
             "torch-ext/tiny/__init__.py": "",
-            "csrc/tiny.cu": "#include <ATen/cuda/CUDAContext.h>\n__global__ void work() {}\n"
+            "csrc/tiny.cu": "#include <ATen/cuda/CUDAContextLight.h>\n__global__ void work() {}\n"
             "int launch() { work<<<1, 1>>>(); return at::cuda::is_available(); }\n",
         },
     )

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import copy_kernel
 from cli.runner import kci_process
 from conftest import ROOT
 from kci.verify import verify
@@ -66,13 +65,9 @@ def for_rocm(kernel: Path) -> Path:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", ["twice", "rms-norm"])
-def test_code_for_both_archs(name: str, hipcc: None, torch_cache: Path, tmp_path: Path) -> None:
-    if name == "twice":
-        kernel = copy_kernel(name, tmp_path)
-    else:
-        ignored = shutil.ignore_patterns("build", "__pycache__")
-        kernel = Path(shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=ignored))
+def test_code_for_both_archs(hipcc: None, torch_cache: Path, tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    kernel = Path(shutil.copytree(ROOT / "examples" / "rms-norm", tmp_path / "rms-norm", ignore=ignored))
     (tmp_path / "debian.toml").write_text(OVERLAY)
     arguments = ["build", for_rocm(kernel), "--variant", VARIANT, "--tier", "all", "--output", tmp_path / "out"]
     arguments += ["--catalog", tmp_path / "debian.toml", "--cache", torch_cache]

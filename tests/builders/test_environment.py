@@ -18,7 +18,7 @@ from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.lock import locked
-from wheels import make_wheel, only_wheels, torch_wheel
+from wheels import make_wheel, only_wheels, pip_of_the_tests, torch_wheel
 
 
 def test_the_place_tells_everything_that_matters(tmp_path: Path) -> None:
@@ -97,10 +97,15 @@ def made_by(folder: Path, monkeypatch: pytest.MonkeyPatch, **torch: str) -> None
 
 @pytest.mark.slow
 def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of what a killed run left behind."""
     made_by(tmp_path / "wheels", monkeypatch)
     said: list[str] = []
-    environment = ensure(isolated(tmp_path, "2.13", "cpu"), said.append)
+    asked = isolated(tmp_path, "2.13", "cpu")
+    assert asked.root is not None
+    write_tree(asked.root, {"bin/python": "half", "junk": ""})
+    environment = ensure(asked, said.append)
     assert environment.complete
+    assert not (asked.root / "junk").exists()
     assert read_torch_version(environment).release == "2.13.0"
     assert "cannot be reached" in said[0]
     assert environment.root is not None
@@ -110,24 +115,13 @@ def test_it_is_made_once_and_found_again(tmp_path: Path, monkeypatch: pytest.Mon
     said.clear()
     ensure(isolated(tmp_path, "2.13", "cpu"), said.append)
     assert said == []
-
-
-@pytest.mark.slow
-def test_what_a_killed_run_left_behind_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_by(tmp_path / "wheels", monkeypatch)
-    environment = isolated(tmp_path, "2.13", "cpu")
-    assert environment.root is not None
-    write_tree(environment.root, {"bin/python": "half", "junk": ""})
-    ensure(environment, quiet)
-    assert environment.complete
-    assert not (environment.root / "junk").exists()
-    # Nor does one count whose Python has gone, as after an upgrade of the system.
+    # One whose Python has gone, as after an upgrade of the system, does not count.
     environment.python.unlink()
     assert not environment.complete
 
 
-@pytest.mark.slow
 def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip_of_the_tests(monkeypatch, tmp_path)
     (tmp_path / "wheels").mkdir()
     only_wheels(monkeypatch, tmp_path / "wheels")
     environment = isolated(tmp_path, "2.13", "cpu")
@@ -140,6 +134,7 @@ def test_a_failure_says_what_pip_said_and_leaves_nothing(tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip_of_the_tests(monkeypatch, tmp_path)
     made_by(tmp_path / "wheels", monkeypatch, cuda="12.8")
     environment = isolated(tmp_path, "2.13", "cu130")
     with pytest.raises(MissingToolError, match=r"for CUDA 12\.8, not for cu130"):
@@ -151,8 +146,11 @@ def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch
 @pytest.mark.slow
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch)
+    python = pip_of_the_tests(monkeypatch, tmp_path)
     code = (
-        "import sys; from pathlib import Path; from kci.builders.environment import ensure, isolated\n"
+        "import sys; from pathlib import Path; from kci.builders import environment\n"
+        "from kci.builders.environment import ensure, isolated\n"
+        f"environment.base_python = lambda: {str(python)!r}\n"
         "ensure(isolated(Path(sys.argv[1]), '2.13', 'cpu'), lambda line: print(line, flush=True))"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

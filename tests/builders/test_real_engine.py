@@ -46,6 +46,12 @@ def offline(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
 
 
+@pytest.fixture(scope="session")
+def cache(shared_by_workers: Path) -> Path:
+    """What containers have installed, cold for the first build of a test run."""
+    return shared_by_workers / "cache-of-containers"
+
+
 @pytest.fixture
 def kernel(tmp_path: Path) -> Path:
     source = ROOT / "examples" / "relu-tvm-ffi"
@@ -57,14 +63,14 @@ def version(*command: str) -> str:
 
 
 def test_the_same_bytes_as_outside_without_any_network(
-    podman: None, offline: None, kernel: Path, tmp_path: Path
+    podman: None, offline: None, cache: Path, kernel: Path, tmp_path: Path
 ) -> None:
     tools = [("g++", "--version"), ("ld", "--version")]
     for tool in tools:
         inside = version("podman", "run", "--rm", IMAGE, *tool)
         if version(*tool) != inside:
             pytest.skip(f"the bytes cannot be compared: the image has {inside}, this machine {version(*tool)}")
-    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all", "--cache", tmp_path / "cache"]
+    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all", "--cache", cache]
     within = kci_process(*arguments, "--output", tmp_path / "in", "--container", IMAGE)
     assert within.code == 0, within.stderr
     assert f"{IMAGE} is a tag, which moves; this time it was localhost/kci-debian@sha256:" in within.stderr
@@ -136,7 +142,7 @@ GREEDY = "\n".join(
 
 
 def test_out_of_memory_by_the_control_group(
-    podman: None, offline: None, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    podman: None, offline: None, cache: Path, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = shutil.which("podman")
     folder = tmp_path / "bin"
@@ -147,7 +153,7 @@ def test_out_of_memory_by_the_control_group(
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     (source,) = (kernel / "csrc").glob("*.cpp") if (kernel / "csrc").is_dir() else kernel.rglob("relu_cpu.cpp")
     good = source.read_text()
-    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all", "--cache", tmp_path / "cache"]
+    arguments = ["build", kernel, "--variant", VARIANT, "--tier", "all", "--cache", cache]
     arguments += ["--output", tmp_path / "o", "--container", IMAGE]
     source.write_text(good + GREEDY)
     failed = kci_process(*arguments)

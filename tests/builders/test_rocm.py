@@ -18,7 +18,7 @@ from kci.builders.request import Request
 from kci.builders.rocm import Rocm, find_rocm
 from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
-from wheels import make_wheel, only_wheels
+from wheels import make_wheel, only_wheels, pip_of_the_tests
 
 STABLE = "torch-stable-abi211-rocm71-x86_64-linux"
 FULL = "torch213-cxx11-rocm72-x86_64-linux"
@@ -172,6 +172,7 @@ def test_a_full_build_takes_the_wheel_of_its_rocm_and_no_other_index(
 def test_a_torch_for_another_rocm_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hip: str | None, says: str
 ) -> None:
+    pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", hip)
     monkeypatch.setattr("kci.builders.environment._reachable", lambda _url: True)
     environment = isolated(tmp_path, "2.13", "rocm7.2")
@@ -183,6 +184,7 @@ def test_a_torch_for_another_rocm_is_not_kept(
 
 @pytest.mark.slow
 def test_the_right_torch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.2.26015-fc0010cf6a")
     monkeypatch.setattr("kci.builders.environment._reachable", lambda _url: True)
     found = read_torch_version(ensure(isolated(tmp_path, "2.13", "rocm7.2"), quiet))

@@ -15,12 +15,12 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from buildkit import copy_kernel, quiet, request, warm_cache, write_tree
+from buildkit import built_once, copy_kernel, quiet, request, warm_cache, write_tree
 from conftest import ROOT
 from kci.builders import Built, build_variant, hipify, native
-from kci.builders.cache import work_dir
 from kci.builders.environment import isolated
 from kci.builders.hipify import hip_path
+from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.errors import BuildFailedError, MissingToolError
 from kci.tree.metadata import metadata_for, seal
@@ -31,12 +31,35 @@ from rocmkit import rocm
 pytestmark = pytest.mark.torch
 
 NAME = "torch-stable-abi211-rocm71-x86_64-linux"
+PLAIN = """[general]
+name = "plain"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["rocm"]
+[torch]
+src = ["binding.cpp"]
+[kernel.plain]
+backend = "rocm"
+depends = ["torch"]
+src = ["csrc/cuda/a.cu"]
+rocm-archs = ["gfx90a"]
+"""
+"""The build.toml of kernels whose sources include nothing of torch."""
 
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Request:
     monkeypatch.setenv("ROCM_PATH", str(rocm()))
     return request(copy_kernel("halve", tmp_path), NAME, tmp_path, cache=warm_cache(tmp_path))
+
+
+@pytest.fixture(scope="session")
+def halve(shared_by_workers: Path) -> Request:
+    """The variant as it was built."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("ROCM_PATH", str(rocm()))
+        return built_once(shared_by_workers, "halve", NAME)
 
 
 def built(what: Request, said: list[str] | None = None) -> Built:
@@ -68,22 +91,19 @@ def looked_at(library: Path) -> tuple[set[str], set[str], frozenset[str]]:
         return needed, undefined, hip_code(device.data()).binary
 
 
-def test_a_stable_abi_variant_holds_code_for_the_archs_that_were_asked_for(asked: Request) -> None:
-    before = files(asked.kernel_dir)
-    made = built(asked)
-    assert files(asked.kernel_dir) == before
-    assert made.archs == ("gfx1100", "gfx90a", "gfx942")  # gfx940 is none that kernels are built for
-
-    needed, undefined, device = looked_at(module(asked))
-    assert device == set(made.archs)
+def test_a_stable_abi_variant_holds_code_for_the_archs_that_were_asked_for(halve: Request, tmp_path: Path) -> None:
+    assert files(halve.kernel_dir) == files(copy_kernel("halve", tmp_path)), "nothing is written there"
+    needed, undefined, device = looked_at(module(halve))
+    assert device == {"gfx1100", "gfx90a", "gfx942"}  # gfx940 is none that kernels are built for
     assert {"libtorch_hip.so", "libamdhip64.so.7"} <= needed
     assert not any("cuda" in name for name in needed)
     assert "aoti_torch_get_current_cuda_stream" in undefined  # so it is called in torch's libraries for ROCm, too
     assert "hipLaunchKernel" in undefined
     assert not any(name.startswith("cuda") for name in undefined)
 
-    seal(asked.output, metadata_for(asked.build, "rocm", "1a2b3c4", archs=made.archs))
-    assert [(found.rule, found.message) for found in verify(asked.output, ignore=["KCI716"])] == []
+    variant = Path(shutil.copytree(halve.output, tmp_path / NAME))
+    seal(variant, metadata_for(halve.build, "rocm", "1a2b3c4", archs=tuple(sorted(device))))
+    assert [(found.rule, found.message) for found in verify(variant, ignore=["KCI716"])] == []
 
 
 def test_nothing_in_the_cache_names_a_place_that_may_go() -> None:
@@ -94,33 +114,56 @@ def test_nothing_in_the_cache_names_a_place_that_may_go() -> None:
         assert not [place for place in goes if place.encode() in path.read_bytes()], path
 
 
-def test_a_rebuild_compiles_what_changed_in_the_sources_and_in_their_translation(asked: Request) -> None:
+def test_a_rebuild_compiles_what_changed_in_the_sources_and_in_their_translation(
+    asked: Request, tmp_path: Path
+) -> None:
+    kernel = write_tree(
+        tmp_path / "plain",
+        {
+            "build.toml": PLAIN,
+            "torch-ext/plain/__init__.py": "",
+            "binding.cpp": "void launch(float* data);\nvoid call(float* data) { launch(data); }\n",
+            "csrc/cuda/a.cu": """
+                #include "launch_cuda.cuh"
+                __global__ void kernel(float* data) { data[threadIdx.x] = 1; }
+                void launch(float* data) { kernel<<<1, 32, 0, stream()>>>(data); }
+            """,
+            "csrc/cuda/launch_cuda.cuh": """
+                #pragma once
+                #include <cuda_runtime.h>
+                inline cudaStream_t stream() { return nullptr; }
+            """,
+        },
+    )
+    what = request(kernel, NAME, tmp_path, cache=asked.cache)
+
     def compiled() -> list[str]:
         said: list[str] = []
-        built(asked, said)
+        built(what, said)
         return sorted(line.split("] ")[1] for line in said if "hipcc " in line or "c++ " in line)
 
-    assert "hipcc csrc/cuda/halve.cu" in compiled()
-    first = module(asked).read_bytes()
+    assert "hipcc csrc/cuda/a.cu" in compiled()
+    first = module(what).read_bytes()
     assert compiled() == []
-    launch = asked.kernel_dir / "csrc/cuda/launch_cuda.cuh"
+    launch = kernel / "csrc/cuda/launch_cuda.cuh"
     launch.write_text(launch.read_text() + "inline cudaError_t last_error() { return cudaGetLastError(); }\n")
-    assert compiled() == ["hipcc csrc/cuda/halve.cu"]
+    assert compiled() == ["hipcc csrc/cuda/a.cu"]
     launch.write_text(launch.read_text().replace("inline cudaError_t last_error", "// "))
-    (asked.kernel_dir / "notes.txt").write_text("no source\n")
-    assert compiled() == ["hipcc csrc/cuda/halve.cu"]
-    assert module(asked).read_bytes() == first
+    (kernel / "notes.txt").write_text("no source\n")
+    assert compiled() == ["hipcc csrc/cuda/a.cu"]
+    assert module(what).read_bytes() == first
 
 
-def test_the_same_sources_give_the_same_bytes_elsewhere(asked: Request, tmp_path: Path) -> None:
-    built(asked)
-    first = module(asked).read_bytes()
+def test_the_same_sources_give_the_same_bytes_elsewhere(halve: Request, asked: Request, tmp_path: Path) -> None:
     elsewhere = tmp_path / "some where" / "else"
-    shutil.copytree(asked.kernel_dir, elsewhere)
+    shutil.copytree(halve.kernel_dir, elsewhere)
     other = request(elsewhere, NAME, tmp_path, cache=asked.cache, output=tmp_path / "other" / NAME)
-    built(other)
-    assert module(other).read_bytes() == first
-    assert str(tmp_path).encode() not in first
+    made = built(other)
+    assert made.archs == ("gfx1100", "gfx90a", "gfx942")
+    binary = module(other).read_bytes()
+    assert binary == module(halve).read_bytes()
+    for folder in (tmp_path, halve.kernel_dir.parent):
+        assert str(folder).encode() not in binary
 
 
 def test_an_error_names_the_source_and_the_command(asked: Request) -> None:
@@ -192,24 +235,9 @@ def test_a_full_build_links_the_libraries_of_torch(tmp_path: Path, monkeypatch: 
         __global__ void kernel(float* data) { data[threadIdx.x] = 1; }
         void launch(float* data) { kernel<<<1, 32>>>(data); }
     """
-    config = """
-        [general]
-        name = "plain"
-        version = 1
-        edition = 5
-        license = "MIT"
-        backends = ["rocm"]
-        [torch]
-        src = ["binding.cpp"]
-        [kernel.plain]
-        backend = "rocm"
-        depends = ["torch"]
-        src = ["a.cu"]
-        rocm-archs = ["gfx90a"]
-    """
     kernel = write_tree(
         tmp_path / "plain",
-        {"build.toml": config, "binding.cpp": binding, "a.cu": device, "torch-ext/plain/__init__.py": ""},
+        {"build.toml": PLAIN, "binding.cpp": binding, "csrc/cuda/a.cu": device, "torch-ext/plain/__init__.py": ""},
     )
     full = request(kernel, "torch213-cxx11-rocm71-x86_64-linux", tmp_path)
     build_variant(
@@ -239,14 +267,19 @@ def test_the_name_of_a_translation_is_the_one_that_hipify_gives(asked: Request) 
     assert done.stdout.split() == [hip_path(name) for name in names]
 
 
-def test_the_example_that_shares_its_source_with_cuda_is_translated_whole(asked: Request, tmp_path: Path) -> None:
-    example = ROOT / "examples" / "relu"
-    full = request(example, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.cache)
-    recipe = native.plan(full, quiet)
+def translated_only(what: Request) -> Recipe:
+    """How a variant is built, with its sources translated and nothing compiled."""
+    recipe = native.plan(what, quiet)
     assert recipe.translation is not None
     recipe.work.mkdir(parents=True)
-    plan = msgspec.structs.replace(recipe.translation, environment=isolated(asked.cache, "2.13", "cpu"))
+    plan = msgspec.structs.replace(recipe.translation, environment=isolated(what.cache, "2.13", "cpu"))
     hipify.translate(plan, quiet)
+    return recipe
+
+
+def test_the_example_that_shares_its_source_with_cuda_is_translated_whole(asked: Request, tmp_path: Path) -> None:
+    example = ROOT / "examples" / "relu"
+    recipe = translated_only(request(example, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.cache))
     text = (recipe.work / "hip/csrc/relu.hip").read_text()
     assert "hipLaunchKernelGGL" in text
     assert "<<<" not in text
@@ -269,8 +302,7 @@ def test_what_lies_about_in_the_kernel_is_not_copied(asked: Request, tmp_path: P
     for folder in (".git", "build", "csrc/__pycache__"):
         (kernel / folder).mkdir()
         (kernel / folder / "x.h").touch()
-    built(asked)
-    copied = files(work_dir(asked.cache, kernel, NAME).absolute() / "hip")
+    copied = files(translated_only(asked).work / "hip")
     assert {"in.h", "build.toml", "csrc/hip/halve.hip", "csrc/hip/launch_hip.cuh"} <= set(copied)
     assert not {"out.h", "pipe.h", ".git/x.h", "build/x.h", "csrc/__pycache__/x.h"} & set(copied)
     assert not any(name.startswith("loop") for name in copied)

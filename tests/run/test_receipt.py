@@ -192,11 +192,11 @@ def test_what_git_says_decides_too(tmp_path: Path) -> None:
 def test_a_compiled_variant_is_made_again_after_every_kind_of_change(
     tmp_path: Path, torch_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel = copy_kernel("twice", tmp_path)
-    source = next(kernel.glob("**/*.cpp"))
+    kernel = copy_kernel("bare", tmp_path)
+    source = kernel / "csrc" / "bare.cpp"
     outside = tmp_path / "outside"
     write_tree(outside, {"outside.h": "#define OUTSIDE 1\n"})
-    source.write_text(f"#include <outside.h>\n{source.read_text()}")
+    source.write_text(f"#include <cstdint>\n#include <outside.h>\n{source.read_text()}")
     compiler = program(tmp_path, "compiler", 'exec g++ "$@"\n')
     monkeypatch.setenv("CPATH", str(outside))
     monkeypatch.setenv("CXX", str(compiler))

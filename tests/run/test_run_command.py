@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import noarch_kernel
-from cli.runner import kci_process
+from cli.runner import kci, kci_process
 from conftest import AT_TOP, ROOT
 from kci.verify import verify
 from run.crash_anywhere import CRASHED
@@ -95,30 +95,30 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(tmp_pat
     kernel = noarch_kernel(tmp_path / "k", **{CODE: "A = 1\n"})
     code, cache, tree = kernel / CODE, tmp_path / "cache", tmp_path / "tree"
     arguments = ["run", str(kernel), "--only", "torch-cpu", "--cache", str(cache), "--into", str(tree)]
-    first = kci_process(*arguments)
-    assert first.code == 0, first.stderr
-    for path in (cache, tree):
-        shutil.copytree(path, tmp_path / "before" / path.name)
-    for step in itertools.count(1):
+    crashing = [sys.executable, str(Path(__file__).parent / "crash_anywhere.py"), *arguments]
+    with subprocess.Popen(crashing, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as runs:
+        assert runs.stdin is not None
+        assert runs.stdout is not None
+        assert runs.stdout.readline() == "0\n"
         for path in (cache, tree):
-            shutil.rmtree(path)
-            shutil.copytree(tmp_path / "before" / path.name, path)
-        code.write_text("B = 1\n")
-        crashing = [sys.executable, str(Path(__file__).parent / "crash_anywhere.py"), str(step), *arguments]
-        crashed = subprocess.run(crashing, capture_output=True, text=True, check=False)
-        for text in ("A = 1\n", "B = 1\n"):
-            code.write_text(text)
-            again = kci_process(*arguments)
-            assert again.code == 0, (step, again.stderr)
-            assert (tree / "torch-cpu" / "__init__.py").read_text() == text, step
-        assert verify(tree) == [], step
-        assert sorted(path.name for path in tree.iterdir()) == [
-            *AT_TOP,
-            "torch-cpu",
-        ], step
-        if crashed.returncode != CRASHED:
-            assert crashed.returncode == 0, crashed.stderr
-            break
+            shutil.copytree(path, tmp_path / "before" / path.name)
+        for step in itertools.count(1):
+            for path in (cache, tree):
+                shutil.rmtree(path)
+                shutil.copytree(tmp_path / "before" / path.name, path)
+            code.write_text("B = 1\n")
+            print(step, file=runs.stdin, flush=True)
+            crashed = int(runs.stdout.readline())
+            for text in ("A = 1\n", "B = 1\n"):
+                code.write_text(text)
+                again = kci(*arguments)
+                assert again.code == 0, (step, again.stderr)
+                assert (tree / "torch-cpu" / "__init__.py").read_text() == text, step
+            assert verify(tree) == [], step
+            assert sorted(path.name for path in tree.iterdir()) == [*AT_TOP, "torch-cpu"], step
+            if crashed != CRASHED:
+                assert crashed == 0
+                break
     assert step > 10
 
 

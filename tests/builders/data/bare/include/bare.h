@@ -1,0 +1,4 @@
+#pragma once
+
+int bare();
+const char* bare_source();

@@ -1,0 +1,53 @@
+"""kci as others get it: a wheel of this checkout, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+from conftest import ROOT
+from kci.files.lock import locked
+
+
+def installed_from_a_wheel(shared: Path) -> Path:
+    """The `kci` of a wheel that was built from a clean checkout and installed into an empty environment.
+
+    Made once a test run: tests only run it.
+
+    Args:
+        shared: a folder that the workers of a test run have in common.
+    """
+    place = shared / "kci-from-a-wheel"
+    with locked(place):
+        if not (place / "complete").exists():
+            clone = place / "clone"
+            listed = subprocess.run(
+                ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                cwd=ROOT, capture_output=True, text=True, check=True,
+            ).stdout  # fmt: skip
+            for name in filter(None, listed.split("\0")):
+                if (ROOT / name).is_file():
+                    (clone / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(ROOT / name, clone / name)
+            pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", place, clone]
+            outside(*pip, cwd=place)
+            shutil.rmtree(clone)
+            (wheel,) = place.glob("kci-*.whl")
+            venv.create(place / "empty", with_pip=True)
+            outside(place / "empty" / "bin" / "python", "-m", "pip", "install", "--quiet", wheel, cwd=place)
+            (place / "complete").touch()
+    return place / "empty" / "bin" / "kci"
+
+
+def outside(*command: str | Path, cwd: Path, **environment: str) -> str:
+    """What a command says that knows nothing of this checkout."""
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=clean | environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, (command, done.stdout + done.stderr)
+    return done.stdout
