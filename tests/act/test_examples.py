@@ -33,7 +33,11 @@ def can_build_cuda() -> bool:
 
 
 def test_the_examples_workflow_builds_merges_and_loads(
-    torch_cache: Path, torch_python: Path, shared_by_workers: Path, tmp_path: Path
+    torch_cache: Path,
+    torch_python: Path,
+    shared_by_workers: Path,
+    compiled_once: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     legs = {kernel: list(variants) for kernel, variants in LEGS.items()}
     if can_build_cuda():
@@ -56,7 +60,7 @@ def test_the_examples_workflow_builds_merges_and_loads(
         scratch,
         checkout=checkout,
         payload={"inputs": {"tier": "release", "only": only, "backends": ""}},
-        env={"KCI_CACHE": str(torch_cache), **installed(shared_by_workers)},
+        env={"KCI_CACHE": str(torch_cache), **installed(shared_by_workers), **compiled_once},
     )
     built = [f"build {kernel} {variant}" for kernel, variants in legs.items() for variant in variants]
     merges = [f"merge {kernel}" for kernel in legs]
