@@ -35,7 +35,11 @@ keep = ["backend == cpu and torch == 2.13 and system == x86_64-linux"]
 
 
 def test_the_examples_workflow_builds_merges_and_loads_and_a_second_push_builds_nothing(
-    torch_cache: Path, torch_python: Path, shared_by_workers: Path, tmp_path: Path
+    torch_cache: Path,
+    torch_python: Path,
+    shared_by_workers: Path,
+    compiled_once: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     repository = tmp_path / "repository"
     ignored = shutil.ignore_patterns("build", "__pycache__")
@@ -50,7 +54,7 @@ def test_the_examples_workflow_builds_merges_and_loads_and_a_second_push_builds_
         commit_all(repository)
         scratch = tmp_path / f"scratch-{number}"
         scratch.mkdir()
-        env = {"KCI_CACHE": str(torch_cache), **installed(shared_by_workers)}
+        env = {"KCI_CACHE": str(torch_cache), **installed(shared_by_workers), **compiled_once}
         workflow = ".github/workflows/kci.yml"
         return run_workflow(repository, workflow, "push", scratch, checkout=checkout, env=env, earlier=earlier)
 
