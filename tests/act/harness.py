@@ -243,7 +243,7 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
             entry = json.loads(line)
         except json.JSONDecodeError:
             continue
-        printed.append(str(entry.get("msg", "")).rstrip("\n"))
+        printed.append(str(entry.get("msg", "")).rstrip())
         if "jobID" not in entry:
             continue
         matrix = entry.get("matrix") or {}
