@@ -184,10 +184,12 @@ def test_a_host_that_does_not_let_the_user_in(sshd: Sshd, kernel_dir: Path) -> N
 @pytest.mark.programs
 def test_a_client_that_is_killed_finds_its_legs_again_and_can_cancel_them(sshd: Sshd, kernel_dir: Path) -> None:
     here = kernel_dir.parent
-    configure(sshd, kernel_dir, f'case "$*" in *torch-cpu*) touch {here}/runs; exec sleep 3600;; esac')
+    stays = f'case "$*" in *torch-cpu*) touch {here}/runs; exec sleep 3600;; esac'
+    configure(sshd, kernel_dir, f"{stays}\nuntil [ -e {here}/killed ]; do sleep 0.05; done")
     with Client("run", str(kernel_dir), "--engine", "box", "--cache", str(here / "cache")) as client:
         client.wait_for((here / "runs").exists, "the leg to run")
         client.kill()
+    (here / "killed").touch()
     (begun,) = [path.parent for path in (here / "cache" / "runs").glob("*/run.json")]
     options = ["--cache", str(here / "cache"), "--on-interrupt", "cancel"]
     with Client("run", "--resume", begun.name, *options) as again:
