@@ -30,7 +30,10 @@ class ArchTables(msgspec.Struct, frozen=True):
 
     def cuda_default(self, toolkit: Version) -> tuple[str, ...]:
         """The default capabilities at a toolkit version."""
-        return next(archs for minimum, archs in self.cuda if minimum <= toolkit)
+        for minimum, archs in self.cuda:  # asked for each component of each variant
+            if minimum <= toolkit:
+                return archs
+        raise LookupError(f"no list holds for CUDA {toolkit}")
 
 
 class _CudaArchs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.grouping import Assignment, Placed, group
-from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
+from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Shard, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
 from kci.plan.test_legs import plan_tests
@@ -27,7 +27,8 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """False to build on the runners themselves, without an image."""
     grouping: Grouping = Grouping.VARIANT
     shards: int | None = None
-    """The number of matrices that the workflow file has; None for as many as are needed."""
+    """The number of matrices that the workflow file has; None for as many as are needed, 0 where legs are not divided
+    because each kernel has a matrix of its own."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
     without_component: frozenset[tuple[str, str]] = frozenset()
@@ -107,7 +108,10 @@ def make_plan(
         kernels.append(KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known))
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
-    legs, count = assign(legs, options.shards)
+    parts: tuple[Shard, ...] = ()
+    if options.shards != 0:
+        legs, count = assign(legs, options.shards)
+        parts = shards(legs, count)
     return Plan(
         tier=matrix.tier,
         catalog_name=matrix.catalog_name,
@@ -116,7 +120,7 @@ def make_plan(
         legs=tuple(legs),
         left_out=tuple(left_out),
         skipped=tuple(skipped),
-        shards=shards(legs, count),
+        shards=parts,
         commit=options.commit,
         tests=plan_tests(kernels, legs, runners),
     )

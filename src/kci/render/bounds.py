@@ -50,9 +50,9 @@ def check_bounds(workspace: Workspace) -> Bounds:
 
 
 def _of_run(workspace: Workspace, matrix: Matrix, what: str) -> Bounds:
-    options = PlanOptions(grouping=workspace.settings.settings.plan.group)
-    plan = make_plan(matrix, workspace.runners, options)
     several = len(workspace.kernels) > 1
+    options = PlanOptions(grouping=workspace.settings.settings.plan.group, shards=0 if several else None)
+    plan = make_plan(matrix, workspace.runners, options)
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
     count = caller_count(grown(len(workspace.kernels)))
     problems = check_callers(plan, count) if several else check_limits(plan)
