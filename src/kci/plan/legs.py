@@ -28,7 +28,7 @@ class PlanOptions(msgspec.Struct, frozen=True):
     grouping: Grouping = Grouping.VARIANT
     shards: int | None = None
     """The number of matrices that the workflow file has; None for as many as are needed, 0 where legs are not divided
-    because each kernel has a matrix of its own."""
+    because each kernel has a separate matrix."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
     without_component: frozenset[tuple[str, str]] = frozenset()
