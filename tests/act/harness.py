@@ -212,6 +212,9 @@ def run_workflow(
     path = os.pathsep.join([str(STAND_INS / "bin"), str(STAND_INS / "here"), os.environ["PATH"]])
     surroundings = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(scratch / "cache"), "DOCKER_HOST": ""}
     surroundings |= {"GOGC": "off", "GOMEMLIMIT": "500MiB"}  # act needs 50 MB, and spends a third of its time on less
+    # Jobs that run side by side note in one unguarded map where local actions are; on one thread none is interrupted
+    # there. On several, Go ends act: "concurrent map writes".
+    surroundings["GOMAXPROCS"] = "1"
     if containers:
         surroundings["DOCKER_HOST"] = containers.socket
     done = subprocess.run(command, cwd=repository, env=surroundings, capture_output=True, text=True, check=False)
