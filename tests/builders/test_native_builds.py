@@ -15,7 +15,18 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 
-from buildkit import CPU, STABLE_CPU, STABLE_CUDA, built_once, copy_kernel, quiet, request, runtime, warm_cache
+from buildkit import (
+    CPU,
+    STABLE_CPU,
+    STABLE_CUDA,
+    built_once,
+    copy_kernel,
+    quiet,
+    request,
+    runtime,
+    warm_cache,
+    write_tree,
+)
 from kci.builders import Built, build_variant
 from kci.builders.cache import default_cache
 from kci.builders.cuda import find_toolkit
@@ -296,3 +307,20 @@ def test_nvcc_and_cutlass_come_from_wheels(tmp_path: Path) -> None:
     binary = Binary(module(what))
     assert "libcudart.so.13" in binary.needed
     assert binary.newest("GLIBC") <= (2, 28)
+
+
+def test_what_compilers_take_from_the_environment_is_part_of_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = copy_kernel("bare", tmp_path)
+    source = kernel / "csrc" / "bare.cpp"
+    source.write_text(f"#include <from_outside.h>\n{source.read_text()}")
+    what, found = asked(STABLE_CPU, kernel, tmp_path), set()
+    for name in ("one", "two"):
+        header = write_tree(tmp_path / name, {"from_outside.h": f'extern "C" int {name}() {{ return 1; }}'})
+        monkeypatch.setenv("CPLUS_INCLUDE_PATH", str(header))
+        monkeypatch.setenv("LD_RUN_PATH", str(header))
+        built(what)
+        found |= {name for name in Binary(module(what)).defined if name in ("one", "two")}
+        assert "DT_RUNPATH" not in Binary(module(what)).tags
+    assert found == {"one", "two"}

@@ -43,11 +43,12 @@ from kci.builders.job_limits import nvcc_threads
 from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import ninja_text
 from kci.builders.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
+from kci.builders.outdated_objects import OutdatedObjects
 from kci.builders.package import write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, guarded
 from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
-from kci.builders.recipe import TOOLS_FILE, Recipe, checked_sources, make_recipe
+from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, CacheUse, Log, Request
 from kci.builders.rocm import HOMES, Rocm, find_rocm
 from kci.builders.toolchains import toolchains
@@ -64,6 +65,8 @@ NINJA_RECORDS = ".ninja_log"
 """How long each command took before, in the work directory."""
 
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
+_SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
+"""A compiler cache that remembers what was included does not see a header that would be found before it now."""
 _FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
 """With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
@@ -137,6 +140,7 @@ def build(request: Request, log: Log) -> Built:
             raise unwritable(work, error) from error
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
+        OutdatedObjects(work, watch.paths).remove(step for step in recipe.steps if step.depfile)
         done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
             raise failed_build(recipe, request, done)
@@ -157,7 +161,7 @@ def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInp
     read = read_by_compilers(recipe.work, named, chain, covered, watch.inputs)
     if any(unit.language is Language.HIP for unit in recipe.sources.units):
         read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
-    return watch.compiled(read, "; ".join(recipe.files[TOOLS_FILE].splitlines()))
+    return watch.compiled(read, "; ".join(chain.versions))
 
 
 def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
@@ -295,9 +299,11 @@ def _prepare(recipe: Recipe) -> None:
 def _compile_environment(chain: Toolchain) -> dict[str, str]:
     """The caller's environment, with compilers speaking English.
 
-    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version.
+    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version. The
+    linker would make an RPATH of one.
     """
-    made = {**os.environ, "LC_ALL": "C"}
+    made = {**os.environ, **_SURE, "LC_ALL": "C"}
+    made.pop("LD_RUN_PATH", None)
     if chain.rocm is not None:
         made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
     return made
