@@ -47,7 +47,7 @@ def test_a_build_without_a_compiler_leaves_nothing_behind(tmp_path: Path, monkey
     only_these(monkeypatch, tmp_path)
     asked = request(kernel, CPU, tmp_path)
     with pytest.raises(MissingToolError, match=r"C\+\+ compiler"):
-        build_variant(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet)
+        build_variant(asked, quiet)
     assert not asked.output.parent.exists()
     assert not asked.cache.exists()
 
@@ -264,7 +264,7 @@ def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path
     (kernel / "build.toml").write_text(text)
     asked = request(kernel, CPU, tmp_path)
     with pytest.raises(UnsafeError, match="leads out"):
-        build_variant(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet)
+        build_variant(asked, quiet)
     assert not asked.cache.exists()
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -46,9 +47,7 @@ def asked(name: str, kernel: Path, tmp_path: Path) -> Request:
 
 def built(what: Request, said: list[str] | None = None) -> Built:
     log = said.append if said is not None else quiet
-    return build_variant(
-        what.kernel_dir, what.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=log
-    )
+    return build_variant(what, log)
 
 
 def module(what: Request) -> Path:
@@ -283,10 +282,7 @@ def test_no_isolation_uses_the_torch_at_hand(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(environment.torch.parent))
     monkeypatch.setenv("PATH", f"{environment.ninja.parent}:{os.environ['PATH']}")
     what = request(copy_kernel("bare", tmp_path), STABLE_CPU, tmp_path)
-    build_variant(
-        what.kernel_dir, what.build, what.variant, what.kernel_id, what.output,
-        isolation=False, cache=what.cache, log=quiet,
-    )  # fmt: skip
+    build_variant(msgspec.structs.replace(what, isolation=False), quiet)
     assert module(what).is_file()
     assert not (what.cache / "envs").exists()
 

@@ -237,6 +237,16 @@ def test_a_source_of_two_components_takes_the_includes_of_the_later_one(tmp_path
     assert [path.name for path in unit.include] == ["two"]
 
 
+def test_a_linked_source_is_compiled_as_what_the_link_is_called(tmp_path: Path) -> None:
+    root = kernel(tmp_path, one_component("cuda", 'csrc/a.cpp", "csrc/b.cu'), "csrc/a.cpp")
+    (root / "csrc/b.cu").symlink_to("a.cpp")
+    found = collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units
+    assert [(str(unit.source), unit.language) for unit in found] == [
+        ("csrc/a.cpp", Language.CXX),
+        ("csrc/b.cu", Language.CUDA),
+    ]
+
+
 def test_sources_of_one_name_have_objects_of_their_own(tmp_path: Path) -> None:
     second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp", "x/a.cpp", "y/a.cpp"]\n'
     root = kernel(tmp_path, one_component("cpu", "a.cpp") + second, "a.cpp", "x/a.cpp", "y/a.cpp")

@@ -58,7 +58,6 @@ from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
-from kci.plan.inputs import inputs_for
 from kci.plan.recorded import RecordedInputs
 
 NINJA_RECORDS = ".ninja_log"
@@ -123,7 +122,7 @@ def build(request: Request, log: Log) -> Built:
         KciError: as `plan`.
     """
     recipe = plan(request, log)
-    watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
+    watch = Watch(request)
     environment = ensure(recipe.chain.environment, log)
     if not recipe.target.tvm_ffi:
         _check_torch(request, environment)

@@ -30,13 +30,13 @@ _ESCAPED = re.compile(r"\\([ #\t])")
 class Watch:
     """The inputs of one build: looked at before it, and again after it."""
 
-    def __init__(self, request: Request, inputs: KernelInputs) -> None:
+    def __init__(self, request: Request) -> None:
         """Look at the files before anything reads them.
 
         Raises:
             FindingsError: an include leads out of the kernel (KCI145), or a file cannot be read.
         """
-        self.inputs = inputs
+        self.inputs = inputs = request.files()
         self.variant = request.variant
         self.paths = {f"{inputs.tree.root}/{path}" for path, _ in inputs.of(request.variant)}
         """Where the files lie that may be read; links are not followed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import posixpath
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -59,7 +60,7 @@ class Unit(msgspec.Struct, frozen=True):
     """One source to compile."""
 
     source: PurePosixPath
-    """Relative to the kernel, with every link followed."""
+    """Relative to the kernel, as build.toml names it: a link has a language and neighbours of its own."""
     shown: str
     """The path as build.toml names it."""
     object: str
@@ -132,7 +133,7 @@ def collect(request: Request, log: Log) -> Sources:
                 msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
             )
     return Sources(
-        units=_with_names(request.kernel_dir, units.values()),
+        units=_with_names(request, units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
     )
@@ -206,12 +207,12 @@ def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
     root = kernel_dir.resolve()
     include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
     for entry in dict.fromkeys(origin.src):
-        source = source_file(kernel_dir, entry, f"{origin.label}.src")
+        source_file(kernel_dir, entry, f"{origin.label}.src")
         language = _language(origin, entry)
         if language is None:
             continue
         yield Unit(
-            source=_relative(root, source),
+            source=PurePosixPath(posixpath.normpath(entry)),
             shown=entry,
             object="",
             language=language,
@@ -235,10 +236,10 @@ def _evaluated(origin: _Origin, language: Language) -> Iterator[str]:
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
 
 
-def _with_names(kernel_dir: Path, units: Iterable[Unit]) -> tuple[Unit, ...]:
+def _with_names(request: Request, units: Iterable[Unit]) -> tuple[Unit, ...]:
     """The units, each knowing whether it is given the extension's name."""
     found = {unit.source.as_posix(): unit for unit in units}
-    named = sources_with_name(kernel_dir.resolve(), found)
+    named = sources_with_name(request, found)
     return tuple(msgspec.structs.replace(unit, named=source in named) for source, unit in found.items())
 
 

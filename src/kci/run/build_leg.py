@@ -15,9 +15,8 @@ from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Variant
 from kci.plan.legs import Unplaced, place
-from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir
+from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir, request_for
 from kci.run.reproducible import require_reproducible
-from kci.tree import identity
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.pack import pack
@@ -134,28 +133,11 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     """
     own = image_of(workspace, request.kernel, request.variant)
     image = {"none": None, "auto": own or None}.get(request.container, request.container)
-    directory = Path(request.kernel.directory)
     if image is not None:
-        arguments = _inner_arguments(workspace, request)
-        command = build_command(
-            image, directory.resolve(), arguments, writable=_writable(request), cache=request.options.cache
-        )
+        directory, arguments = Path(request.kernel.directory).resolve(), _inner_arguments(workspace, request)
+        command = build_command(image, directory, arguments, writable=_writable(request), cache=request.options.cache)
         return [shlex.join(command)]
-    build = request.kernel.build
-    unique = request.options.unique_id or identity.unique_id(directory)
-    return plan_commands(
-        directory,
-        build,
-        request.variant,
-        identity.kernel_id(build.name, request.variant.backend, unique),
-        request.directory,
-        builder=request.options.builder,
-        isolation=request.options.isolation,
-        jobs=request.options.jobs,
-        cache=request.options.cache,
-        archs=request.options.archs,
-        mirrors=request.options.mirrors,
-    )
+    return plan_commands(request_for(request.kernel, request.variant, request.directory, request.options))
 
 
 def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
