@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, STABLE_CPU, copy_kernel, quiet, request, variant, write_tree
-from kci.builders import native
+from kci.builders import environment, native
 from kci.builders.cache import default_cache, work_dir
 from kci.builders.environment import COMPLETE, Environment, ensure, isolated, own, read_torch_version, same_version
 from kci.builders.toolchains import toolchains
+from kci.builders.wheel_ranges import find_wheel
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.lock import locked
@@ -144,6 +145,14 @@ def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("index", ["/srv/wheels", "http://not a name/x", "http://[::1"])
+def test_an_index_that_is_no_address_cannot_be_reached(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    assert not environment._reachable(index)
+    with pytest.raises(MissingToolError, match="does not answer"):
+        find_wheel("torch", "2.13.0", "x86_64", index)
+
+
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch)
     python = pip_of_the_tests(monkeypatch, tmp_path)

@@ -60,6 +60,25 @@ def test_cxx_is_respected_with_its_arguments(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("CXX", "not-there")
     with pytest.raises(MissingToolError, match="CXX=not-there"):
         cxx_compiler()
+    monkeypatch.setenv("CXX", "my-g++ '")
+    with pytest.raises(MissingToolError, match="CXX=my-g"):
+        cxx_compiler()
+
+
+def test_compilers_are_started_in_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
+    program(folder, "g++", "exit 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CXX", f"ccache {folder.name}/g++ -I./x")
+    (folder / "ccache").symlink_to(folder / "g++")
+    assert cxx_compiler() == ("ccache", str(folder / "g++"), "-I./x")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", folder.name)
+    assert cxx_compiler() == (str(folder / "g++"),)
+    for name, value in (("CUDA_HOME", "cuda"), ("NVCC", "cuda/bin/nvcc")):
+        monkeypatch.setenv(name, value)
+        assert find_toolkit("12.6", tmp_path, quiet).nvcc == nvcc
 
 
 def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

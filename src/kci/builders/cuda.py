@@ -137,11 +137,6 @@ def nvcc_version(nvcc: Path) -> str | None:
     return found[1] if done.code == 0 and found else None
 
 
-def _is_reproducible(nvcc: Path) -> bool:
-    help_text = run([str(nvcc), "--help"]).output
-    return "--frandom-seed" in help_text and "-objtemp" in help_text
-
-
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:
     if explicit := os.environ.get("NVCC"):
         nvcc = shutil.which(explicit)
@@ -150,14 +145,20 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
             what = f"is CUDA {found}" if found else "does not run"
             hint = f"set NVCC to the nvcc of CUDA {version}, or unset it"
             raise MissingToolError(f"NVCC={explicit} {what}, but the variant needs CUDA {version}", hint=hint)
-        return Toolkit(version, Path(nvcc), _root(Path(nvcc)), reproducible=_is_reproducible(Path(nvcc)))
+        return _toolkit(version, Path(nvcc).absolute())
     for nvcc_path in _candidates(version):
         found = nvcc_version(nvcc_path)
         if same_version(found, version):
-            return Toolkit(version, nvcc_path, _root(nvcc_path), reproducible=_is_reproducible(nvcc_path))
+            return _toolkit(version, nvcc_path)
         if found:
             log(f"{nvcc_path} is CUDA {found}, not {version}: not used")
     return None
+
+
+def _toolkit(version: str, nvcc: Path) -> Toolkit:
+    help_text = run([str(nvcc), "--help"]).output
+    reproducible = "--frandom-seed" in help_text and "-objtemp" in help_text
+    return Toolkit(version, nvcc, _root(nvcc), reproducible=reproducible)
 
 
 def _candidates(version: str) -> list[Path]:
@@ -167,6 +168,7 @@ def _candidates(version: str) -> list[Path]:
     places = [home / "bin" / "nvcc" for home in homes]
     places += [Path(on_path)] if on_path else []
     places += [Path(f"/usr/local/cuda-{version}/bin/nvcc"), Path("/usr/local/cuda/bin/nvcc")]
+    places = [place.absolute() for place in places]  # nvcc is started in another directory
     return [place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)]
 
 

@@ -195,6 +195,7 @@ def _get(item: Headers, python: Path, partial: Path, log: Log) -> None:
 
 def _unpack(item: Headers, into: Path) -> None:
     """Take the headers out of an archive; everything in it lies below one directory, whatever that is called."""
+    import http.client  # noqa: PLC0415
     import tarfile  # noqa: PLC0415  - slow to import, and most builds need no network
     import urllib.request  # noqa: PLC0415
 
@@ -212,7 +213,7 @@ def _unpack(item: Headers, into: Path) -> None:
                 target = into / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.read() if content else b"")
-    except (OSError, ValueError, tarfile.TarError) as error:
+    except (OSError, http.client.HTTPException, ValueError, tarfile.TarError) as error:
         raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=_hint(item.name)) from error
 
 

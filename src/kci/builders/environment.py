@@ -174,7 +174,9 @@ def own() -> Environment:
     if ninja is None:
         hint = "pip install ninja, or leave out --no-isolation"
         raise MissingToolError("ninja is not installed", hint=hint)
-    return Environment(python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja), root=None)
+    return Environment(
+        python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja).absolute(), root=None
+    )
 
 
 def ensure(environment: Environment, log: Log) -> Environment:
@@ -337,16 +339,17 @@ def _reachable(url: str) -> bool:
     """Whether a wheel index answers, asked once and briefly: pip itself would retry for minutes."""
     if os.environ.get("PIP_NO_INDEX"):
         return False
+    import http.client  # noqa: PLC0415
     import urllib.error  # noqa: PLC0415  - slow to import, and most builds need no network
     import urllib.request  # noqa: PLC0415
 
-    request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - the address is in our own data
     try:
+        request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - our own data, or the user's word
         with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
             return True
     except urllib.error.HTTPError as error:
         return error.code == 405  # it is there, and does not like a HEAD
-    except (OSError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return False
 
 

@@ -8,6 +8,7 @@ together. remotezip does this too, but asks once for each file, and torch has te
 from __future__ import annotations
 
 import bisect
+import http.client
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
@@ -34,6 +36,19 @@ _BLOCK = 1 << 16
 _PART = 1 << 18
 _GAP = 1 << 18
 """Files that lie closer together are read in one request, with what is between them."""
+
+_UNREADABLE = (
+    OSError,
+    http.client.HTTPException,
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+)
+"""How an index or a wheel shows that it is not what it should be."""
 
 _MOST = 1 << 30
 """No wheel has more bytes of headers; this many are a mistake or an attack."""
@@ -145,7 +160,7 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
             for info in picked:
                 _write(into, str(chosen[info.filename]), archive.read(info))
         return file.downloaded
-    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
+    except _UNREADABLE as error:
         message = f"cannot take headers out of {wheel.name}: {error}"
         raise MissingToolError(message, hint="check the network, and that the index serves byte ranges") from error
 
@@ -168,7 +183,7 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
         request = urllib.request.Request(page, headers={"Accept": _ACCEPT})  # noqa: S310  - https or the user's own
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
             listed = _listed(answer.read(), answer.headers.get_content_type())
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise MissingToolError(f"the index {page} does not answer: {error}", hint="check the network") from error
     for name, address in sorted(listed.items()):
         if _is_for(name, version, platform):
