@@ -11,7 +11,7 @@ import pytest
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
 from kci.builders import build_variant, native
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique
-from kci.builders.cuda import ensure_toolkit, find_toolkit
+from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_name
 from kci.builders.job_limits import job_count
 from kci.builders.oneapi import find_icpx
 from kci.builders.recipe import commands
@@ -147,6 +147,7 @@ def test_an_nvcc_of_the_right_version_is_found(
     assert (found.nvcc, found.root, found.runtime) == (nvcc, tmp_path / "cuda", "libcudart.so.12")
     assert found.library_dir == tmp_path / "cuda/lib64"
     assert found.complete
+    assert nvcc_name(found) == "nvcc 12.6.88"
     # A wrapper on the PATH is asked where its toolkit is.
     monkeypatch.delenv("CUDA_HOME")
     program(folder, "nvcc", f'exec {nvcc} "$@"')

@@ -19,7 +19,7 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.lock import locked
 
-_RELEASE = re.compile(r"release (\d+\.\d+)")
+_RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
@@ -129,12 +129,22 @@ def fetch(folder: Path, command: Callable[[Path], list[str]], what: str, log: Lo
 
 def nvcc_version(nvcc: Path) -> str | None:
     """The release that an nvcc says it is, or None if it says nothing useful."""
+    found = _said(nvcc)
+    return found[1] if found else None
+
+
+def nvcc_name(toolkit: Toolkit) -> str:
+    """What its nvcc is, as exactly as it says: two of one release can make different code."""
+    found = _said(toolkit.nvcc)
+    return f"nvcc {(found[2] or found[1]) if found else toolkit.version}"
+
+
+def _said(nvcc: Path) -> re.Match[str] | None:
     try:
         done = run([str(nvcc), "--version"])
     except MissingToolError:
         return None
-    found = _RELEASE.search(done.output)
-    return found[1] if done.code == 0 and found else None
+    return _RELEASE.search(done.output) if done.code == 0 else None
 
 
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:

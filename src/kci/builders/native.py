@@ -24,7 +24,7 @@ from kci.builders.compilers import (
     refuse_backend,
     version_line,
 )
-from kci.builders.cuda import Toolkit, ensure_toolkit, find_toolkit, nvcc_version
+from kci.builders.cuda import Toolkit, ensure_toolkit, find_toolkit, nvcc_name
 from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
 from kci.builders.cutlass import ensure_headers, find_headers
 from kci.builders.environment import (
@@ -274,7 +274,7 @@ def _versions(
 ) -> tuple[str, ...]:
     torch = environment.requirement or f"torch {environment.release or read_torch_version(environment).release}"
     found = [version_line(cxx), torch]
-    found += [f"nvcc {nvcc_version(cuda.nvcc) or cuda.version}"] if cuda else []
+    found += [nvcc_name(cuda)] if cuda else []
     found += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []
     return tuple(found)
 

@@ -47,6 +47,7 @@ from kernels import get_local_kernel
 kernel = get_local_kernel(Path(sys.argv[1]), backend=sys.argv[2])
 print("kci:" + json.dumps(sorted(name for name in vars(kernel) if not name.startswith("_"))))
 """
+_LOADED = "kci:["
 
 
 class TestState(enum.StrEnum):
@@ -162,7 +163,7 @@ def run_kernel_tests(
         log(f"loading {variant_dir.name}")
         environment = _environment(tree, (), metadata) | _python_path(own)
         loaded = _run([str(python), "-c", _LOAD, str(tree), name.backend], None, environment)
-        if loaded.code != 0:
+        if loaded.code != 0 or _LOADED not in loaded.output:
             return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
@@ -244,10 +245,10 @@ def _tested(
     environment = _environment(tree, repositories(sources, metadata.name), metadata)
     done = _run(command, sources, environment | _python_path(packages, own))
     passed, failed, skipped = _counts(report)
-    if done.code == _NOTHING_SELECTED or (done.code == 0 and not passed):
-        state = TestState.NOTHING_RAN
+    if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
+        state = TestState.FAILED
     else:
-        state = TestState.PASSED if done.code == 0 else TestState.FAILED
+        state = TestState.PASSED if passed else TestState.NOTHING_RAN
     output = "" if state is TestState.PASSED else done.tail()
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
 
