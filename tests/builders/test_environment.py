@@ -80,11 +80,14 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert default_cache() == tmp_path / ".cache/kci"
     monkeypatch.setenv("KCI_CACHE", str(tmp_path / "mine"))
     assert default_cache() == tmp_path / "mine"
+    monkeypatch.setenv("KCI_CACHE", "~/mine")
+    assert default_cache() == tmp_path / "mine"
 
 
 def test_kernels_of_one_name_do_not_share_objects(tmp_path: Path) -> None:
-    places = {work_dir(tmp_path, tmp_path / place / "relu", CPU) for place in ("a", "b")}
-    assert len(places) == 2
+    not_utf8 = os.fsdecode(b"\xff")
+    places = {work_dir(tmp_path, tmp_path / place / "relu", CPU) for place in ("a", "b", not_utf8)}
+    assert len(places) == 3
 
 
 # --- making it, with the real venv and pip ---

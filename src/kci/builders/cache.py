@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 from kci.files.cache_place import cache_place
@@ -18,5 +19,9 @@ def work_dir(cache: Path, kernel_dir: Path, variant: str) -> Path:
 
     It is outside of the kernel's directory, which may be read-only and is nobody's place for objects.
     """
-    place = hashlib.sha256(str(kernel_dir.resolve()).encode()).hexdigest()[:12]
-    return cache / "work" / f"{kernel_dir.resolve().name}-{place}" / variant
+    return cache / "work" / f"{kernel_dir.resolve().name}-{place_digest(kernel_dir)}" / variant
+
+
+def place_digest(directory: Path) -> str:
+    """What tells directories of one name apart."""
+    return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:12]

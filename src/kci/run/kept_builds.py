@@ -6,7 +6,6 @@ what that was, as the compilers listed it. Builds without a record, whose builde
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.builders.cache import place_digest
 from kci.builders.job_budget import JobBudget
 from kci.config.reader import Kernel
 from kci.errors import KciError
@@ -66,8 +66,7 @@ class KeptBuilds:
         self.kernel = kernel
         self.prints = prints
         self.options = options
-        where = hashlib.sha256(str(Path(kernel.directory).resolve()).encode()).hexdigest()[:12]
-        self._place = options.cache / "run" / f"{kernel.build.name}-{where}"
+        self._place = options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
 
     def fingerprint(self, variant: Variant, toolchain: str) -> str:
         """What a build now would be made from.

@@ -214,7 +214,7 @@ def _packages(wanted: Sequence[str], python: Path, cache: Path, log: Log) -> Pat
     """A folder with packages and not with what they depend on: that is torch, for some, of which there must be one."""
     if not wanted:
         return None
-    key = hashlib.sha256("\n".join([str(python), *sorted(wanted)]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode("\n".join([str(python), *sorted(wanted)]))).hexdigest()[:16]
     folder = cache / "test-packages" / key
     what = ", ".join(wanted)
     with locked(folder, log):
