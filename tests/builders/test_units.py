@@ -13,7 +13,7 @@ from kci.builders.units import Language, collect
 from kci.catalog.loading import load_catalog
 from kci.config.reader import parse_kernel
 from kci.config.values import Depend
-from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
+from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError, UsageError
 from kci.matrix.selection import select
 
 HEAD = """
@@ -275,6 +275,25 @@ def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
     assert (archs["csrc/a.cu"], archs["csrc/c.cu"]) == (one, two)
     told = "component two has no code for" in " ".join(said)
     assert told == (asked in (("9.0a",), ("9.0",))), "functions of a component that the GPU has no use for are there"
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "says"),
+    [
+        ("cuda", "sm_90", "CUDA 13.0 knows no arch 'sm_90'"),
+        ("cuda", "90", "CUDA 13.0 knows no arch '90'"),
+        ("cuda", "7.5", "no component has code for 7.5"),
+        ("rocm", "gfx1100", "no component has code for gfx1100"),
+    ],
+)
+def test_a_quick_build_for_a_gpu_that_the_kernel_has_no_code_for_is_refused(
+    tmp_path: Path, backend: str, asked: str, says: str
+) -> None:
+    archs = {"cuda": 'cuda-capabilities = ["8.0"]', "rocm": 'rocm-archs = ["gfx90a"]'}[backend]
+    root = kernel(tmp_path, one_component(backend, "a.cu", archs), "a.cu")
+    compute = {"cuda": "cu130", "rocm": "rocm72"}[backend]
+    with pytest.raises(UsageError, match=says):
+        collect(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path, archs=(asked,)), quiet)
 
 
 def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from kci.config.source_kinds import (
     OBJC_ENDINGS,
 )
 from kci.config.values import Backend, Depend, Version
-from kci.errors import BuildFailedError
+from kci.errors import BuildFailedError, UsageError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.plan.inputs import active
 
@@ -103,6 +103,8 @@ class _Origin(msgspec.Struct, frozen=True):
     """The language of the sources that hold device code."""
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
+    left: bool = False
+    """Whether it has no code for the archs that were asked for."""
     depends: tuple[Depend, ...] = ()
 
 
@@ -115,6 +117,7 @@ def collect(request: Request, log: Log) -> Sources:
         FindingsError: a source is missing or of the wrong kind, a flag cannot be carried, or no arch is left.
         UnsafeError: a path leads out of the kernel's directory.
         BuildFailedError: no component is left.
+        UsageError: no component is for an arch that was asked for.
     """
     framework = request.build.torch or request.build.tvm_ffi
     assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
@@ -124,6 +127,9 @@ def collect(request: Request, log: Log) -> Sources:
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
     origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
+    if request.archs and all(origin.left for origin in origins if origin.archs):
+        hint = "kci matrix --format json says which archs it is for"
+        raise UsageError(f"no component has code for {', '.join(request.archs)}", hint=hint)
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
         for unit in _units(request.kernel_dir, origin):
@@ -168,31 +174,36 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
         language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
         flags = component.hip_flags or ()
     tables = arch_tables(request.variant.archs_since or OLDEST)
-    archs = _chosen(request, label, component_archs(component, compute, tables), log)
-    if not archs:
+    listed = component_archs(component, compute, tables)
+    archs = _chosen(request, listed) if request.archs else listed
+    if not listed:
         wanted = ", ".join(asked or ()) or "no archs"
         raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
     if language is Language.CUDA:
         for arch in archs:
             if not toolkits().builds(arch.removesuffix(PTX), compute):
                 raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
-    return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
+    if not archs:
+        log(f"component {label} has no code for {', '.join(request.archs)}: compiled for {listed[0]} alone")
+    # Its functions have to be there all the same.
+    return msgspec.structs.replace(
+        origin, device=language, device_flags=flags, archs=archs or listed[:1], left=not archs
+    )
 
 
-def _chosen(request: Request, label: str, archs: tuple[str, ...], log: Log) -> tuple[str, ...]:
+def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
     """What is left of a component's archs if only some are asked for.
 
-    A component that has nothing for them is compiled for one arch all the same, so that its functions are there.
+    Raises:
+        UsageError: one that is asked for is none that the toolkit knows.
     """
-    if not request.archs or not archs:
-        return archs
     if request.variant.backend == Backend.ROCM:
-        found = tuple(arch for arch in archs if arch in request.archs)
-    else:
-        found = intersect_capabilities(archs, tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs))
-    if not found:
-        log(f"component {label} has no code for {', '.join(request.archs)}: compiled for {archs[0]} alone")
-    return found or archs[:1]
+        return tuple(arch for arch in archs if arch in request.archs)
+    compute = Version.parse(request.variant.compute or "")
+    for arch in request.archs:
+        if not toolkits().builds(arch.removesuffix(PTX), compute):
+            raise UsageError(f"CUDA {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
+    return intersect_capabilities(archs, tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs))
 
 
 def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
