@@ -30,10 +30,13 @@ from kci.config.source_kinds import (
 from kci.config.values import Backend, Depend, Version
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
+from kci.matrix.variants import Variant
 from kci.plan.inputs import active
 
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
+_ELSEWHERE = {"darwin": ("Darwin", "AppleClang"), "windows": ("Windows", "MSVC")}
+"""The platform and the C++ compiler of another operating system, as CMake calls them."""
 
 
 class Language(enum.StrEnum):
@@ -132,7 +135,7 @@ def collect(request: Request, log: Log) -> Sources:
         raise UsageError(f"no component has code for {', '.join(request.archs)}", hint=hint)
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
-        for unit in _units(request.kernel_dir, origin):
+        for unit in _units(request, origin):
             known = units.get(unit.source)
             place = f"obj/{len(units):03d}/{_plain_name(unit.shown)}.o"
             units[unit.source] = (
@@ -211,36 +214,42 @@ def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
     return (flag for flag in flags if compute >= _STUB_SINCE or not flag.startswith(_STUB_FLAGS))
 
 
-def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
+def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
-    root = kernel_dir.resolve()
+    kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
+    flags: dict[Language, tuple[str, ...]] = {}
     include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
     for entry in dict.fromkeys(origin.src):
         source_file(kernel_dir, entry, f"{origin.label}.src")
         language = _language(origin, entry)
         if language is None:
             continue
+        if language not in flags:
+            flags[language] = tuple(_evaluated(request.variant, origin, language))
         yield Unit(
             source=PurePosixPath(posixpath.normpath(entry)),
             shown=entry,
             object="",
             language=language,
             include=include,
-            flags=tuple(_evaluated(origin, language)),
+            flags=flags[language],
             archs=() if language is Language.CXX else origin.archs,
             depends=origin.depends,
         )
 
 
-def _evaluated(origin: _Origin, language: Language) -> Iterator[str]:
+def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
     """The author's flags for a language, with CMake's generator expressions evaluated."""
-    for flag in origin.cxx_flags if language is Language.CXX else origin.device_flags:
-        if "$<" not in flag:
-            yield flag
-            continue
-        facts = Facts(language.value.upper(), {"CXX": compiler_id(cxx_compiler()), "CUDA": "NVIDIA", "HIP": "Clang"})
+    given = origin.cxx_flags if language is Language.CXX else origin.device_flags
+    if not any("$<" in flag for flag in given):
+        yield from given
+        return
+    platform, compiler = _ELSEWHERE.get(variant.system.partition("-")[2], ("Linux", ""))
+    compiler = compiler or ("IntelLLVM" if variant.backend == Backend.XPU else compiler_id(cxx_compiler()))
+    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"}, platform)
+    for flag in given:
         try:
             yield from expanded(flag, facts)
         except ValueError as error:
