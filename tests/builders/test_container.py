@@ -93,7 +93,8 @@ def test_a_path_cannot_change_the_mount(path: str) -> None:
 def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MAX_JOBS", "3")
+    for name in ("MAX_JOBS", "KCI_RUN", "KCI_ATTEMPT"):
+        monkeypatch.setenv(name, "3")
     monkeypatch.setenv("PIP_INDEX_URL", "https://user:secret@index.example/simple")
     repository = tmp_path / "repo"
     kernel = noarch_kernel(repository / "kernels" / "k")
@@ -104,6 +105,7 @@ def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     whole = f"--mount=type=bind,source={repository},target={repository},readonly"
     assert whole in mounts
     assert [word.rpartition("=")[2] for word in writable] == [str(tmp_path / "cache"), str(kernel / "build")]
+    assert {"--env=KCI_RUN", "--env=KCI_ATTEMPT"} <= set(command), "the artifact is of the run that asked for it"
     assert {"--env=MAX_JOBS", "--env=PIP_INDEX_URL", f"--env=KCI_CACHE={tmp_path / 'cache'}"} <= set(command)
     assert not any("secret" in word for word in command)
     # A mount inside another one has to come after it.

@@ -39,6 +39,8 @@ PASSED_ON = (
     "GITHUB_RUN_ID",
     "HTTPS_PROXY",
     "HTTP_PROXY",
+    "KCI_ATTEMPT",
+    "KCI_RUN",
     "KCI_TORCH_INDEX",
     "MAX_JOBS",
     "NO_PROXY",

@@ -126,11 +126,19 @@ class KeptBuilds:
     def _forget_old(self, variant: str, keep: Path) -> None:
         """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
         made = [entry for entry in self._place.glob(f"*/{variant}") if entry.parent != keep]
-        made.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+        made.sort(key=_changed, reverse=True)
         for old in made[KEPT_BUILDS - 1 :]:
             with locked(old):
                 (old.parent / RECORD).unlink(missing_ok=True)
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _changed(path: Path) -> float:
+    """When something was changed last; 0 if another run has removed it meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _finish_record(record: Path) -> None:
