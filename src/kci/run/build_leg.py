@@ -104,6 +104,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         Path(request.kernel.directory).resolve(),
         _inner_arguments(workspace, request),
         writable=_writable(request),
+        readable=_readable(workspace),
         cache=request.options.cache,
         log=log,
     )
@@ -135,7 +136,14 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     image = {"none": None, "auto": own or None}.get(request.container, request.container)
     if image is not None:
         directory, arguments = Path(request.kernel.directory).resolve(), _inner_arguments(workspace, request)
-        command = build_command(image, directory, arguments, writable=_writable(request), cache=request.options.cache)
+        command = build_command(
+            image,
+            directory,
+            arguments,
+            writable=_writable(request),
+            readable=_readable(workspace),
+            cache=request.options.cache,
+        )
         return [shlex.join(command)]
     return plan_commands(request_for(request.kernel, request.variant, request.directory, request.options))
 
@@ -150,16 +158,19 @@ def _writable(request: LegRequest) -> list[Path]:
     return [request.output.resolve(), *([request.artifact.resolve().parent] if request.artifact else [])]
 
 
+def _readable(workspace: Workspace) -> list[Path]:
+    return [workspace.catalog_file] if workspace.catalog_name and workspace.catalog_file else []
+
+
 def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
     """The `kci build` that the container runs: the same build, with absolute paths and without a container."""
     directory = Path(request.kernel.directory).resolve()
     arguments = ["build", str(directory), "--variant", request.variant.name, "--container", "none"]
     arguments += ["--output", str(request.output.resolve()), "--builder", request.options.builder]
-    catalog = workspace.catalog_name
     optional = {
         "--pack": request.artifact.resolve() if request.artifact else None,
         "--tier": request.tier,
-        "--catalog": Path(catalog).resolve() if catalog and Path(catalog).exists() else catalog,
+        "--catalog": next((path.resolve() for path in _readable(workspace)), workspace.catalog_name),
         "--unique-id": request.options.unique_id,
         "--commit": request.options.commit,
         "--jobs": request.options.jobs,
