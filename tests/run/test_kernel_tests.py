@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -145,11 +144,12 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Stands in for pip: makes modules of the names it is asked for."""
     asked: list[list[str]] = []
 
-    def install(folder: Path, command: Callable[[Path], list[str]], *_: object) -> None:
-        asked.append(command(folder))
-        write_tree(folder, {f"{name}.py": "" for name in asked[-1][asked[-1].index("--") + 1 :]})
+    def install(command: list[str], *_: object) -> None:
+        asked.append(command)
+        folder = Path(command[command.index("--target") + 1])
+        write_tree(folder, {f"{name}.py": "" for name in command[command.index("--") + 1 :]})
 
-    monkeypatch.setattr(kernel_tests, "fetch", install)
+    monkeypatch.setattr(kernel_tests, "install", install)
     return asked
 
 

@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+from kci.builders.request import Log
 from kci.files.cache_place import cache_place
+from kci.files.replace import replacing
+
+CACHE_OPTION = "--cache or KCI_CACHE"
+"""What names another place, for hints."""
 
 
 def default_cache() -> Path:
     """The cache directory: `KCI_CACHE` if it is set, else `kci` in the user's cache directory."""
     return Path(cache_place())
+
+
+def made_once(folder: Path, is_there: Callable[[], bool], make: Callable[[Path], None], log: Log) -> None:
+    """Make a folder of the cache unless it is there; it appears only when it is whole, and several may ask at once.
+
+    Args:
+        folder: which one.
+        is_there: whether it is there and usable.
+        make: makes it at the path that it is given.
+        log: takes a line if another process is waited for.
+
+    Raises:
+        FindingsError: nothing can be written there.
+    """
+    if not is_there():
+        with replacing(folder, log) as replacement:
+            if not is_there():
+                make(replacement.staging)
+                replacement.commit()
 
 
 def work_dir(cache: Path, kernel_dir: Path, variant: str) -> Path:

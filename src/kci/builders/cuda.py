@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from kci.builders.cache import made_once
 from kci.builders.environment import same_version
-from kci.builders.pip_installs import pip_install, run_pip
-from kci.builders.process import run, shown
+from kci.builders.pip_installs import install, pip_install
+from kci.builders.process import run
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
-from kci.files.lock import locked
 
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
@@ -94,37 +93,14 @@ def ensure_toolkit(toolkit: Toolkit, python: Path, log: Log) -> Toolkit:
     Raises:
         MissingToolError: the wheels cannot be installed.
     """
-    if toolkit.wheels is None or toolkit.complete:
-        return toolkit
-    with locked(toolkit.wheels, log):
-        if not toolkit.complete:
+    if toolkit.wheels is not None:
+
+        def make(place: Path) -> None:
             log(f"installing nvcc {toolkit.version} into {toolkit.wheels}")
-            fetch(toolkit.wheels, lambda target: toolkit.setup(python, target)[0], f"nvcc {toolkit.version}", log)
+            install(toolkit.setup(python, place)[0], f"nvcc {toolkit.version}", log, place.parent)
+
+        made_once(toolkit.wheels, lambda: toolkit.complete, make, log)
     return toolkit
-
-
-def fetch(folder: Path, command: Callable[[Path], list[str]], what: str, log: Log) -> None:
-    """Install wheels into a folder that appears only when it is whole.
-
-    Args:
-        folder: where they go.
-        command: gives the pip command for a folder.
-        what: what they are, for the message.
-        log: is told how far downloads are.
-
-    Raises:
-        MissingToolError: pip failed.
-    """
-    partial = folder.with_name(folder.name + ".part")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    arguments = command(partial)
-    done = run_pip(arguments, log)
-    if done.code != 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        hint = "check the network and the package index"
-        raise MissingToolError(f"cannot install {what}\n{shown(arguments)}\n{done.tail()}", hint=hint)
-    partial.rename(folder)
 
 
 def nvcc_version(nvcc: Path) -> str | None:

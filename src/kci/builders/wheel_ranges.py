@@ -25,9 +25,11 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from kci.builders.cache import CACHE_OPTION
 from kci.builders.request import Log
 from kci.builders.transfer import Transfer
 from kci.errors import MissingToolError
+from kci.files.full_disk import room_hint
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -162,7 +164,8 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
         return file.downloaded
     except _UNREADABLE as error:
         message = f"cannot take headers out of {wheel.name}: {error}"
-        raise MissingToolError(message, hint="check the network, and that the index serves byte ranges") from error
+        full = room_hint(error, CACHE_OPTION) if isinstance(error, OSError) else ""
+        raise MissingToolError(message, hint=full or "check the network, and that it serves byte ranges") from error
 
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:

@@ -18,15 +18,14 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from kci.builders.cuda import fetch
+from kci.builders.cache import made_once
 from kci.builders.environment import ensure_runtime
-from kci.builders.pip_installs import pip_install
+from kci.builders.pip_installs import install, pip_install
 from kci.builders.process import Finished, guarded
 from kci.builders.toolchains import toolchains
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError
-from kci.files.lock import locked
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.plurals import count
 from kci.run.run_records import one_line
@@ -217,11 +216,13 @@ def _packages(wanted: Sequence[str], python: Path, cache: Path, log: Log) -> Pat
     key = hashlib.sha256(os.fsencode("\n".join([str(python), *sorted(wanted)]))).hexdigest()[:16]
     folder = cache / "test-packages" / key
     what = ", ".join(wanted)
-    with locked(folder, log):
-        if not folder.is_dir():
-            log(f"installing {what} for the tests")
-            pip = [*pip_install(python), "--no-deps"]
-            fetch(folder, lambda target: [*pip, "--target", str(target), "--", *wanted], what, log)
+
+    def make(place: Path) -> None:
+        log(f"installing {what} for the tests")
+        command = [*pip_install(python), "--no-deps", "--target", str(place), "--", *wanted]
+        install(command, what, log, folder.parent)
+
+    made_once(folder, folder.is_dir, make, log)
     return folder
 
 
