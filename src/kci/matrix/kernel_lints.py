@@ -140,7 +140,7 @@ def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
     """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
     for entry in subject.entries:
         if entry.lost:
-            reason, hint = _why_lost(entry, () if subject.catalog.archs.exact else _siblings(subject, entry))
+            reason, hint = _why_lost(entry, _siblings(subject, entry))
             message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
             yield at_value(subject.kernel, entry.place, "KCI152", message, hint)
 
@@ -173,9 +173,9 @@ def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
     """KCI155: nothing of a component's list is left at a toolkit: the reference stops there."""
     for label, component in subject.kernel.build.kernel.items():
         match component:
-            case CudaComponent(cuda_capabilities=wanted) if wanted is not None:
+            case CudaComponent(cuda_capabilities=wanted) if wanted:
                 versions, key = subject.toolkits_of(component), "cuda-capabilities"
-            case RocmComponent(rocm_archs=wanted) if wanted is not None:
+            case RocmComponent(rocm_archs=wanted) if wanted:
                 versions, key = subject.computes(Backend.ROCM), "rocm-archs"
             case _:
                 continue
@@ -246,7 +246,7 @@ def _siblings(subject: Subject, entry: _Entry) -> tuple[str, ...]:
 
 
 def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
-    """Why, and what to do; `siblings` are the entries of the list where they can take each other's place."""
+    """Why, and what to do; `siblings` are the entries of the list."""
     plain = entry.text.removesuffix(PTX)
     for suffix in "af":
         if any(sibling.removesuffix(PTX) == plain + suffix for sibling in siblings):
