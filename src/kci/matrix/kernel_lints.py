@@ -21,8 +21,9 @@ from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.diagnostics import Diagnostic
 from kci.matrix.archs import PTX, component_archs
+from kci.matrix.exclusion import exclusion
 from kci.matrix.names import Kind
-from kci.matrix.selection import exclusion, select
+from kci.matrix.selection import select
 from kci.matrix.variants import Variant
 from kci.suggest import one_of
 

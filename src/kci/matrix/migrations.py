@@ -23,7 +23,7 @@ from kci.config.update import Update, plan_update
 from kci.config.values import Backend, Version
 from kci.errors import FindingsError
 from kci.matrix.archs import compiled_components
-from kci.matrix.selection import exclusion
+from kci.matrix.exclusion import exclusion
 
 Edit = Callable[[MutableMapping[str, Any]], None]
 """Changes a parsed build.toml: plain data, and the document whose text is kept, in the same way."""
