@@ -156,7 +156,8 @@ class _Walk:
         if isinstance(value, bool) or not isinstance(value, int):
             yield self.wrong_type("an integer", value, path)
         elif not 0 <= value <= 2**63 - 1:
-            yield self.problem("KCI104", path, f"`{dotted(path)}` must not be negative" if value < 0 else "too large")
+            what = "must not be negative" if value < 0 else "is too large"
+            yield self.problem("KCI104", path, f"`{dotted(path)}` {what}")
 
     def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if wanted in _SHAPES:

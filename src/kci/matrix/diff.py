@@ -9,7 +9,7 @@ import msgspec
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import decode_json, read_bounded, require_schema
 from kci.matrix.variants import KernelMatrix, Variant
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -129,18 +129,14 @@ def read_matrix_json(path: Path) -> tuple[KernelMatrix, ...]:
     """
     shown = str(path)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _refused("KCI002", f"cannot be read: {error.strerror or error}", shown) from None
-    if len(raw) > MAX_BYTES:
-        raise _refused("KCI002", f"the file is larger than {MAX_BYTES // 2**20} MiB", shown)
+        raw = read_bounded(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        raise _refused("KCI002", f"cannot be read: {getattr(error, 'strerror', None) or error}", shown) from None
     try:
-        read = json_to_type(raw, _MatrixFile)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        read = decode_json(raw, _MatrixFile)
+        require_schema(read.schema, 1)
+    except ValueError as error:
         raise _refused("KCI216", f"not a matrix: {error}", shown) from None
-    if read.schema != 1:
-        raise _refused("KCI216", f"the matrix has schema {read.schema}, and this kci reads schema 1", shown)
     if bad := next((text for text in _texts(read.kernels) if not text.isprintable() or len(text) > 4096), None):
         raise _refused("KCI216", f"not a matrix: it holds the text {bad[:60]!r}", shown)
     return read.kernels

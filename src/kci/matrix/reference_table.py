@@ -19,7 +19,7 @@ from kci.catalog.rows import Row
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import decode_json, read_bounded
 from kci.matrix.names import Kind, parse_variant_name
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -50,20 +50,18 @@ def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
     """
     shown = str(path)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _refused([finding("KCI002", f"cannot be read: {error.strerror or error}", path=shown)]) from None
+        raw = read_bounded(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise _refused([finding("KCI002", f"cannot be read: {reason}", path=shown)]) from None
     return published_table(raw, shown, known)
 
 
 def published_table(raw: bytes, shown: str, known: Iterable[Row]) -> list[Published]:
     """Read a published table from its bytes; see `read_published`."""
-    if len(raw) > MAX_BYTES:
-        raise _refused([finding("KCI002", f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB", path=shown)])
     try:
-        table = json_to_type(raw, dict[str, dict[str, list[str]]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        table = decode_json(raw, dict[str, dict[str, list[str]]])
+    except ValueError as error:
         hint = "it maps systems to backends to lists of variant names"
         raise _refused([finding("KCI120", f"not a build-variants.json: {error}", hint=hint, path=shown)]) from None
     rows = list(known)
