@@ -106,6 +106,13 @@ def test_versions_are_flagged_exactly_where_they_have_not_two_parts(
     assert not only("KCI133", found)
 
 
+@pytest.mark.rule("KCI135", triggers=False)
+@pytest.mark.rule("KCI144", triggers=True)
+@pytest.mark.parametrize("text", ['"3"', '"3.0.0"', '{ cuda = "3" }'])
+def test_a_stable_abi_without_a_minor_is_said_once(text: str, catalog: Catalog) -> None:
+    lint(f"{HEAD}[torch]\nstable-abi = {text}\n", catalog)
+
+
 @pytest.mark.rule("KCI135", triggers=True)
 def test_every_version_is_looked_at(catalog: Catalog) -> None:
     text = '[torch]\nminver = "2"\nstable-abi = { cuda = "2.11.0", cpu = "2.11" }\n[kernel.a]\nbackend = "cuda"\n'

@@ -16,7 +16,7 @@ from kci.config.document import KeyPath
 from kci.config.model import CudaComponent
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.files.dated_data import Dated, load_dated
 from kci.suggest import one_of, suggestion
 
@@ -30,11 +30,6 @@ def lint_file(kernel: Kernel) -> list[Diagnostic]:
     """What every lint of `FILE_LINTS` finds in a kernel's build.toml, in file order."""
     found = [diagnostic for lint in FILE_LINTS for diagnostic in lint(kernel)]
     return sorted(found, key=in_file_order)
-
-
-def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
-    """A sort key for diagnostics: file, place, rule, message."""
-    return (diagnostic.path, diagnostic.line, diagnostic.column, diagnostic.rule, diagnostic.message)
 
 
 def at_value(kernel: Kernel, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
@@ -99,7 +94,8 @@ def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
     (docs/format.md#version-bounds).
     """
     for path, version in versions(kernel):
-        if version.text.count(".") != 1:
+        bad_abi = path[1] == "stable-abi" and len(version) < 2  # KCI144 says so
+        if version.text.count(".") != 1 and not bad_abi:
             message = f"the reference refuses {version.text[:40]!r}, or reads it differently: it has not two parts"
             hint = f'write "{version.minor_text}"' if len(version) <= 2 else "write major and minor only"
             yield at_value(kernel, path, "KCI135", message, hint)

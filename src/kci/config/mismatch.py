@@ -31,7 +31,7 @@ from kci.config.values import (
     near_kernel_name,
     shorten,
 )
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.suggest import nearest_name, one_of, suggestion
 
 MAX_PROBLEMS = 200
@@ -50,7 +50,7 @@ def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPa
     if len(problems) > MAX_PROBLEMS:
         message = f"more than {MAX_PROBLEMS} problems, of which these are the first"
         problems[-1] = finding("KCI116", message, path=document.path)
-    return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.rule, problem.message))
+    return sorted(problems, key=in_file_order)
 
 
 _PARSERS: dict[type, Callable[[str], object]] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.document import refuse
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import decode_json, read_bounded, require_schema
@@ -116,6 +117,9 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
+_HOW = "create it with `kci matrix --format json`"
+
+
 class _MatrixFile(msgspec.Struct, frozen=True):
     schema: int
     kernels: tuple[KernelMatrix, ...]
@@ -131,14 +135,15 @@ def read_matrix_json(path: Path) -> tuple[KernelMatrix, ...]:
     try:
         raw = read_bounded(path, MAX_BYTES)
     except (OSError, ValueError) as error:
-        raise _refused("KCI002", f"cannot be read: {getattr(error, 'strerror', None) or error}", shown) from None
+        reason = getattr(error, "strerror", None) or error
+        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown)) from None
     try:
         read = decode_json(raw, _MatrixFile)
         require_schema(read.schema, 1)
     except ValueError as error:
-        raise _refused("KCI216", f"not a matrix: {error}", shown) from None
+        raise refuse(finding("KCI216", f"not a matrix: {error}", path=shown, hint=_HOW)) from None
     if bad := next((text for text in _texts(read.kernels) if not text.isprintable() or len(text) > 4096), None):
-        raise _refused("KCI216", f"not a matrix: it holds the text {bad[:60]!r}", shown)
+        raise refuse(finding("KCI216", f"not a matrix: it holds the text {bad[:60]!r}", path=shown, hint=_HOW))
     return read.kernels
 
 
@@ -149,8 +154,3 @@ def _texts(kernels: Iterable[KernelMatrix]) -> Iterable[str]:
             values = (getattr(variant, field) for field in ("name", "system", "backend", *COMPARED))
             for value in values:
                 yield from value if isinstance(value, tuple) else (str(value),)
-
-
-def _refused(rule: str, message: str, shown: str) -> FindingsError:
-    hint = "create it with `kci matrix --format json`" if rule == "KCI216" else ""
-    return FindingsError(f"{shown}: {message}", diagnostics=[finding(rule, message, hint=hint, path=shown)])
