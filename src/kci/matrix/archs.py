@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from kci.catalog.arch_tables import ArchTables, arch_tables
+from kci.config.document import KeyPath
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
+from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.matrix.names import Kind
 
@@ -23,6 +26,18 @@ def too_old(component: Component, compute: Version | None) -> bool:
     """Whether a toolkit is older than a component's `cuda-minver`, so that the component is left out."""
     minver = component.cuda_minver if isinstance(component, CudaComponent) else None
     return minver is not None and compute is not None and compute < minver
+
+
+def arch_lists(kernel: Kernel, backend: Backend) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
+    """Every list of archs that a build.toml has for CUDA or ROCm, with its place. Empty ones count as none."""
+    key = "cuda-capabilities" if backend is Backend.CUDA else "rocm-archs"
+    snake = key.replace("-", "_")
+    for label, part in kernel.build.components(backend).items():
+        if entries := getattr(part, snake):
+            yield ("kernel", label, key), entries
+    noarch = kernel.build.torch_noarch
+    if noarch is not None and (entries := getattr(noarch, snake)):
+        yield ("torch-noarch", key if key in kernel.document.data["torch-noarch"] else snake), entries
 
 
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:

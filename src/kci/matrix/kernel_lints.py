@@ -16,11 +16,11 @@ from kci.catalog.rows import Catalog, Row
 from kci.catalog.toolkits import toolkits
 from kci.config.document import KeyPath
 from kci.config.file_lints import at_key, at_value
-from kci.config.model import CudaComponent, RocmComponent
+from kci.config.model import Component, CudaComponent
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.diagnostics import Diagnostic
-from kci.matrix.archs import PTX, component_archs
+from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
 from kci.matrix.exclusion import exclusion
 from kci.matrix.names import Kind
 from kci.matrix.selection import select
@@ -59,10 +59,9 @@ class Subject:
             if isinstance(component, CudaComponent):
                 yield label, component
 
-    def toolkits_of(self, component: CudaComponent) -> list[Version]:
-        """The CUDA versions of the matrix at which a component is compiled."""
-        least = component.cuda_minver or Version()
-        return [compute for compute in self.computes(Backend.CUDA) if compute >= least]
+    def toolkits_of(self, component: Component) -> list[Version]:
+        """The compute versions of the matrix at which a component is compiled."""
+        return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
 
 
 Lint = Callable[[Subject], Iterator[Diagnostic]]
@@ -94,14 +93,7 @@ class _Entry(NamedTuple):
 
 def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
     """KCI150: no toolkit ever generated code for a capability."""
-    noarch = subject.kernel.build.torch_noarch
-    lists: list[tuple[KeyPath, tuple[str, ...]]] = [
-        (("kernel", label, "cuda-capabilities"), component.cuda_capabilities or ())
-        for label, component in subject.cuda_components()
-    ]
-    if noarch is not None and noarch.cuda_capabilities:
-        lists.append((_noarch_key(subject, "cuda_capabilities"), noarch.cuda_capabilities))
-    for place, entries in lists:
+    for place, entries in arch_lists(subject.kernel, Backend.CUDA):
         for index, entry in enumerate(entries):
             if not toolkits().ever_built(entry):
                 message = f"{entry[:40]!r} is not a capability that any CUDA toolkit supports"
@@ -172,47 +164,31 @@ def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
 
 def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
     """KCI155: nothing of a component's list is left at a toolkit: the reference stops there."""
-    for label, component in subject.kernel.build.kernel.items():
-        match component:
-            case CudaComponent(cuda_capabilities=wanted) if wanted:
-                versions, key = subject.toolkits_of(component), "cuda-capabilities"
-            case RocmComponent(rocm_archs=wanted) if wanted:
-                versions, key = subject.computes(Backend.ROCM), "rocm-archs"
-            case _:
+    for backend, name in ((Backend.CUDA, "CUDA"), (Backend.ROCM, "ROCm")):
+        for place, wanted in arch_lists(subject.kernel, backend):
+            if place[0] != "kernel":
                 continue
-        empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
-        if empty:
-            name = "CUDA" if component.backend is Backend.CUDA else "ROCm"
-            message = f"no entry of `{key}` is left for {name} {_list(empty)}: the build fails there"
-            meant = [near for entry in wanted if (near := _near_capability(entry)) and near != entry]
-            hint = "list an arch that it supports, or narrow the versions"
-            if meant and component.backend is Backend.CUDA:
-                hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
-            yield at_key(subject.kernel, ("kernel", label, key), "KCI155", message, hint)
+            component = subject.kernel.build.kernel[str(place[1])]
+            versions = subject.toolkits_of(component)
+            empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
+            if empty:
+                message = f"no entry of `{place[-1]}` is left for {name} {_list(empty)}: the build fails there"
+                meant = [near for entry in wanted if (near := _near_capability(entry)) and near != entry]
+                hint = "list an arch that it supports, or narrow the versions"
+                if meant and backend is Backend.CUDA:
+                    hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
+                yield at_key(subject.kernel, place, "KCI155", message, hint)
 
 
 def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
     """KCI156: a ROCm target outside of the reference's list: silently dropped from builds, never built for noarch."""
     allowed = subject.catalog.archs.rocm
-    noarch = subject.kernel.build.torch_noarch
-    lists: list[tuple[KeyPath, tuple[str, ...], str]] = [
-        (("kernel", label, "rocm-archs"), component.rocm_archs or (), ", and is left out")
-        for label, component in subject.kernel.build.kernel.items()
-        if isinstance(component, RocmComponent)
-    ]
-    if noarch is not None and noarch.rocm_archs:
-        lists.append((_noarch_key(subject, "rocm_archs"), noarch.rocm_archs, ""))
-    for place, entries, effect in lists:
+    for place, entries in arch_lists(subject.kernel, Backend.ROCM):
+        effect = ", and is left out" if place[0] == "kernel" else ""
         for index, entry in enumerate(entries):
             if entry not in allowed:
                 message = f"{entry[:40]!r} is not a target that ROCm variants are built for{effect}"
                 yield at_value(subject.kernel, (*place, index), "KCI156", message, f"remove it; {one_of(allowed)}")
-
-
-def _noarch_key(subject: Subject, key: str) -> KeyPath:
-    """Where a list of `[torch-noarch]` stands, in the spelling that the file has."""
-    kebab = key.replace("_", "-")
-    return ("torch-noarch", kebab if kebab in subject.kernel.document.data["torch-noarch"] else key)
 
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
