@@ -48,6 +48,11 @@ class Subject:
                 found.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
         return {backend: sorted(versions) for backend, versions in found.items()}
 
+    def usable(self, backend: Backend) -> list[Row]:
+        """The rows that a release could use for a declared backend, if the kernel had no bounds."""
+        rows = [row for row in self.catalog.rows if row.backend == backend and row.bundled]
+        return [row for row in rows if self.kernel.build.tvm_ffi is None or row.tvm_ffi is not None]
+
     @cached_property
     def entries(self) -> list[_Entry]:
         """Every known capability of every component's list, each once per list."""
@@ -301,10 +306,10 @@ def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
 
 def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
     """KCI161: bounds leave no row of the catalog for a backend that has some."""
-    build, rows = subject.kernel.build, subject.catalog.rows
+    build = subject.kernel.build
     told: set[KeyPath] = set()
     for backend in dict.fromkeys(build.general.backends):
-        mine = [row for row in rows if row.backend == backend and row.bundled]
+        mine = subject.usable(backend)
         decisions = [exclusion(build, row) for row in mine]
         bounds = [decision for decision in decisions if decision and decision.rule in _BOUND_RULES]
         if not mine or len(bounds) != len(mine) or _inverted(subject.kernel, bounds[0].cause[:-1]):
@@ -319,12 +324,12 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
 
 def backend_without_rows(subject: Subject) -> Iterator[Diagnostic]:
     """KCI162: a declared backend for which the catalog has nothing that a release could have. KCI130 has [torch]'s."""
-    build, rows = subject.kernel.build, subject.catalog.rows
-    present = {row.backend for row in rows}
-    for index, backend in enumerate(build.general.backends):
-        if build.torch is not None or any(row.backend == backend and row.bundled for row in rows):
+    build = subject.kernel.build
+    for index, backend in enumerate(build.general.backends if build.torch is None else ()):
+        if subject.usable(backend):
             continue
-        what = "only rows that are not bundled" if backend in present else "no row"
+        bundled = [row.bundled for row in subject.catalog.rows if row.backend == backend]
+        what = "no row with a tvm-ffi" if any(bundled) else "only rows that are not bundled" if bundled else "no row"
         message = f"the catalog ({subject.catalog.name}) has {what} for {backend}: a release has no variant for it"
         hint = "add a row with an overlay in kci.toml"
         if build.torch_noarch is not None:
