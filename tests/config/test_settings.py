@@ -72,6 +72,21 @@ def test_near_misses_are_suggested_and_the_file_is_named() -> None:
     assert backend.hint == "did you mean `cuda`?"
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[limits]\nbackend = 'cuda'\n", "begin each with `[[limits]]`"),
+        ("[[overlay]]\n[overlay.row]\ntorch = '2.13'\n", "begin each with `[[overlay.row]]`"),
+        ("[signing.keys]\n", ""),
+    ],
+)
+def test_a_table_in_place_of_an_array_of_tables(text: str, hint: str) -> None:
+    with pytest.raises(FindingsError) as caught:
+        parse_settings(text.encode())
+    (found,) = caught.value.diagnostics
+    assert (found.rule, found.hint) == ("KCI103", hint)
+
+
 @pytest.mark.rule("KCI320", triggers=True)
 @pytest.mark.parametrize(
     ("text", "hint"),

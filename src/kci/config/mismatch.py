@@ -111,7 +111,10 @@ class _Walk:
             yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
         elif origin is tuple:
             if not isinstance(value, list):
-                yield self.wrong_type("an array", value, path)
+                of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
+                name = ".".join(part for part in path if isinstance(part, str))
+                hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
+                yield self.wrong_type("an array", value, path, hint)
                 return
             for index, element in enumerate(value):
                 yield from self.check(arguments[0], element, (*path, index))
