@@ -10,9 +10,8 @@ from kci.catalog.loading import DEFAULT_EDITION, editions, interpret_edition, lo
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import default_runners
 from kci.config.document import parse_document
-from kci.config.values import Version
+from kci.config.values import SYSTEMS, Version
 from kci.errors import FindingsError, UsageError
-from kci.matrix.names import SYSTEMS
 
 
 def test_the_default_edition_is_the_references_table_of_september() -> None:

@@ -24,9 +24,8 @@ from kci.config.find_settings import (
 )
 from kci.config.schema import schema_text
 from kci.config.settings import ImageBySystem, Machines, MachinesByBackend, Settings, System
-from kci.config.values import Backend
+from kci.config.values import SYSTEMS, Backend
 from kci.errors import FindingsError, UsageError
-from kci.matrix.names import SYSTEMS
 from kci.plan.settings_lints import lint_settings
 
 DOC = (ROOT / "docs" / "kci-toml.md").read_text(encoding="utf-8")

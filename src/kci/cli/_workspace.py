@@ -9,8 +9,7 @@ import click
 
 from kci.cli import Options, completed
 from kci.cli._output import print_grouped
-from kci.config.values import Tier
-from kci.matrix.names import SYSTEMS
+from kci.config.values import SYSTEMS, Tier
 from kci.workspace.choice import BACKENDS, Choice
 from kci.workspace.workspace import Workspace, open_workspace
 

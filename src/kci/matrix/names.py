@@ -22,10 +22,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from kci.config import values
-
-SYSTEMS = values.SYSTEMS
-"""Every system that a variant name can carry."""
+from kci.config.values import SYSTEMS
 
 COMPUTE_PREFIX = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu", "cann": "cann"}
 """Backends whose compute part carries a version, and the prefix of that version."""

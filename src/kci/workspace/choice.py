@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kci.config.values import Backend, Tier
+from kci.config.values import SYSTEMS, Backend, Tier
 from kci.errors import UsageError
-from kci.matrix.names import SYSTEMS
 from kci.matrix.selection import Narrow
 from kci.suggest import nearest
 
