@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -114,3 +115,25 @@ def test_flags_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) 
         assert common.flag_input("upload") is flag
     monkeypatch.delenv("KCI_INPUT_UPLOAD")
     assert common.flag_input("upload", default="true") is True
+
+
+def tree_tar(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "file").write_text(text)
+    with tarfile.open(folder / "kci-tree.tar", "w") as archive:
+        archive.add(folder / "file", "file")
+    (folder / "file").unlink()
+
+
+@pytest.mark.parametrize(
+    ("folders", "newest"),
+    [((".",), "."), (("tree.relu.1", "tree.relu.2"), "tree.relu.2"), (("tree.relu.9", "tree.relu.10"), "tree.relu.10")],
+    ids=["the only attempt", "two attempts", "ten attempts"],
+)
+def test_trees_are_unpacked_wherever_they_are_downloaded_to(
+    folders: tuple[str, ...], newest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
+    for folder in folders:
+        tree_tar(tmp_path / "downloaded" / folder, folder)
+    assert (common.unpacked(tmp_path / "downloaded") / "file").read_text() == newest
