@@ -59,7 +59,7 @@ def called_locally(job: Mapping[str, Any]) -> str:
 
 def _declared(callee: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The inputs of a called workflow; None where it cannot be called."""
-    triggers: Any = callee.get("on", callee.get(True))  # type: ignore[call-overload]
+    triggers = callee.get("on")
     if triggers == "workflow_call" or (isinstance(triggers, list) and "workflow_call" in triggers):
         return {}
     if not isinstance(triggers, dict) or "workflow_call" not in triggers:
