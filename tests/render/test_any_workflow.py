@@ -216,6 +216,13 @@ def test_kcis_own_files_have_no_finding() -> None:
     assert [item for item in check_any(own) if item.rule != "KCI444"] == []
 
 
+@pytest.mark.parametrize("given", ["5", "[n]", "text"])
+def test_inputs_that_are_no_table(given: str) -> None:
+    call = workflow(f"uses: ./.github/workflows/called.yml\nwith: {given}")
+    files = {".github/workflows/x.yml": call, ".github/workflows/called.yml": CALLED}
+    assert [item.rule for item in check_any(files)] == ["KCI432"]
+
+
 def test_words_are_read_as_yaml_1_2_has_them() -> None:
     assert (
         rules("on: push\npermissions: {}\njobs:\n  no: {uses: ./w/y.yml}\n  on: {needs: no, uses: ./w/y.yml}\n") == []

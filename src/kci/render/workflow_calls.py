@@ -70,9 +70,9 @@ def _declared(callee: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _inputs_of(job: Mapping[str, Any], declared: Mapping[str, Any], name: str, where: str) -> Iterator[Found]:
-    given = job.get("with") or {}
+    given = job.get("with")
     known = {str(key).lower() for key in declared}
-    passed = {str(key).lower() for key in given}
+    passed = {str(key).lower() for key in given} if isinstance(given, dict) else set()
     for key in sorted(passed - known):
         yield Found("KCI432", f"{name} has no input `{key}`", where)
     for key, about in declared.items():
