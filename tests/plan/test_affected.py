@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from kci.catalog.rows import Catalog

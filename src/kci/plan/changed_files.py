@@ -13,7 +13,6 @@ from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.git import GitRefusedError, run_git
 
-
 _DIFFERENCE = re.compile(
     rb"(.*)(?:\n[0-9a-f]{40,64}){2}\n(?:\^([0-9a-f]{40,64})\n)?(?:\^[0-9a-f]{40,64}\n)*", re.DOTALL
 )

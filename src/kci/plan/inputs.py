@@ -346,8 +346,9 @@ def flags_of(part: Component) -> tuple[str, ...]:
 def _with_parents(files: Iterable[tuple[str, str]]) -> frozenset[str]:
     """Where a change changes some files: they, what is behind a link, and each link or submodule on the way to one."""
     found: set[str] = set()
-    for path in (part for item in files for part in item):
-        while path and path not in found:
-            found.add(path)
-            path = path.rpartition("/")[0]
+    for place in (part for item in files for part in item):
+        here = place
+        while here and here not in found:
+            found.add(here)
+            here = here.rpartition("/")[0]
     return frozenset(found)
