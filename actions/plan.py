@@ -79,10 +79,10 @@ def main() -> None:
         "callers": planned.github_callers(callers, runs) if callers else "",
         # With callers each kernel's part is among its work.
         "plan": "" if callers else compact_json(promise),
+        "tests": "" if callers else compact_json(tests_matrix(plan.tests)),
     }
     if output_units(*outputs.values()) > OUTPUT_LIMIT:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
-    set_output("tests", "" if callers else compact_json(tests_matrix(plan.tests)))
     for name, value in outputs.items():
         set_output(name, value)
     set_output("parallel", str(plan.shards[0].max_parallel or MAX_MATRIX) if plan.shards else str(MAX_MATRIX))

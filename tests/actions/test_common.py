@@ -4,7 +4,7 @@ import importlib.util
 import sys
 import tarfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -27,7 +27,7 @@ def load(name: str) -> ModuleType:
         sys.path.remove(str(ACTIONS))
 
 
-common, plan = load("common"), load("plan")
+common, plan, merge = load("common"), load("plan"), load("merge")
 
 
 @pytest.fixture
@@ -71,6 +71,18 @@ def test_summaries_end_before_the_row_that_is_too_much(summary: Path) -> None:
     assert set(lines) == {"| x |", "|---|", row, "", f"{3000 - written} more rows are left out: GitHub takes 1 MiB."}
     common.add_summary(["| y |"], [row])
     assert len(summary.read_bytes()) <= common.SUMMARY_LIMIT
+
+
+def test_many_findings_of_a_merge_fit_into_its_summary(
+    summary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [finding("KCI112", "x" * 200, path=f"{number}.py") for number in range(10_000)]
+    monkeypatch.setattr("kci.verify_path", lambda _: found)
+    assert merge.verify(SimpleNamespace(into=tmp_path, planned=None), {}) == 0
+    text = summary.read_text(encoding="utf-8")
+    assert text.startswith("### Verification\n\n")
+    assert "more rows are left out" in text
+    assert len(text.encode()) <= common.SUMMARY_LIMIT
 
 
 def test_short_summaries_are_whole(summary: Path) -> None:
