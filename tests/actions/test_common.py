@@ -149,3 +149,18 @@ def test_trees_are_unpacked_wherever_they_are_downloaded_to(
     for folder in folders:
         tree_tar(tmp_path / "downloaded" / folder, folder)
     assert (common.unpacked(tmp_path / "downloaded") / "file").read_text() == newest
+
+
+def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another version of kci may have written them, and whoever uploads an artifact can."""
+    earlier = tmp_path / "earlier"
+    (earlier / "run-record.relu.1").mkdir(parents=True)
+    (earlier / "run-record.relu.1" / "kci-record.json").write_text('{"schema": 2, "kernel": "relu"}')
+    for name, value in (("RUNNER_TEMP", tmp_path), ("GITHUB_OUTPUT", tmp_path / "output"),
+                        ("KCI_INPUT_EARLIER", earlier), ("KCI_INPUT_EARLIER_RUN", "7")):  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    assert plan.trees_so_far().trees == {}
+    assert (tmp_path / "kci-plan" / "kci-trees.json").is_file()
+    assert capsys.readouterr().out.startswith("::warning::everything is built once more: ")
