@@ -45,9 +45,7 @@ def elsewhere_commands(request: Request, lacking: MissingToolError, log: Log) ->
     note = f"# not run by kci: {lacking.message.splitlines()[0]}"
     sources = checked_sources(request, log)
     if variant.system.endswith("linux") and variant.backend != "metal":
-        headers = find_headers(
-            sources.depends, request.cache, request.mirrors, log, compute=request.variant.compute or ""
-        )
+        headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=variant.compute or "")
         recipe = make_recipe(request, sources, _assumed(request, headers))
         return [note, *_setup(request), *_in_work_directory(recipe)]
     if variant.system.endswith("darwin") and variant.backend in apple.BACKENDS:
@@ -122,7 +120,7 @@ def _assumed(request: Request, headers: tuple[Headers, ...]) -> Toolchain:
         if variant.backend == "cuda"
         else None,
         rocm=Rocm(compute, compute, rocm, rocm / "lib") if variant.backend == "rocm" else None,
-        sycl=oneapi.code_for(request.build.components("xpu").values(), compute) if variant.backend == "xpu" else None,
+        sycl=oneapi.code_for(request.build, compute) if variant.backend == "xpu" else None,
         headers=headers,
         nvcc_flags=("--target-directory", _CUDA_FOLDERS[cpu]) if cross else (),
     )

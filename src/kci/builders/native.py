@@ -83,13 +83,12 @@ def plan(request: Request, log: Log) -> Recipe:
     _check_machine(request)
     sources = checked_sources(request, log)
     environment = _environment(request)
-    headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=request.variant.compute or "")
-    variant = request.variant
-    compute = variant.compute or ""
+    variant, compute = request.variant, request.variant.compute or ""
+    headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=compute)
     cxx = find_icpx(compute) if variant.backend == "xpu" else cxx_compiler()
     cuda = find_toolkit(compute, request.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
-    sycl = code_for(request.build.components("xpu").values(), compute) if variant.backend == "xpu" else None
+    sycl = code_for(request.build, compute) if variant.backend == "xpu" else None
     launcher = find_compiler_cache(cxx)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))

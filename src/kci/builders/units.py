@@ -161,7 +161,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     include, flags = component.include or (), component.cxx_flags or ()
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     if isinstance(component, XpuComponent):
-        code = oneapi.code_for(request.build.components("xpu").values(), request.variant.compute or "")
+        code = oneapi.code_for(request.build, request.variant.compute or "")
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *(component.sycl_flags or ()))
         return msgspec.structs.replace(origin, cxx_flags=flags)
     if isinstance(component, MetalComponent):
@@ -206,7 +206,8 @@ def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
     for arch in request.archs:
         if not toolkits().builds(arch.removesuffix(PTX), compute):
             raise UsageError(f"CUDA {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
-    return intersect_capabilities(archs, tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs))
+    bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs)
+    return intersect_capabilities(archs, bases, exact=False)
 
 
 def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from kci.builders.cache import CACHE_OPTION
-from kci.builders.request import Log
+from kci.builders.request import Log, silent
 from kci.builders.transfer import Transfer
 from kci.errors import MissingToolError
 from kci.files.full_disk import room_hint
@@ -132,7 +132,7 @@ class RangeFile(io.RawIOBase):
             return data, int(answer.headers["Content-Range"].rpartition("/")[2])
 
 
-def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, log: Log = lambda _line: None) -> int:
+def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, log: Log = silent) -> int:
     """Take files out of a wheel.
 
     Args:

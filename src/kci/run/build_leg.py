@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from kci.builders.build import plan_commands
 from kci.builders.container import build_command, choose_image, run_in_container
+from kci.builders.request import Log
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
@@ -22,8 +23,6 @@ from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.pack import pack
 from kci.verify import verify
 from kci.workspace.workspace import Workspace
-
-Log = Callable[[str], None]
 
 _ABOUT_BINARIES = ("KCI74", "KCI75", "KCI76")
 

@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from kci.builders.cache import place_digest
 from kci.builders.job_budget import JobBudget
+from kci.builders.request import silent
 from kci.config.reader import Kernel
 from kci.errors import KciError
 from kci.files.bounded_json import read_json, require_schema
@@ -145,7 +146,7 @@ def _finish_record(record: Path) -> None:
     """Remove what a kci left that was killed while it wrote the record; what it was about is taken all the same."""
     if any(os.path.lexists(beside(record, purpose)) for purpose in ("lock", "new", "old")):
         with suppress(OSError), locked(record):
-            recover(record, lambda _line: None)
+            recover(record, silent)
 
 
 def _digest(directory: Path) -> str:

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -22,6 +22,7 @@ from kci.builders.cache import made_once
 from kci.builders.environment import ensure_runtime
 from kci.builders.pip_installs import install, pip_install
 from kci.builders.process import Finished, guarded
+from kci.builders.request import Log, silent
 from kci.builders.toolchains import toolchains
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
@@ -32,8 +33,6 @@ from kci.run.run_records import one_line
 from kci.suggest import suggestion
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.verify.load_rules import probe, unfit
-
-Log = Callable[[str], None]
 
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
@@ -264,7 +263,7 @@ def _environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[s
 
 
 def _run(command: list[str], cwd: Path | None, environment: dict[str, str]) -> Finished:
-    return guarded(command, lambda _line: None, cwd=cwd, env=environment)
+    return guarded(command, silent, cwd=cwd, env=environment)
 
 
 def _counts(report: Path) -> tuple[int, int, int]:
