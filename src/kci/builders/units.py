@@ -63,7 +63,7 @@ class Unit(msgspec.Struct, frozen=True):
     """One source to compile."""
 
     source: PurePosixPath
-    """Relative to the kernel, as build.toml names it: a link has a language and neighbours of its own."""
+    """Relative to the kernel, as build.toml names it: a link has a language and a folder of its own."""
     shown: str
     """The path as build.toml names it."""
     object: str

@@ -248,7 +248,7 @@ def _tested(
     if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
         state = TestState.FAILED
     else:
-        state = TestState.PASSED if passed else TestState.NOTHING_RAN
+        state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
     output = "" if state is TestState.PASSED else done.tail()
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
 
