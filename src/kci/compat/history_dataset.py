@@ -12,6 +12,7 @@ from typing import Any
 from kci.compat.history import RecordedRun, run_file
 from kci.compat.history_branch import FOLDER
 from kci.compat.hub_listing import hub_client
+from kci.diagnostics import printable
 from kci.errors import FindingsError
 
 
@@ -54,7 +55,7 @@ class HistoryDataset:
             return question()
         except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            reason = "".join(char if char.isprintable() else " " for char in lines[0])[:300]
+            reason = printable(lines[0], " ")[:300]
             hint = "does the dataset exist, and does HF_TOKEN allow to write to it?"
             raise FindingsError(f"the dataset {self.repo_id} takes no commit: {reason}", hint=hint) from error
 
