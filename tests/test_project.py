@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,10 @@ def test_no_test_sleeps_or_asserts_seconds() -> None:
     for file in sorted((ROOT / "tests").rglob("*.py")):
         if file.name not in ("growth.py", "test_random_kills.py"):
             assert not clock.search(file.read_text(encoding="utf-8")), file
+
+
+def test_every_mutation_finds_the_text_that_it_changes() -> None:
+    """`bin/mutate.py` takes minutes; that its entries still speak of the code is seen at once."""
+    for mutation in tomllib.loads((ROOT / "tests" / "code_mutations.toml").read_text(encoding="utf-8"))["mutation"]:
+        text = (ROOT / "src" / "kci" / mutation["file"]).read_text(encoding="utf-8")
+        assert text.count(mutation["old"]) == 1, mutation["what"]

@@ -223,6 +223,9 @@ def test_a_currency_may_stand_in_the_entry_for_any_backend() -> None:
         '[runners.any.x86_64-linux]\nprice = nan\ncurrency = "USD"\n',
         '[runners.any.x86_64-linux]\nprice = inf\ncurrency = "USD"\n',
         "[[limits]]\ntimeout-minutes = 0\n",
+        "[[limits]]\nmax-jobs = 10000\n",
+        '[mirrors]\ncutlass = "ftp://example.com/cutlass"\n',
+        '[mirrors]\nsycl-tla = "ext::sh -c id"\n',
         '[images.cpu]\nx86_64-linux = "Not An Image"\n',
         '[schedule]\ntimezone = "Mars/Olympus"\n',
         '[actions."actions/checkout"]\nsha = "v4"\n',
@@ -239,6 +242,22 @@ def test_impossible_values(text: str) -> None:
     found = lint(text)
     assert [item.rule for item in found] == ["KCI330"]
     assert found[0].line
+
+
+@pytest.mark.rule("KCI330", triggers=False)
+@pytest.mark.parametrize(
+    "address",
+    ["https://example.com/{commit}.tar.gz", "git@example.com:mirrors/cutlass", "example.com:/mirrors/cutlass",
+     "file:///srv/a b", "/srv/cutlass", "../cutlass", "C:/mirrors/cutlass"],
+)  # fmt: skip
+def test_mirrors_that_git_takes(address: str) -> None:
+    assert lint(f'[mirrors]\ncutlass = "{address}"\n') == []
+
+
+def test_a_mirror_of_what_builds_do_not_ask_for() -> None:
+    assert [(item.rule, item.hint) for item in lint('[mirrors]\ncutlas = "https://example.com/cutlass"\n')] == [
+        ("KCI101", "did you mean `cutlass`?")
+    ]
 
 
 @pytest.mark.rule("KCI331", triggers=False)

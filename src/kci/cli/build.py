@@ -96,7 +96,7 @@ def command(
         attempt=run.attempt or 1,
         run=run.id,
         archs=archs,
-        mirrors=workspace.settings.settings.mirrors,
+        mirrors=workspace.settings.settings.mirrors.addresses(),
     )
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     legs = []

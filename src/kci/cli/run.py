@@ -88,7 +88,7 @@ def command(
         raise UsageError("--test is for --engine", hint="test what was built here: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(
-        cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=workspace.settings.settings.mirrors
+        cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=workspace.settings.settings.mirrors.addresses()
     )
     with RunDisplay(outcomes, options) as changed:
         result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)

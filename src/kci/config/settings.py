@@ -215,6 +215,18 @@ class Publish(Table, frozen=True):
     """Whether each tree is signed with the identity of the run, as `kci sign` does."""
 
 
+class Mirrors(Table, frozen=True):
+    """Where builds get what is on GitHub: an address of git, or of a tar archive if it has `{commit}` or `{tag}`."""
+
+    cutlass: str | None = None
+    sycl_tla: str | None = None
+
+    def addresses(self) -> dict[str, str]:
+        """The addresses that are set, by their keys."""
+        named = {"cutlass": self.cutlass, "sycl-tla": self.sycl_tla}
+        return {key: address for key, address in named.items() if address is not None}
+
+
 class ActionPin(Table, frozen=True):
     """The commit that an action is pinned to, and the version that its comment names."""
 
@@ -280,8 +292,7 @@ class Settings(Table, frozen=True):
     inputs: tuple[DeclaredInputs, ...] = ()
     """What kernels may include from outside of their directories; it counts as an input of theirs."""
     lint: LintSettings = LintSettings()
-    mirrors: dict[str, str] = {}  # noqa: RUF012
-    """Where builds get what is on GitHub, by name: `cutlass`."""
+    mirrors: Mirrors = Mirrors()
     engines: dict[str, EngineSettings] = {}  # noqa: RUF012
     """Where legs run with `kci run --engine`, by a name of one's choice."""
 

@@ -83,7 +83,7 @@ class Fingerprints:
         Args:
             variant: which one.
             toolchain: what compiles it: for a leg its image, by digest where that is known; on this machine what
-                `kci.builders.identity.toolchain_identity` says. Empty for a variant that nothing compiles.
+                `toolchain_identity` of `kci.builders` says. Empty for a variant that nothing compiles.
             everything: count every file of the kernel, for a builder that may look at any (nix).
 
         Raises:

@@ -179,7 +179,7 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
             ("cores", limit.cores),
             ("timeout-minutes", limit.timeout_minutes),
         ):
-            values.append((("limits", index, key), number is None or number >= 1, "at least 1"))
+            values.append((("limits", index, key), number is None or 1 <= number <= _MOST, f"from 1 to {_MOST}"))
     for path, image in _images(settings):
         values.append((path, bool(_IMAGE.fullmatch(image)), _AN_IMAGE))
         if len(path) == 4:
@@ -194,6 +194,8 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
         values.append((("actions", action, "sha"), bool(_SHA.fullmatch(pin.sha)), "a full commit id of 40 hex digits"))
         version_ok = not pin.version or bool(re.fullmatch(r"[A-Za-z0-9._+-]{1,64}", pin.version, re.ASCII))
         values.append((("actions", action, "version"), version_ok, "a version such as `v4.2.1`"))
+    for name, address in settings.mirrors.addresses().items():
+        values.append((("mirrors", name), bool(_MIRROR.fullmatch(address)), "an address for git, or of an archive"))
     prefix, branch = settings.publish.repo_prefix, settings.publish.branch
     values.append((("publish", "repo-prefix"), prefix is None or bool(_OWNER.fullmatch(prefix)), "an owner on the Hub"))
     values.append(
@@ -215,12 +217,17 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
 _MOST_EXPENSIVE = 1_000_000
 """An hour of no machine costs more, in any currency; what does is a slip that would make every sum meaningless."""
 
+_MOST = 9999
+"""What the build action takes for a number."""
+
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
 _AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
 _BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
+_MIRROR = re.compile(r"(?:(?:file|git|http|https|ssh)://|(?!\w[\w+.-]*:(?://|:)))[^\x00-\x1f]+", re.ASCII)
+"""What git takes over the protocols that builds allow it; a path, and `user@host:path`, have none."""
 _TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
 _CRON = (range(60), range(24), range(1, 32), range(1, 13), range(7))
 _CRON_NAMES = (

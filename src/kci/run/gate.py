@@ -14,7 +14,10 @@ from kci.plan.plan import Leg, TestLeg
 from kci.run.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
 
 _SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
-_NO_RECORD = "the job that merges it left no record: it was cancelled, or its machine was lost"
+_NO_RECORD = (
+    "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the kernel "
+    "(`kci render`)"
+)
 
 
 PLAN_JOB, PUBLISH_JOB = "plan", "publish"
