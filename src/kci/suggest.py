@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import itertools
+import operator
 from collections.abc import Iterable, Sequence
 
 _COMPARED = 500
@@ -23,7 +24,7 @@ def nearest_name(word: str, known: Sequence[str]) -> str:
     candidates = [name for name in known if name.replace("_", "-") == respelled]
     candidates += [name for name in known if len(name) > 2 and sorted(name) == sorted(word[:100])]  # letters swapped
     if not candidates and len(known) > _COMPARED:  # those that begin like it
-        known = sorted(known, key=lambda name: len(os.path.commonprefix((name, word))), reverse=True)[:_COMPARED]
+        known = sorted(known, key=lambda name: _alike(name, word), reverse=True)[:_COMPARED]
     near = candidates or difflib.get_close_matches(word[:100], known, n=1, cutoff=0.7)
     return near[0] if near else ""
 
@@ -37,3 +38,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """A suggestion if a known word is near, else the list of what is allowed (at most 20 of it)."""
     names = sorted(known)
     return suggestion(word, names) or one_of(names[:20])
+
+
+def _alike(name: str, word: str) -> int:
+    """How many characters two words begin with alike."""
+    return sum(itertools.takewhile(bool, map(operator.eq, name, word)))

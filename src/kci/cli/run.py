@@ -87,9 +87,8 @@ def command(
     if test:
         raise UsageError("--test is for --engine", hint="test what was built here: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
-    how = BuildOptions(
-        cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=workspace.settings.settings.mirrors.addresses()
-    )
+    mirrors = workspace.settings.settings.mirrors.addresses()
+    how = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=mirrors)
     with RunDisplay(outcomes, options) as changed:
         result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)
     return _report(result, options)

@@ -15,8 +15,8 @@ from kci.run.run_records import KernelRecord, RunPlan, TestRecord, VariantFailur
 
 _SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 _NO_RECORD = (
-    "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the kernel "
-    "(`kci render`)"
+    "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the "
+    "kernel (`kci render`)"
 )
 
 
