@@ -88,6 +88,60 @@ def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> N
     assert done.stderr == "error: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "matrix",
+        "update --check",
+        "verify",
+        "matrix relu --catalog",
+        "merge relu --into",
+        "pack",
+        "init",
+        "render --output",
+    ],
+)
+def test_an_empty_name_is_not_taken_for_a_directory(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kci update "$KERNEL"`, where the variable is not set."""
+    monkeypatch.chdir(tmp_path)
+    result = kci(*command.split(), "")
+    assert (result.code, result.stdout) == (2, "")
+    assert "the name is empty" in result.stderr
+
+
+def test_a_name_that_is_too_long_is_wrong_usage() -> None:
+    result = kci("check", "x" * 5000)
+    assert result.code == 2
+    assert len(result.stderr) < 400
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_has_closed_leads_nowhere(closed: str, kernel_dir: Path) -> None:
+    line = f'"$0" -m kci check "$1" {closed}; echo "code $?"'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable, str(kernel_dir)], capture_output=True, text=True, check=False
+    )
+    assert "code 0\n" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_file_cannot_say_in_its_encoding_is_said_in_utf_8(kernel_dir: Path) -> None:
+    result = kci_process("matrix", kernel_dir, "--format", "html", PYTHONIOENCODING="latin-1")
+    assert result.code == 0, result.stderr
+    assert "\N{CHECK MARK}" in result.stdout
+
+
+def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path) -> None:
+    line = 'cd "$1" && rmdir "$1" && exec "$0" -m kci verify .'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "error: the working directory: No such file" in done.stderr
+
+
 def test_color_is_off_where_nobody_looks_and_on_when_asked(kernel_dir: Path) -> None:
     assert "\x1b[" not in kci_process("matrix", kernel_dir).stdout
     assert "\x1b[" in kci_process("matrix", kernel_dir, "--color", "always").stdout

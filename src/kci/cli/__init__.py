@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -65,6 +66,22 @@ class Options:
         self.plain = plain
 
 
+class FileName(click.Path):
+    """A file or directory. An empty name, as a variable that is not set leaves it, is not the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what no file is called."""
+        path = os.fsdecode(value)
+        if not path:
+            self.fail("the name is empty (the working directory is `.`)", param, ctx)
+        if any(len(os.fsencode(part)) > 255 for part in Path(path).parts):
+            self.fail(f"'{path[:40]}...' is too long for a name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = FileName(path_type=Path)
+"""A place that need not exist."""
+
 _PLACES = ("kernel", "kernels", "place", "paths", "directory")
 """Arguments that are directories."""
 
@@ -77,7 +94,7 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         for parameter in self.params:
             if parameter.name in _PLACES and parameter.type is click.STRING:
-                parameter.type = click.Path()  # completed as such; a text all the same
+                parameter.type = FileName()  # completed as such; a text all the same
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
             click.Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
@@ -238,7 +255,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:  # a full disk, a directory that cannot be written
         from kci.files.full_disk import room_hint, unwritten
 
-        where = unwritten(error, "")
+        gone = "the working directory" if isinstance(error, FileNotFoundError) else ""
+        where = unwritten(error, gone)
         click.echo(f"error: {where}{': ' * bool(where)}{error.strerror or error}", err=True)
         if hint := room_hint(error) if where else "":
             click.echo(f"  hint: {hint}", err=True)

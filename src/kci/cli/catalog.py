@@ -15,9 +15,9 @@ from kci.catalog.loading import editions, interpret_edition, load_catalog
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
 from kci.catalog.rows import Row
 from kci.catalog.where import expression
-from kci.cli import CommandGroup, Options, completed
+from kci.cli import PATH, CommandGroup, FileName, Options, completed
 from kci.cli._output import day_of, print_diagnostics, table, to_json
-from kci.cli._workspace import opened
+from kci.cli._workspace import CATALOG, opened
 from kci.compat.impact import impact
 from kci.compat.impact_text import impact_lines
 from kci.compat.next_catalog import next_catalog
@@ -125,7 +125,7 @@ def _check_file(file: str) -> list[Any]:
 
 
 @command.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--as-of", required=True, metavar="DATE", help="When the table was published, such as 2026-08-20.")
 @click.option("--name", help="The edition's name (default: the date).")
 @click.option("--source", help="Where the table came from (default: the file's name).")
@@ -144,7 +144,7 @@ def import_(file: Path, as_of: str, name: str | None, source: str | None) -> Non
 @click.argument("kernel", default=".")
 @click.option("--days", type=click.IntRange(min=0), help="Old after so many days (default: kci's data).")
 @click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
-@click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
+@CATALOG
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 def outdated(kernel: str, days: int | None, today: str | None, catalog: str | None, output: str) -> int:
     """How old the catalog is that holds for KERNEL, and whether kci has a newer one. Exit 1 if it is outdated."""
@@ -170,8 +170,10 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
 )
 @click.option("--table", metavar="FILE", help="The reference's build-variants.json; it says which toolkits users get.")
 @click.option("--as-of", required=True, metavar="DATE", help="The day of the listings.")
-@click.option("--catalog", metavar="FILE", help="The catalog that it follows (default: the one in force).")
-@click.option("--into", type=click.Path(path_type=Path), help="Write the proposed edition there (default: stdout).")
+@click.option(
+    "--catalog", type=FileName(), metavar="FILE", help="The catalog that it follows (default: the one in force)."
+)
+@click.option("--into", type=PATH, help="Write the proposed edition there (default: stdout).")
 @click.pass_obj
 def next_(
     options: Options,

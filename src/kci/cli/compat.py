@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import CommandGroup, Options
+from kci.cli import PATH, CommandGroup, FileName, Options
 from kci.cli._layout import Layout
 from kci.cli._output import day_of, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened, selection_options, take_choice
@@ -45,7 +45,7 @@ def command() -> None:
 @click.argument("kernel", default=".")
 @click.option(
     "--tree",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The published tree, or its kci-manifest.json (default: KERNEL/build).",
 )
 @click.option(
@@ -89,8 +89,8 @@ def show_coverage(
 
 
 @command.command("record")
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--history", type=click.Path(path_type=Path), help="The directory of the history.")
+@click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
+@click.option("--history", type=PATH, help="The directory of the history.")
 @click.option("--branch", metavar="NAME", help="The branch that has the history, in place of a directory.")
 @click.option("--remote", default="origin", show_default=True, help="The remote or address that has the branch.")
 @click.option("--dataset", metavar="REPO", help="The dataset on the Hub that has it; needs huggingface_hub.")
@@ -129,7 +129,7 @@ def record(
 
 
 @command.command("decide")
-@click.option("--history", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--history", required=True, type=FileName(path_type=Path, exists=True, file_okay=False))
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 @click.option("--dry-run", is_flag=True, help="Accepted for clarity: kci only ever prints what is to be done.")
 @click.pass_obj
@@ -162,11 +162,11 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 
 
 @command.command("report")
-@click.option("--history", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--history", required=True, type=FileName(path_type=Path, exists=True, file_okay=False))
 @click.option("--format", "output", type=click.Choice(["html", "markdown", "json"]), default="html", show_default=True)
 @click.option(
     "--into",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout).",
 )
 @click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, Options
 from kci.cli._output import print_diagnostics
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Backend
@@ -29,7 +29,7 @@ from kci.starter.new_kernel import NewKernel, choose, files_of, tvm_ffi_overlay
               help="A backend; repeat for more.")  # fmt: skip
 @click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
-@click.option("--from", "origin", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Take over a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing; what is not named has its default.")
 @click.pass_obj

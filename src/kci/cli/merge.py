@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._signing import policy
 from kci.cli._tables import tree_title
@@ -23,13 +23,13 @@ from kci.verify.elf import symbol_names
 
 
 @click.command("merge", cls=Command)
-@click.argument("artifacts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="ARTIFACT...")
-@click.option("--into", required=True, type=click.Path(path_type=Path), help="The tree, or a folder for several.")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="What has to be there, from `kci plan`.")
+@click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
+@click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
+@click.option("--plan", "plan_file", type=PATH, help="What has to be there, from `kci plan`.")
 @click.option("--allow-partial", is_flag=True, help="Planned variants may be missing.")
 @click.option(
     "--durations",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Also record what the builds took, for later plans.",
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, Options
 from kci.cli._output import print_diagnostics, progress_log, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.diagnostics import Diagnostic
@@ -18,8 +18,8 @@ from kci.publish.upload import PublishedBranch
 
 @click.command("publish", cls=Command)
 @click.argument("place", default=".", metavar="[KERNEL|TREE]")
-@click.option("--kernel", type=click.Path(path_type=Path), help="The kernel that a TREE was made of.")
-@click.option("--tree", type=click.Path(path_type=Path), help="The tree to publish (default: KERNEL/build).")
+@click.option("--kernel", type=PATH, help="The kernel that a TREE was made of.")
+@click.option("--tree", type=PATH, help="The tree to publish (default: KERNEL/build).")
 @click.option(
     "--repo-id", default="", metavar="OWNER/NAME", help="The repository (default: what build.toml or kci.toml says)."
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, FileName, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
 from kci.config.find_settings import find_settings
@@ -45,7 +45,7 @@ from kci.suggest import one_of
 )
 @click.option(
     "--from-plan",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
 )
@@ -53,7 +53,9 @@ from kci.suggest import one_of
 @click.option(
     "--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing."
 )
-@click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
+@click.option(
+    "--output", type=FileName(), metavar="DIR", default=".", help="The root of the repository (default: here)."
+)
 @click.pass_obj
 def command(
     options: Options,

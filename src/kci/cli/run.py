@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options, completed
+from kci.cli import PATH, Command, Options, completed
 from kci.cli._engine_run import follow
 from kci.cli._findings import print_suppressed
 from kci.cli._layout import Layout
@@ -26,10 +26,10 @@ from kci.run.one_variant import BuildOptions
 @click.command("run", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
-@click.option("--into", type=click.Path(path_type=Path), help="The tree; one folder per kernel if there are several.")
+@click.option("--into", type=PATH, help="The tree; one folder per kernel if there are several.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
-@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, envvar="KCI_CACHE", help="Where kci keeps its environments.")
 @click.option(
     "--engine",
     metavar="NAME",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options, completed
+from kci.cli import PATH, Command, Options, completed
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
@@ -20,8 +20,8 @@ from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 
 @click.command("test", cls=Command)
 @click.argument("place", default=".", metavar="[KERNEL|TREE]")
-@click.option("--kernel", type=click.Path(path_type=Path), help="The kernel whose tests are run on a TREE.")
-@click.option("--tree", type=click.Path(path_type=Path), help="The tree to take variants from (default: KERNEL/build).")
+@click.option("--kernel", type=PATH, help="The kernel whose tests are run on a TREE.")
+@click.option("--tree", type=PATH, help="The tree to take variants from (default: KERNEL/build).")
 @click.option(
     "--variant",
     "names",
@@ -35,12 +35,12 @@ from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 @click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
 @click.option(
     "--python",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A Python with torch, kernels and pytest: test the variants that it can load; needed for GPUs.",
 )
-@click.option("--record", type=click.Path(path_type=Path), help="Write what came of it as JSON to this file.")
+@click.option("--record", type=PATH, help="Write what came of it as JSON to this file.")
 @click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
-@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, envvar="KCI_CACHE", help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(
