@@ -275,6 +275,8 @@ def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         make(Path(name))
     assert find_kernels([]) == ["a", "b", "group/c"]
     assert find_kernels(["b/", "a/build.toml", "b"]) == ["a", "b"]
+    with pytest.raises(UsageError, match=r"^/no-such-place/build\.toml: there is no such directory"):
+        find_kernels(["/no-such-place/build.toml"])
     assert [read.directory for read in open_workspace(["a", "b"]).kernels] == ["a", "b"]
 
 

@@ -13,12 +13,13 @@ from kci.cli._output import print_diagnostics
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Backend
 from kci.diagnostics import Severity
+from kci.errors import UsageError
 from kci.starter import new_kernel
 from kci.starter.adopted import Adopted
 from kci.starter.create import add_settings, built_backends, create, repository_of, require_new
 from kci.starter.from_kernel_builder import from_kernel_builder
 from kci.starter.from_setup_py import from_setup_py
-from kci.starter.new_kernel import NewKernel, choose, files_of, tvm_ffi_overlay
+from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, tvm_ffi_overlay
 
 
 @click.command("init", cls=Command)
@@ -58,7 +59,15 @@ def command(
     ask = not yes and sys.stdin.isatty() and sys.stdout.isatty()
     standalone = repository_of(target) is None
     adopted: Adopted | None = None
-    if origin is not None and (origin / BUILD_TOML).is_file():
+    has_build_toml = origin is not None and (origin / BUILD_TOML).is_file()
+    if origin is not None:
+        own = {"--framework": framework, "--stable-abi": stable_abi, "--backend": backends}
+        own |= {"--license": license_, "--repo-id": repo_id} if has_build_toml else {}
+        for option in (name for name, value in own.items() if value):
+            raise UsageError(
+                f"{option} is not for --from", hint=f"what {origin} has is taken over: change it afterwards"
+            )
+    if origin is not None and has_build_toml:
         adopted = from_kernel_builder(origin)
         chosen = NewKernel(name=adopted.name)
     else:
@@ -68,7 +77,8 @@ def command(
             framework=kind,
             backends=backends or (_asked_backends(kind) if ask and origin is None else ()),
             stable_abi=stable_abi or (_asked_stable_abi() if ask and origin is None and kind == "torch" else None),
-            license=license_ or (click.prompt("License", default="Apache-2.0") if ask else "Apache-2.0"),
+            license=license_
+            or ("" if origin else click.prompt("License", default=USUAL_LICENSE) if ask else USUAL_LICENSE),
             repo_id=repo_id or (_asked_repository(name) if ask else ""),
         )
         adopted = from_setup_py(origin, chosen) if origin is not None else None

@@ -37,9 +37,9 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
     for argument in arguments or (".",):
         directory = argument.rstrip("/") or argument[:1]
         if directory.endswith(f"/{BUILD_TOML}") or directory == BUILD_TOML:
-            directory = directory[: -len(BUILD_TOML)].rstrip("/") or "."
+            directory = os.path.dirname(directory) or "."  # noqa: PTH120
         path = Path(directory)
-        if not directory or not os.path.isdir(path):  # noqa: PTH112  - a name that is too long is no directory either
+        if not directory or not os.path.isdir(path):  # noqa: PTH112  - of a name that is too long, False
             shown = argument[:200] or "an empty name"
             raise UsageError(f"{shown}: there is no such directory", hint="name a directory with a build.toml")
         if (path / BUILD_TOML).is_file():
