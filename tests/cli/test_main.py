@@ -133,13 +133,12 @@ def test_what_a_file_cannot_say_in_its_encoding_is_said_in_utf_8(kernel_dir: Pat
     assert "\N{CHECK MARK}" in result.stdout
 
 
-def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path) -> None:
-    line = 'cd "$1" && rmdir "$1" && exec "$0" -m kci verify .'
-    done = subprocess.run(
-        ["sh", "-c", line, sys.executable, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert "error: the working directory: No such file" in done.stderr
+def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    result = kci("verify", ".")
+    assert result.code == 1
+    assert "error: the working directory: No such file" in result.stderr
 
 
 def test_color_is_off_where_nobody_looks_and_on_when_asked(kernel_dir: Path) -> None:

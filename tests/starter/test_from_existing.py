@@ -194,6 +194,15 @@ def test_a_project_with_a_setup_py_becomes_a_kernel(tmp_path: Path, monkeypatch:
     assert checked.code == 0, checked.stderr
 
 
+@pytest.mark.parametrize("line", [" " * 200_000, "a " * 100_000, "int f(int a,\n" * 20_000])
+def test_a_header_that_means_harm_is_read_in_time(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that is quadratic in it would take minutes."""
+    bind = 'PYBIND11_MODULE(a, m) { m.def("f", &f); }'
+    write_tree(tmp_path / "old", {"setup.py": "CUDAExtension('a', ['a.cpp'])", "a.cpp": bind, "a.h": f"{line}\n"})
+    monkeypatch.chdir(tmp_path)
+    assert kci("init", "new-one", "--from", "old", "-y").code == 0
+
+
 @pytest.mark.parametrize(
     ("said", "given", "written"),
     [

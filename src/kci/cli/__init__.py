@@ -82,7 +82,7 @@ class FileName(click.Path):
 PATH = FileName(path_type=Path)
 """A place that need not exist."""
 
-_PLACES = ("kernel", "kernels", "place", "paths", "directory")
+_PLACES = ("kernel", "kernels", "place", "paths", "directory", "old", "new")
 """Arguments that are directories."""
 
 

@@ -16,6 +16,7 @@ from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_ove
 from kci.catalog.rows import Row
 from kci.catalog.where import expression
 from kci.cli import PATH, CommandGroup, FileName, Options, completed
+from kci.cli._layout import Layout
 from kci.cli._output import day_of, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.compat.impact import impact
@@ -24,8 +25,7 @@ from kci.compat.next_catalog import next_catalog
 from kci.config.document import read_document
 from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
 from kci.config.settings import KCI_TOML
-from kci.diagnostics import Severity
-from kci.errors import UsageError
+from kci.diagnostics import Diagnostic, Severity
 from kci.files.replace import write_atomic
 from kci.matrix.reference_table import edition_toml, read_published
 from kci.plurals import count
@@ -37,7 +37,7 @@ def command() -> None:
 
 
 @command.command("show")
-@click.argument("catalog", required=False, shell_complete=completed("catalogs"))
+@click.argument("catalog", type=FileName(), required=False, shell_complete=completed("catalogs"))
 @click.option("--where", metavar="EXPR", help="Only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @click.option("--format", "output", type=click.Choice(["table", "json", "toml"]), default="table")
 def show(catalog: str | None, where: str | None, output: str) -> None:
@@ -72,19 +72,19 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
         [*("" if value is None else str(value) for value in row.values()), "{}:{}".format(*origin.line())]
         for row, origin in zip(rows, shown, strict=True)
     ]
-    click.echo(table([*rows[0], "place"], cells))
+    layout = Layout(drop=("place", "tvm_ffi", "bundled"), cut=("place",))
+    click.echo(table([*rows[0], "place"], cells, layout))
 
 
 def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
     if where is None:
         return list(rows)
-
     test = expression(where, FIELDS).over([subject(row) for row in rows])
     return [row for row in rows if test(subject(row))]
 
 
 @command.command("check")
-@click.argument("file", required=False)
+@click.argument("file", type=FileName(), required=False, shell_complete=completed("catalogs"))
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj
 def check(options: Options, /, file: str | None, output: str) -> int:
@@ -105,15 +105,14 @@ def check(options: Options, /, file: str | None, output: str) -> int:
     return 1 if errors else 0
 
 
-def _check_file(file: str) -> list[Any]:
-
-    if file in editions():
+def _check_file(file: str) -> list[Diagnostic]:
+    if file in editions() or not Path(file).is_file():
         return check_catalog(load_catalog(file))
     document = read_document(Path(file), file)
     if Path(file).name == KCI_TOML:
         settings = FoundSettings(interpret_settings(document), Path(file).parent, document)
         base = load_catalog(settings.catalog)
-        found = []
+        found: list[Diagnostic] = []
         for kernel, overlay in overlays_of(settings):
             found += check_overlay(base, overlay)
             base = apply(base, overlay) if kernel is None else base
@@ -131,17 +130,14 @@ def _check_file(file: str) -> list[Any]:
 @click.option("--source", help="Where the table came from (default: the file's name).")
 def import_(file: Path, as_of: str, name: str | None, source: str | None) -> None:
     """Print the edition that FILE, a build-variants.json of the reference builder, stands for."""
-    try:
-        day = date.fromisoformat(as_of).isoformat()
-    except ValueError:
-        raise UsageError(f"--as-of: {as_of!r} is no date", hint="such as 2026-08-20") from None
+    day = day_of(as_of, "--as-of").isoformat()
     known = [row for edition in editions() for row in load_catalog(edition).rows]
     published = read_published(file, known)
     click.echo(edition_toml(published, name=name or day, as_of=day, source=source or file.name), nl=False)
 
 
 @command.command("outdated")
-@click.argument("kernel", default=".")
+@click.argument("kernel", type=FileName(exists=True), default=".")
 @click.option("--days", type=click.IntRange(min=0), help="Old after so many days (default: kci's data).")
 @click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
 @CATALOG

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from kci.cli import PATH, CommandGroup, FileName, Options
 from kci.cli._layout import Layout
@@ -31,8 +32,10 @@ from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
+from kci.matrix.variants import Matrix
 from kci.plurals import count
 from kci.tree.published_tree import read_published
+from kci.workspace.choice import Choice
 from kci.workspace.planning import still_current
 
 
@@ -65,7 +68,13 @@ def show_coverage(
     workspace = opened(options, [kernel], selection["catalog"])
     read = workspace.only_kernel()
     holding = _on_hub(read, hub) if hub is not None else held_in(tree or Path(read.directory) / "build")
-    matrix = workspace.matrix(take_choice(selection))
+    choice = take_choice(selection)
+    matrix = workspace.matrix(choice)
+    # What the kernel has beside the selection is no surplus: it is not asked about.
+    kernel_wide = replace(workspace, scopes={})
+    wide = [kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))]
+    beside = _names(wide) - _names([matrix])
+    holding = replace(holding, variants=tuple(held for held in holding.variants if held.variant not in beside))
     recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
     if recorded:
         known, _ = read_published([holding.place])
@@ -230,7 +239,8 @@ def show_freshness(
         click.echo(to_json({"schema": 1, "behind": found}))
     elif found:
         rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
-        click.echo(table(("what", "where", "why", "command"), rows))
+        layout = Layout(drop=("what",), cut=("where",), wrap="why")
+        click.echo(table(("what", "where", "why", "command"), rows, layout))
     else:
         click.echo("nothing is out of date")
     return 1 if found else 0
@@ -255,9 +265,12 @@ def show_moves(options: Options, /, kernels: tuple[str, ...], as_of: str | None,
         click.echo(f"{pull.branch}: {pull.title} ({', '.join(file.path for file in pull.files)})")
     for line in found.by_hand:
         click.echo(f"by hand: {line}")
-    count = len(found.wanted)
-    click.echo(f"{count} pull request{'s' * (count != 1)} wanted")
+    click.echo(f"{count(len(found.wanted), 'pull request')} wanted")
     return 0
+
+
+def _names(matrices: Iterable[Matrix]) -> set[str]:
+    return {variant.name for matrix in matrices for kernel in matrix.kernels for variant in kernel.variants}
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:

@@ -33,7 +33,8 @@ def command(options: Options, /, old: str, new: str, output: str, exit_code: boo
     """Compare the variants of OLD and NEW.
 
     Each is a directory (a kernel, or one with kernels below it), a git revision as REV:PATH, or a file that
-    `kci matrix --format json` wrote. Kernels are matched by name, variants by name and system.
+    `kci matrix --format json` wrote, which holds what was selected then. Kernels are matched by name, variants by name
+    and system.
     """
     kernels = diff_matrices(_side(options, old, selection), _side(options, new, selection))
     differs = any(kernel.differs for kernel in kernels)

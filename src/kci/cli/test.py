@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import PATH, Command, Options, completed
+from kci.cli import PATH, Command, FileName, Options, completed
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
@@ -19,7 +19,7 @@ from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 
 
 @click.command("test", cls=Command)
-@click.argument("place", default=".", metavar="[KERNEL|TREE]")
+@click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
 @click.option("--kernel", type=PATH, help="The kernel whose tests are run on a TREE.")
 @click.option("--tree", type=PATH, help="The tree to take variants from (default: KERNEL/build).")
 @click.option(
@@ -45,7 +45,7 @@ from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 @click.pass_obj
 def command(
     options: Options,
-    place: str,
+    place: Path,
     kernel: Path | None,
     tree: Path | None,
     names: tuple[str, ...],
@@ -62,9 +62,8 @@ def command(
 
     Each variant is loaded alone, in a fresh process. A kernel of whose tests none ran is not counted as tested.
     """
-    here = Path(place)
-    sources = here if (here / BUILD_TOML).is_file() else kernel
-    tree = tree or (here / "build" if sources == here else here)
+    sources = place if (place / BUILD_TOML).is_file() else kernel
+    tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
     reports: list[TestReport] = []
     try:

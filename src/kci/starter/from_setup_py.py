@@ -198,7 +198,7 @@ def _functions(block: str, texts: Sequence[str]) -> list[Function]:
 def _declaration(name: str, texts: Iterable[str]) -> str:
     """How a function is declared, without default values; empty if that was not found."""
     pattern = re.compile(
-        rf"^[ \t]*((?:[\w:<>,&*]|[ \t])+?[\w>&*])[ \t\n]+{re.escape(name)}[ \t\n]*\(([^()]*)\)[ \t\n]*[{{;]", re.M
+        rf"^[ \t]*(\w[\w:<>,&* \t]*?[\w>&*])[ \t\n]+{re.escape(name)}[ \t\n]*\(([^()]*)\)[ \t\n]*[{{;]", re.M
     )
     for text in texts:
         for result, arguments in pattern.findall(text):

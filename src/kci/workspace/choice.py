@@ -30,7 +30,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def filtered(self) -> bool:
         """Whether anything but the tier narrows."""
-        return bool(self.systems or self.backends or self.only or self.where)
+        return bool(self.systems or self.backends or self.only or self.where is not None)
 
     def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
         """The filters of `compute_matrix`.
