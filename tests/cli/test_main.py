@@ -133,6 +133,19 @@ def test_what_a_file_cannot_say_in_its_encoding_is_said_in_utf_8(kernel_dir: Pat
     assert "\N{CHECK MARK}" in result.stdout
 
 
+@pytest.mark.parametrize("command", ["matrix --format json", "plan", "check --format sarif", "doctor"])
+def test_a_name_that_is_not_utf_8_is_refused_where_it_cannot_be_written(command: str, tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"na\xffme")
+    place.mkdir()
+    (place / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
+    result = kci_process(*command.split(), place)
+    assert result.code == 1
+    assert "na\N{REPLACEMENT CHARACTER}me" in result.stderr
+    assert "a name that is not UTF-8" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert kci_process("check", place).code == 0
+
+
 def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from click.exceptions import Exit
@@ -56,14 +56,13 @@ class _ReaderGoneError(Exception):
     """Whoever read the answer has closed the pipe."""
 
 
-class Options:
+class Options(NamedTuple):
     """What the options that every command takes have set."""
 
-    def __init__(self, quiet: bool = False, verbose: bool = False, color: str = "auto", plain: bool = False) -> None:
-        self.quiet = quiet
-        self.verbose = verbose
-        self.color = color
-        self.plain = plain
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+    plain: bool = False
 
 
 class FileName(click.Path):
@@ -90,7 +89,6 @@ class Command(click.Command):
     """A command with the options that all commands take: `-q`, `-v`, `--color`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
         super().__init__(*args, **kwargs)
         for parameter in self.params:
             if parameter.name in _PLACES and parameter.type is click.STRING:
@@ -252,6 +250,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (BrokenPipeError, _ReaderGoneError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except UnicodeEncodeError as error:  # of a file or directory
+        from kci.diagnostics import printable
+
+        click.echo(f"error: {printable(error.object)[:200]}: a name that is not UTF-8", err=True)
+        click.echo("  hint: rename it: neither JSON nor a workflow can hold it", err=True)
+        code = 1
     except OSError as error:  # a full disk, a directory that cannot be written
         from kci.files.full_disk import room_hint, unwritten
 

@@ -11,6 +11,7 @@ import click
 
 from kci.cli import Options
 from kci.cli._output import print_diagnostics, table
+from kci.cli._run_display import live_table
 from kci.diagnostics import Severity
 from kci.engines.job import printable
 from kci.plurals import count
@@ -114,12 +115,7 @@ class EngineDisplay:
         self.live: Any = None
 
     def __enter__(self) -> None:
-        if sys.stderr.isatty() and not self.options.quiet:
-            from rich.console import Console
-            from rich.live import Live
-
-            self.live = Live(console=Console(stderr=True), get_renderable=self._table, refresh_per_second=2)
-            self.live.start()
+        self.live = live_table(self.options, self._table, 2)
 
     def __exit__(self, *_: object) -> None:
         if self.live is not None:

@@ -193,6 +193,11 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
     return shutil.get_terminal_size().columns
 
 
+def labelled(variant: str, system: str) -> str:
+    """A variant's name with its system, which the name of a noarch variant lacks."""
+    return variant if variant.endswith(system) else f"{variant} ({system})"
+
+
 def paragraph(text: str) -> str:
     """A long line over several, where it is shown on a terminal."""
     width = terminal_width()

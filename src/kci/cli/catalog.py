@@ -31,7 +31,7 @@ from kci.matrix.reference_table import edition_toml, read_published
 from kci.plurals import count
 
 
-@click.group("catalog", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("catalog", cls=CommandGroup)
 def command() -> None:
     """The toolchain data: which torch, compute versions and systems exist."""
 

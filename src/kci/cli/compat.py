@@ -39,7 +39,7 @@ from kci.workspace.choice import Choice
 from kci.workspace.planning import still_current
 
 
-@click.group("compat", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("compat", cls=CommandGroup)
 def command() -> None:
     """The scheduled side: what should be published against what is, results of scheduled runs, and what follows."""
 

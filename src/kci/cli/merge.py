@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-import msgspec
 
 from kci.cli import PATH, Command, Options
-from kci.cli._output import print_diagnostics
+from kci.cli._output import print_diagnostics, to_json
 from kci.cli._signing import policy
 from kci.cli._tables import tree_title
 from kci.diagnostics import Diagnostic
@@ -93,7 +92,7 @@ def command(
         record(durations, artifacts)
     if as_json:
         answer = {"schema": 1, "complete": all(item.complete for item in manifests), "manifests": manifests}
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+        click.echo(to_json(answer))
     elif not options.quiet:
         for manifest in manifests:
             click.echo(_text(manifest))
