@@ -22,12 +22,7 @@ from kci.workspace.check import check_kernels
 @click.command("check", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option(
-    "--format",
-    "output",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="The form of the answer.",
+    "--format", "output", type=click.Choice(FORMATS), default="text", show_default=True, help="The form of the answer."
 )
 @click.option("--fix", is_flag=True, help="First correct what can be corrected without changing what a file means.")
 @CATALOG

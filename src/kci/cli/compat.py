@@ -46,11 +46,7 @@ def command() -> None:
 
 @command.command("coverage")
 @click.argument("kernel", default=".")
-@click.option(
-    "--tree",
-    type=PATH,
-    help="The published tree, or its kci-manifest.json (default: KERNEL/build).",
-)
+@click.option("--tree", type=PATH, help="The published tree, or its kci-manifest.json (default: KERNEL/build).")
 @click.option(
     "--hub",
     metavar="REPO[@REVISION]",
@@ -174,9 +170,7 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 @click.option("--history", required=True, type=FileName(path_type=Path, exists=True, file_okay=False))
 @click.option("--format", "output", type=click.Choice(["html", "markdown", "json"]), default="html", show_default=True)
 @click.option(
-    "--into",
-    type=PATH,
-    help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout).",
+    "--into", type=PATH, help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout)."
 )
 @click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
 @click.pass_obj

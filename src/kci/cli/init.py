@@ -29,9 +29,7 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 @click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
               help="A backend; repeat for more.")  # fmt: skip
-@click.option(
-    "--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0; with --from the project's]"
-)
+@click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Take over a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
@@ -100,8 +98,7 @@ def _taken_over(
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
-    license_, repo_id = (value or "" for value in of_project.values())
-    chosen = choose(name, license=license_, repo_id=repo_id)
+    chosen = choose(name, license=of_project["--license"] or "", repo_id=of_project["--repo-id"] or "")
     return chosen, from_setup_py(origin, chosen)
 
 

@@ -26,12 +26,7 @@ from kci.verify.elf import symbol_names
 @click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
 @click.option("--plan", "plan_file", type=PATH, help="What has to be there, from `kci plan`.")
 @click.option("--allow-partial", is_flag=True, help="Planned variants may be missing.")
-@click.option(
-    "--durations",
-    type=PATH,
-    metavar="FILE",
-    help="Also record what the builds took, for later plans.",
-)
+@click.option("--durations", type=PATH, metavar="FILE", help="Also record what the builds took, for later plans.")
 @click.option("--kernel", help="Merge this kernel only.")
 @click.option(
     "--run",

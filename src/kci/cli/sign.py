@@ -17,11 +17,7 @@ from kci.tree.sigstore_bundles import sign_tree_as_run
 
 @click.command("sign", cls=Command)
 @click.argument("paths", nargs=-1, required=True, type=FileName(path_type=Path, exists=True), metavar="PATH...")
-@click.option(
-    "--key",
-    type=PATH,
-    help="An ed25519 key in PEM, or an ssh key.  [default: the identity of the CI run]",
-)
+@click.option("--key", type=PATH, help="An ed25519 key in PEM, or an ssh key.  [default: the identity of the CI run]")
 @context_options
 @click.pass_obj
 def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, repository: str, commit: str) -> None:

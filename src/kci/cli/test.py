@@ -16,6 +16,7 @@ from kci.config.reader import BUILD_TOML
 from kci.errors import KciError
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
 from kci.run.run_records import TestRecord, ci_run, first_error, write_record
+from kci.workspace.workspace import Workspace
 
 
 @click.command("test", cls=Command)
@@ -65,6 +66,7 @@ def command(
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
+    workspace = _workspace(options, sources, catalog)
     reports: list[TestReport] = []
     try:
         variants = variants_of(tree, names, isolation=isolation)
@@ -77,14 +79,15 @@ def command(
                 progress_log(options),
                 cache=cache or default_cache(),
                 isolation=isolation,
-                torch=torch or _built_with(options, sources, directory.name, catalog),
+                torch=torch or _built_with(workspace, directory.name),
                 extra=extra,
                 python=python,
             )
             reports.append(report)
     except KciError as error:
         if record is not None and sources is not None:
-            _write(record, _name(options, sources, catalog), reports, first_error(error))
+            name = workspace.only_kernel().build.name if workspace else sources.resolve().name
+            _write(record, name, reports, first_error(error))
         raise
     wrong = why_not(reports, allow_empty=allow_empty)
     if record is not None:
@@ -105,19 +108,23 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -
     write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error))
 
 
-def _name(options: Options, sources: Path, catalog: str | None) -> str:
-    """What a kernel is called; of one that cannot be read, what its directory is."""
-    try:
-        return opened(options, [str(sources)], catalog).only_kernel().build.name
-    except KciError:
-        return sources.resolve().name
-
-
-def _built_with(options: Options, sources: Path | None, variant: str, catalog: str | None) -> str | None:
-    """The torch that the kernel's matrix has for a variant; None where it does not say."""
+def _workspace(options: Options, sources: Path | None, catalog: str | None) -> Workspace | None:
+    """The kernel that a tree was made of; None where it is not named or cannot be read: its tests run all the same."""
     if sources is None:
         return None
     try:
-        return opened(options, [str(sources)], catalog).variant(variant).torch
+        workspace = opened(options, [str(sources)], catalog)
+        workspace.only_kernel()
+    except KciError:
+        return None
+    return workspace
+
+
+def _built_with(workspace: Workspace | None, variant: str) -> str | None:
+    """The torch that the kernel's matrix has for a variant; None where it does not say."""
+    if workspace is None:
+        return None
+    try:
+        return workspace.variant(variant).torch
     except KciError:
         return None
