@@ -20,6 +20,8 @@ from cli.runner import kci, kci_process
 from conftest import ROOT
 from kci.cli import COMMANDS
 from kci.cli import kci as commands
+from kci.cli import test as cli_test
+from kci.run.kernel_tests import TestReport, TestState
 
 GOOD = (
     '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
@@ -152,6 +154,16 @@ def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path, monk
     result = kci("verify", ".")
     assert result.code == 1
     assert "error: the working directory: No such file" in result.stderr
+
+
+def test_the_kernel_of_several_tested_variants_is_read_once(kernel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reading found was said once for each variant."""
+    (kernel_dir / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
+    report = TestReport("some-kernel", "torch-cpu", TestState.PASSED, 1, 0, 0, "")
+    monkeypatch.setattr(cli_test, "variants_of", lambda *_, **__: [Path("torch-cpu")] * 3)
+    monkeypatch.setattr(cli_test, "run_kernel_tests", lambda *_, **__: report)
+    result = kci("test", kernel_dir)
+    assert (result.code, result.stderr.count("KCI107")) == (0, 1)
 
 
 def test_color_is_off_where_nobody_looks_and_on_when_asked(kernel_dir: Path) -> None:
