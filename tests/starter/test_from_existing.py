@@ -128,6 +128,14 @@ def test_a_class_by_another_name_is_found(line: str, names: str) -> None:
     assert (only.backend, only.sources) == ("cuda", ("a.cu",))
 
 
+def test_what_is_added_and_not_understood_is_named_where_it_is_used() -> None:
+    text = "a = ['a.cu']\na += find()\nb = {}\nb['x'] = find()\nc = {'cxx': []}\nc['cxx'] = find()\n"
+    text += "CUDAExtension('a', a, extra_compile_args=c)"
+    setup = read_setup(text.encode(), "setup.py")
+    assert setup.extensions[0].sources == ("a.cu",)
+    assert setup.not_understood == ((2, "`find()` was not followed"), (6, "`find()` was not followed"))
+
+
 @pytest.mark.parametrize("value", ["', '.join(['a.cu'])", "f'{version()}.cu'", "here.glob('*.cu')", "dirname(find())"])
 def test_what_only_looks_like_a_path_is_not_guessed(value: str) -> None:
     setup = read_setup(f"CUDAExtension('a', [{value}, 'b.cu'])".encode(), "setup.py")
@@ -142,6 +150,8 @@ def test_what_only_looks_like_a_path_is_not_guessed(value: str) -> None:
         ("print(1)", "no extension"),
         ("x = " + "(" * 5000, "not valid Python"),
         ("x = " + "-" * 100_000 + "1", "not valid Python|nested too deeply"),
+        ("x = ['a']\n" + "x = x + x\nx += x\ny = [x, x]\nx = y\n" * 60, "no extension"),
+        ("x = 'a'\n" + "x = f'{x}{x}'\n" * 60, "no extension"),
         ("#" * 1_000_001, "too large"),
         ("\0", "not valid Python"),
     ],

@@ -21,7 +21,8 @@ _TOP = "/\0"
 _ABSOLUTE = ("abspath", "realpath", "resolve", "absolute")
 _SAME = ("Path", "str", "fspath", "as_posix", "list", "sorted")
 _ARCHITECTURE = ("-gencode", "--generate-code", "arch=compute", "-arch", "--gpu-architecture")
-_SOURCES = 2000
+_LONGEST = 20_000
+"""Of a list or text; a program can double one in every line."""
 MOST_BYTES = 1_000_000
 
 
@@ -89,7 +90,7 @@ class _Reader:
         self.values: dict[str, Any] = {"__file__": f"{_TOP}/setup.py"}
         self.kinds = dict(_KINDS)
         self.changed: list[tuple[str, int, str]] = []
-        """Entries of a table that are added to, mostly in a branch: by name of the table, line and statement."""
+        """What was added to a list or table and is not understood: its name, line and text."""
         self.license = ""
         self.extensions: list[Extension] = []
         self.unknown: list[tuple[int, str]] = []
@@ -145,18 +146,21 @@ class _Reader:
             self.values.pop(name, None)
 
     def set_item(self, name: str, key: object, value: ast.expr) -> None:
-        try:
-            self.values[name] = {**self.values[name], key: self.value(value)}
-        except (_UnknownError, KeyError, TypeError):
-            if name in self.values:
-                self.miss(value)
+        before = self.values.get(name)
+        if isinstance(before, dict):
+            self.values[name] = {**before, key: self.added(name, value, None)}
 
     def extend(self, name: str, value: ast.expr) -> None:
+        if name in self.values:
+            self.values[name] = [*_list(self.values[name]), *_list(self.added(name, value, []))][:_LONGEST]
+
+    def added(self, name: str, value: ast.expr, otherwise: Any) -> Any:
+        """What becomes a part of a list or table; what would have to be computed is noted, for where that is used."""
         try:
-            self.values[name] = [*_list(self.values[name]), *_list(self.value(value))]
-        except (_UnknownError, KeyError):
-            if name in self.values:
-                self.miss(value)
+            return self.value(value)
+        except _UnknownError:
+            self.changed.append((name, value.lineno, ast.unparse(value)))
+            return otherwise
 
     def calls(self, value: ast.expr) -> None:
         """Take extensions and the arguments of `setup` out of an expression."""
@@ -198,23 +202,17 @@ class _Reader:
 
     def macros(self, value: ast.expr | None) -> list[str]:
         """`define_macros` as flags."""
-        if value is None:
-            return []
-        try:
-            pairs = [(name, None if given is None else _near(str(given))) for name, given in self.value(value)]
-        except (_UnknownError, TypeError, ValueError):
-            self.miss(value)
-            return []
-        return [f"-D{name}" if given is None else f"-D{name}={given}" for name, given in pairs]
+        found = []
+        for pair in _list(self.known(value, [])):
+            match pair:
+                case [str() as name, None]:
+                    found.append(f"-D{name}")
+                case [str() as name, str() | int() as given]:
+                    found.append(f"-D{name}={given}")
+        return found
 
     def flags(self, value: ast.expr | None) -> dict[str, tuple[str, ...]]:
-        if value is None:
-            return {}
-        try:
-            found = self.value(value)
-        except _UnknownError:
-            self.miss(value)
-            return {}
+        found = self.known(value, {})
         found = found if isinstance(found, dict) else {"cxx": found}
         return {
             key: tuple(_near(item) for item in _list(flags) if isinstance(item, str))
@@ -224,18 +222,12 @@ class _Reader:
 
     def items(self, value: ast.expr | None, *, keep_globs: bool = False) -> Iterator[str | Glob]:
         """The texts of a list; an element that would have to be computed is noted and left out."""
-        if value is None:
-            return
-        parts = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-        for part in parts[:_SOURCES]:
-            try:
-                for item in _list(self.value(part))[:_SOURCES]:
-                    if isinstance(item, str):
-                        yield _near(item)
-                    elif keep_globs and isinstance(item, Glob):
-                        yield Glob(_near(item.pattern))
-            except _UnknownError:
-                self.miss(part)
+        for part in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+            for item in _list(self.known(part, [])):
+                if isinstance(item, str):
+                    yield _near(item)
+                elif keep_globs and isinstance(item, Glob):
+                    yield Glob(_near(item.pattern))
 
     def text(self, value: ast.expr) -> str:
         try:
@@ -244,8 +236,15 @@ class _Reader:
             found = None
         return found if isinstance(found, str) else ""
 
-    def miss(self, value: ast.expr) -> None:
-        self.unknown.append((value.lineno, f"`{ast.unparse(value)[:80]}` would have to be computed"))
+    def known(self, value: ast.expr | None, otherwise: Any = None) -> Any:
+        """What an expression stands for; what would have to be computed is noted."""
+        if value is None:
+            return otherwise
+        try:
+            return self.value(value)
+        except _UnknownError:
+            self.unknown.append((value.lineno, f"`{ast.unparse(value)[:80]}` would have to be computed"))
+            return otherwise
 
     def value(self, node: ast.expr) -> Any:
         """What an expression stands for.
@@ -253,6 +252,9 @@ class _Reader:
         Raises:
             _UnknownError: it would have to be computed.
         """
+        return _bounded(self.evaluated(node))
+
+    def evaluated(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=str() | int() | float() | None as value):
                 return value
@@ -287,14 +289,14 @@ class _Reader:
     def each(self, name: str, items: Any, element: ast.expr) -> list[Any]:
         """A list comprehension."""
         before = self.values
-        found = []
-        for item in _list(items)[:_SOURCES]:
-            self.values = {**before, name: item}
-            try:
+        try:
+            found = []
+            for item in _list(items):
+                self.values = {**before, name: item}
                 found.append(self.value(element))
-            finally:
-                self.values = before
-        return found
+            return found
+        finally:
+            self.values = before
 
     def element(self, node: ast.expr) -> list[Any]:
         return _list(self.value(node.value)) if isinstance(node, ast.Starred) else [self.value(node)]
@@ -320,6 +322,12 @@ class _Reader:
             case _, [path] if name in _SAME:
                 return path
         raise _UnknownError
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, str | list) and len(value) > _LONGEST:
+        raise _UnknownError
+    return value
 
 
 def _list(value: Any) -> list[Any]:
