@@ -85,7 +85,20 @@ _PLACES = ("kernel", "kernels", "place", "paths", "directory", "old", "new")
 """Arguments that are directories."""
 
 
-class Command(click.Command):
+class _WithExamples(click.Command):
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples, where there are some."""
+        from kci.cli._examples import example_lines
+
+        above = ctx.parent.command if ctx.parent is not None else None
+        name = f"{above.name} {self.name}" if isinstance(above, CommandGroup) else self.name
+        if lines := example_lines(name or ""):
+            with formatter.section("Examples"):
+                for line in lines:
+                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+class Command(_WithExamples):
     """A command with the options that all commands take: `-q`, `-v`, `--color`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -127,10 +140,6 @@ class Command(click.Command):
         ctx.find_root().color = ctx.color  # errors are shown when this context is gone
         return super().invoke(ctx)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples, where there are some."""
-        _write_examples(ctx, self.name, formatter)
-
 
 def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
     """What completes a value: a function of `kci.cli._complete`, which is imported when a shell asks."""
@@ -151,28 +160,13 @@ def colored(options: Options) -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
 
 
-def _write_examples(ctx: click.Context, name: str | None, formatter: click.HelpFormatter) -> None:
-    from kci.cli._examples import example_lines
-
-    group = ctx.parent.command.name if ctx.parent is not None else None
-    below = f"{group} {name}" if ctx.parent is not None and isinstance(ctx.parent.command, CommandGroup) else name
-    if lines := example_lines(below or ""):
-        with formatter.section("Examples"):
-            for line in lines:
-                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
-
-
-class CommandGroup(click.Group):
+class CommandGroup(_WithExamples, click.Group):
     """A command with commands of its own; those take the common options."""
 
     command_class = Command
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples, where there are some."""
-        _write_examples(ctx, self.name, formatter)
 
-
-class _Commands(click.Group):
+class _Commands(_WithExamples, click.Group):
     """Finds commands by name and imports one only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -209,10 +203,6 @@ class _Commands(click.Group):
         except click.UsageError as error:
             hint = suggestion(args[0], list(COMMANDS))
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples."""
-        _write_examples(ctx, "kci", formatter)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
