@@ -17,7 +17,7 @@ from kci.catalog.rows import Row
 from kci.catalog.where import expression
 from kci.cli import PATH, CommandGroup, FileName, Options, completed
 from kci.cli._layout import Layout
-from kci.cli._output import day_of, print_diagnostics, table, to_json
+from kci.cli._output import day_of, paragraph, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.compat.impact import impact
 from kci.compat.impact_text import impact_lines
@@ -64,7 +64,7 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
             to_json({"schema": 1, "name": loaded.name, "as_of": loaded.as_of, "source": loaded.source, "rows": rows})
         )
         return
-    click.echo(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})")
+    click.echo(paragraph(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})"))
     if not rows:
         click.echo("no rows")
         return
