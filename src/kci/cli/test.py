@@ -41,7 +41,7 @@ from kci.workspace.workspace import Workspace
 )
 @click.option("--record", type=PATH, help="Write what came of it as JSON to this file.")
 @click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
-@click.option("--cache", type=PATH, envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(
