@@ -86,6 +86,10 @@ _PLACES = ("kernel", "kernels", "place", "paths", "directory", "old", "new")
 
 
 class _WithExamples(click.Command):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
+        super().__init__(*args, **kwargs)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Examples, where there are some."""
         from kci.cli._examples import example_lines
