@@ -97,7 +97,14 @@ def cli_page() -> str:
 
 
 def _block(path: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=path, terminal_width=100, max_content_width=100, color=False)
+    context = click.Context(
+        command,
+        info_name=path,
+        terminal_width=100,
+        color=False,
+        help_option_names=["-h", "--help"],
+        max_content_width=100,
+    )
     return f"\n```\n{command.get_help(context).rstrip()}\n```"
 
 

@@ -1,13 +1,16 @@
 """The program `kci`, and `python -m kci`."""
 
 import gc
+import os
 import sys
+from contextlib import suppress
 
 gc.set_threshold(100_000)  # most commands end before a collection would pay for itself; imports make much garbage
 
 
 def start() -> None:
     """Run the command line, and leave the process with its exit code."""
+    _prepare_streams()
     if sys.argv[1:2] == ["build"]:
         from kci.run.receipt import recall  # noqa: PLC0415  - for this command alone
 
@@ -16,6 +19,26 @@ def start() -> None:
     from kci.cli import run  # noqa: PLC0415  - after the line above
 
     run()
+
+
+def _prepare_streams() -> None:
+    """Standard streams that every answer can be written to.
+
+    One that the caller has closed leads nowhere: otherwise the next file that is opened would have its number, and get
+    what compilers say. Files and pipes are UTF-8 everywhere; a terminal that lacks a character shows a question mark.
+    """
+    with suppress(OSError):
+        while (spare := os.open(os.devnull, os.O_RDWR)) <= 2:  # takes the numbers that are free
+            pass
+        os.close(spare)
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+        elif number and stream.isatty():
+            stream.reconfigure(errors="replace")
+        elif number:
+            stream.reconfigure(encoding="utf-8", errors="replace")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from cli.runner import kci, kci_process
 from conftest import ROOT
 from kci.cli import COMMANDS
 from kci.cli import kci as commands
+from kci.cli import test as cli_test
+from kci.run.kernel_tests import TestReport, TestState
 
 GOOD = (
     '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
@@ -86,6 +88,82 @@ def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> N
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "error: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "matrix",
+        "update --check",
+        "verify",
+        "matrix relu --catalog",
+        "merge relu --into",
+        "pack",
+        "init",
+        "render --output",
+    ],
+)
+def test_an_empty_name_is_not_taken_for_a_directory(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kci update "$KERNEL"`, where the variable is not set."""
+    monkeypatch.chdir(tmp_path)
+    result = kci(*command.split(), "")
+    assert (result.code, result.stdout) == (2, "")
+    assert "the name is empty" in result.stderr
+
+
+def test_a_name_that_is_too_long_is_wrong_usage() -> None:
+    result = kci("check", "x" * 5000)
+    assert result.code == 2
+    assert len(result.stderr) < 400
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_has_closed_leads_nowhere(closed: str, kernel_dir: Path) -> None:
+    line = f'"$0" -m kci check "$1" {closed}; echo "code $?"'
+    done = subprocess.run(
+        ["sh", "-c", line, sys.executable, str(kernel_dir)], capture_output=True, text=True, check=False
+    )
+    assert "code 0\n" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_file_cannot_say_in_its_encoding_is_said_in_utf_8(kernel_dir: Path) -> None:
+    result = kci_process("matrix", kernel_dir, "--format", "html", PYTHONIOENCODING="latin-1")
+    assert result.code == 0, result.stderr
+    assert "\N{CHECK MARK}" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["matrix --format json", "plan", "check --format sarif", "doctor"])
+def test_a_name_that_is_not_utf_8_is_refused_where_it_cannot_be_written(command: str, tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"na\xffme")
+    place.mkdir()
+    (place / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
+    result = kci_process(*command.split(), place)
+    assert result.code == 1
+    assert "na\N{REPLACEMENT CHARACTER}me" in result.stderr
+    assert "a name that is not UTF-8" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert kci_process("check", place).code == 0
+
+
+def test_a_working_directory_that_has_been_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    result = kci("verify", ".")
+    assert result.code == 1
+    assert "error: the working directory: No such file" in result.stderr
+
+
+def test_the_kernel_of_several_tested_variants_is_read_once(kernel_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reading found was said once for each variant."""
+    (kernel_dir / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
+    report = TestReport("some-kernel", "torch-cpu", TestState.PASSED, 1, 0, 0, "")
+    monkeypatch.setattr(cli_test, "variants_of", lambda *_, **__: [Path("torch-cpu")] * 3)
+    monkeypatch.setattr(cli_test, "run_kernel_tests", lambda *_, **__: report)
+    result = kci("test", kernel_dir)
+    assert (result.code, result.stderr.count("KCI107")) == (0, 1)
 
 
 def test_color_is_off_where_nobody_looks_and_on_when_asked(kernel_dir: Path) -> None:

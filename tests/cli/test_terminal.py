@@ -132,6 +132,13 @@ def test_the_live_table_stops_when_ctrl_c_is_pressed(monkeypatch: pytest.MonkeyP
     assert cli.at_interrupt == []
 
 
+@pytest.mark.parametrize("options", [Options(plain=True), Options(quiet=True)])
+def test_nothing_moves_for_who_asked_for_that(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, too; `kci run` and `kci run --engine` show their progress by this."""
+    monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
+    assert _run_display.live_table(options, str, 1) is None
+
+
 # --- the layout as a function --------------------------------------------------------------------------------------
 
 HEAD = ("variant", "kind", "note")

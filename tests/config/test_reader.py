@@ -16,7 +16,7 @@ from kci.config.mismatch import MAX_PROBLEMS
 from kci.config.model import CudaComponent, to_data
 from kci.config.reader import parse_kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity, rules
-from kci.errors import FindingsError
+from kci.errors import FindingsError, UsageError
 from kci.workspace.workspace import open_workspace
 
 HEAD = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackends = ["cuda"]\n'
@@ -276,7 +276,17 @@ def test_kernels_below_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         make(Path(name))
     assert find_kernels([]) == ["a", "b", "group/c"]
     assert find_kernels(["b/", "a/build.toml", "b"]) == ["a", "b"]
+    with pytest.raises(UsageError, match=r"^/no-such-place/build\.toml: there is no such directory"):
+        find_kernels(["/no-such-place/build.toml"])
     assert [read.directory for read in open_workspace(["a", "b"]).kernels] == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b"])
+def test_what_cannot_be_a_directory_is_none(name: str) -> None:
+    """Above all the empty name of a variable that is not set: it once was the root of the file system."""
+    with pytest.raises(UsageError, match="no such directory") as caught:
+        find_kernels([name])
+    assert len(caught.value.message) < 300
 
 
 @pytest.mark.parametrize("in_git", [False, True])

@@ -12,7 +12,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from click.exceptions import Exit
@@ -55,29 +56,60 @@ class _ReaderGoneError(Exception):
     """Whoever read the answer has closed the pipe."""
 
 
-class Options:
+class Options(NamedTuple):
     """What the options that every command takes have set."""
 
-    def __init__(self, quiet: bool = False, verbose: bool = False, color: str = "auto", plain: bool = False) -> None:
-        self.quiet = quiet
-        self.verbose = verbose
-        self.color = color
-        self.plain = plain
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+    plain: bool = False
 
 
-_PLACES = ("kernel", "kernels", "place", "paths", "directory")
+class FileName(click.Path):
+    """A file or directory. An empty name, as a variable that is not set leaves it, is not the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what no file is called."""
+        path = os.fsdecode(value)
+        if not path:
+            self.fail("the name is empty (the working directory is `.`)", param, ctx)
+        if any(len(os.fsencode(part)) > 255 for part in Path(path).parts):
+            self.fail(f"'{path[:40]}...' is too long for a name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = FileName(path_type=Path)
+"""A place that need not exist."""
+
+_PLACES = ("kernel", "kernels", "place", "paths", "directory", "old", "new")
 """Arguments that are directories."""
 
 
-class Command(click.Command):
-    """A command with the options that all commands take: `-q`, `-v`, `--color`."""
-
+class _WithExamples(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
         super().__init__(*args, **kwargs)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples, where there are some."""
+        from kci.cli._examples import example_lines
+
+        above = ctx.parent.command if ctx.parent is not None else None
+        name = f"{above.name} {self.name}" if isinstance(above, CommandGroup) else self.name
+        if lines := example_lines(name or ""):
+            with formatter.section("Examples"):
+                for line in lines:
+                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+class Command(_WithExamples):
+    """A command with the options that all commands take: `-q`, `-v`, `--color`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         for parameter in self.params:
             if parameter.name in _PLACES and parameter.type is click.STRING:
-                parameter.type = click.Path()  # completed as such; a text all the same
+                parameter.type = FileName()  # completed as such; a text all the same
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
             click.Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
@@ -112,10 +144,6 @@ class Command(click.Command):
         ctx.find_root().color = ctx.color  # errors are shown when this context is gone
         return super().invoke(ctx)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples, where there are some."""
-        _write_examples(ctx, self.name, formatter)
-
 
 def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
     """What completes a value: a function of `kci.cli._complete`, which is imported when a shell asks."""
@@ -136,28 +164,13 @@ def colored(options: Options) -> bool | None:
     return False if os.environ.get("NO_COLOR") else None
 
 
-def _write_examples(ctx: click.Context, name: str | None, formatter: click.HelpFormatter) -> None:
-    from kci.cli._examples import example_lines
-
-    group = ctx.parent.command.name if ctx.parent is not None else None
-    below = f"{group} {name}" if ctx.parent is not None and isinstance(ctx.parent.command, CommandGroup) else name
-    if lines := example_lines(below or ""):
-        with formatter.section("Examples"):
-            for line in lines:
-                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
-
-
-class CommandGroup(click.Group):
+class CommandGroup(_WithExamples, click.Group):
     """A command with commands of its own; those take the common options."""
 
     command_class = Command
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples, where there are some."""
-        _write_examples(ctx, self.name, formatter)
 
-
-class _Commands(click.Group):
+class _Commands(_WithExamples, click.Group):
     """Finds commands by name and imports one only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -195,10 +208,6 @@ class _Commands(click.Group):
             hint = suggestion(args[0], list(COMMANDS))
             raise click.UsageError(f"{error.message} {hint}".strip(), ctx) from None
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples."""
-        _write_examples(ctx, "kci", formatter)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
@@ -235,10 +244,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (BrokenPipeError, _ReaderGoneError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except UnicodeEncodeError as error:  # of a file or directory
+        from kci.diagnostics import printable
+
+        click.echo(f"error: {printable(error.object)[:200]}: a name that is not UTF-8", err=True)
+        click.echo("  hint: rename it: neither JSON nor a workflow can hold it", err=True)
+        code = 1
     except OSError as error:  # a full disk, a directory that cannot be written
         from kci.files.full_disk import room_hint, unwritten
 
-        where = unwritten(error, "")
+        gone = "the working directory" if isinstance(error, FileNotFoundError) else ""
+        where = unwritten(error, gone)
         click.echo(f"error: {where}{': ' * bool(where)}{error.strerror or error}", err=True)
         if hint := room_hint(error) if where else "":
             click.echo(f"  hint: {hint}", err=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kci.cli._output import markdown_table, table, to_json
+from kci.cli._output import labelled, markdown_table, table, to_json
 from kci.errors import UsageError
 from kci.matrix.pairwise import Covered, coverage
 from kci.workspace.choice import Choice
@@ -56,4 +56,4 @@ def show_coverage(workspace: Workspace, choice: Choice, output: str) -> None:
 def _covering(pair: Covered) -> str:
     if pair.variant is None or pair.system is None:
         return "nothing"
-    return pair.variant if pair.variant.endswith(pair.system) else f"{pair.variant} ({pair.system})"
+    return labelled(pair.variant, pair.system)

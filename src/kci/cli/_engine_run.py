@@ -10,8 +10,9 @@ from typing import Any
 import click
 
 from kci.cli import Options
-from kci.cli._output import print_diagnostics, table
-from kci.diagnostics import Severity
+from kci.cli._findings import print_trees
+from kci.cli._output import table
+from kci.cli._run_display import live_table
 from kci.engines.job import printable
 from kci.plurals import count
 from kci.run.engine_plan import EngineLeg, EngineRun
@@ -82,10 +83,7 @@ def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
     rows += [(item.kernel, item.variant, "", "untested", "", item.reason[:100]) for item in driver.run.untested]
     rows += [(item.kernel, item.variant, "", "left", "", item.reason[:100]) for item in driver.run.left]
     click.echo(table(("kernel", "leg", "engine", "state", "attempts", "time or reason"), rows))
-    for tree in trees:
-        missing = f", {len(tree.manifest.missing)} are missing" if tree.manifest.missing else ""
-        click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}")
-        print_diagnostics(tree.findings, quiet=options.quiet)
+    code = print_trees(trees, options)
     failed = driver.journal.of(LegPhase.FAILED)
     for name in failed:
         click.echo(f"\n{click.style(f'{name} failed:', fg='red')} {driver.journal.legs[name].reason}", err=True)
@@ -97,7 +95,7 @@ def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
         click.echo("nothing was built: no engine takes any of the legs", err=True)
         click.echo("  hint: `backends` and `systems` of an engine in kci.toml say what it takes", err=True)
         return 3
-    return 1 if any(item.severity is Severity.ERROR for tree in trees for item in tree.findings) else 0
+    return code
 
 
 def _line(text: str) -> str:
@@ -114,12 +112,7 @@ class EngineDisplay:
         self.live: Any = None
 
     def __enter__(self) -> None:
-        if sys.stderr.isatty() and not self.options.quiet:
-            from rich.console import Console
-            from rich.live import Live
-
-            self.live = Live(console=Console(stderr=True), get_renderable=self._table, refresh_per_second=2)
-            self.live.start()
+        self.live = live_table(self.options, self._table, 2)
 
     def __exit__(self, *_: object) -> None:
         if self.live is not None:

@@ -6,9 +6,9 @@ import textwrap
 
 import click
 
-from kci.cli._output import markdown_table, terminal_width
+from kci.cli._output import labelled, markdown_table, terminal_width
 from kci.matrix.reasons import BackendReasons, by_backend, places
-from kci.matrix.variants import Kept, KernelMatrix
+from kci.matrix.variants import KernelMatrix
 
 WIDTH = 120
 """The most; a narrower terminal has less."""
@@ -23,25 +23,21 @@ def explanation_text(kernel: KernelMatrix) -> str:
 def _block(reasons: BackendReasons) -> str:
     across = min(WIDTH, terminal_width() or WIDTH)
     lines = [click.style(reasons.title, bold=True)]
-    width = max((len(_name(kept)) for kept in reasons.kept), default=0)
-    for kept in reasons.kept:
+    names = [labelled(kept.variant, kept.system) for kept in reasons.kept]
+    width = max(map(len, names), default=0)
+    for name, kept in zip(names, reasons.kept, strict=True):
         place = places([(kept.path, kept.line)])
-        line = f"  kept    {_name(kept).ljust(width)}  {kept.reason}"
+        line = f"  kept    {name.ljust(width)}  {kept.reason}"
         if len(line) + 2 + len(place) <= across:
             lines.append(f"{line}  {place}")
         elif len(line) <= across:
             lines += [line, f"{_INDENT}{place}"]
         else:
-            lines += [f"  kept    {_name(kept)}", *_wrapped(kept.reason, _INDENT, across), f"{_INDENT}{place}"]
+            lines += [f"  kept    {name}", *_wrapped(kept.reason, _INDENT, across), f"{_INDENT}{place}"]
     for group in reasons.dropped:
         lines += _wrapped(f"{group.rule}  {group.what}", "  ", across)
         lines += _wrapped(group.reason + (f" [{group.where}]" if group.where else ""), _INDENT, across)
     return "\n".join(lines)
-
-
-def _name(kept: Kept) -> str:
-    """A noarch name does not carry its system."""
-    return kept.variant if kept.variant.endswith(kept.system) else f"{kept.variant} ({kept.system})"
 
 
 def _wrapped(text: str, indent: str, across: int) -> list[str]:
@@ -54,7 +50,10 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
     """The same as Markdown: a table for each backend."""
     parts = []
     for reasons in by_backend(kernel):
-        rows = [("kept", _name(kept), kept.reason, places([(kept.path, kept.line)])) for kept in reasons.kept]
+        rows = [
+            ("kept", labelled(kept.variant, kept.system), kept.reason, places([(kept.path, kept.line)]))
+            for kept in reasons.kept
+        ]
         rows += [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
         parts.append(f"#### {reasons.title}\n\n" + markdown_table(("decision", "candidates", "reason", "place"), rows))
     return "\n\n".join(parts)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from kci.cli import Options
 from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, to_json
 from kci.cli._sarif import render_sarif
 from kci.config.find_settings import locate
@@ -14,6 +16,9 @@ from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Severity, printable, render_github
 from kci.plurals import count
 from kci.version import __version__
+
+if TYPE_CHECKING:
+    from kci.run.local import TreeResult
 
 FORMATS = ("text", "json", "github", "sarif", "markdown")
 
@@ -59,6 +64,21 @@ def show_findings(
     if output in ("json", "sarif", "github") and not quiet:
         click.echo(summary, err=True)
     return int(any(item.severity is Severity.ERROR for item in found))
+
+
+def print_trees(trees: Iterable[TreeResult], options: Options) -> int:
+    """Print a line for each tree that was merged, and what was found in it; 1 if that is an error."""
+    code = 0
+    for tree in trees:
+        missing = f", {len(tree.manifest.missing)} are missing" if tree.manifest.missing else ""
+        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
+        click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}{hidden}")
+        print_suppressed(tree.suppressed if options.verbose else ())
+        for line in () if options.quiet else tree.log:
+            click.echo(line, err=True)
+        print_diagnostics(tree.findings, quiet=options.quiet)
+        code |= any(item.severity is Severity.ERROR for item in tree.findings)
+    return code
 
 
 def counted(found: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:

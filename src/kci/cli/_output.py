@@ -100,7 +100,7 @@ def print_grouped(diagnostics: Sequence[Diagnostic], *, quiet: bool = False) -> 
         if len(same) <= MANY:
             print_diagnostics(same, quiet=quiet)
             continue
-        print_diagnostics([_for_all(same)], quiet=quiet)
+        print_diagnostics([_for_all(same, "`kci check -v` lists them all")], quiet=quiet)
 
 
 def one_per_cause(found: Sequence[Diagnostic]) -> list[Diagnostic]:
@@ -114,13 +114,13 @@ def one_per_cause(found: Sequence[Diagnostic]) -> list[Diagnostic]:
         if item.severity is Severity.ERROR or len(same) <= MANY:
             shown.append(item)
         elif item is same[0]:
-            shown.append(_for_all(same))
+            shown.append(_for_all(same, "-v lists them all"))
     return shown
 
 
-def _for_all(same: Sequence[Diagnostic]) -> Diagnostic:
-    """The first of several findings, as one for all of them."""
-    first, lists = same[0], "`kci check -v` lists them all"
+def _for_all(same: Sequence[Diagnostic], lists: str) -> Diagnostic:
+    """The first of several findings, as one for all of them; and what lists them."""
+    first = same[0]
     files = len({item.path for item in same})
     places = f"{files} files" if files == len(same) else f"{len(same)} places"
     return replace(
@@ -191,6 +191,11 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
     import shutil  # with all its archive formats, for a terminal only
 
     return shutil.get_terminal_size().columns
+
+
+def labelled(variant: str, system: str) -> str:
+    """A variant's name with its system, which the name of a noarch variant lacks."""
+    return variant if variant.endswith(system) else f"{variant} ({system})"
 
 
 def paragraph(text: str) -> str:

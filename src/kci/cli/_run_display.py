@@ -20,6 +20,19 @@ _MARKS = {"waiting": "·", "failed": "✗"}
 _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
 
 
+def live_table(options: Options, shown: Callable[[], Any], per_second: int) -> Any:
+    """A table on stderr that follows what it shows, already started; None where lines are to be written instead."""
+    if options.quiet or options.plain or not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True, no_color=colored(options) is False)
+    live = Live(console=console, get_renderable=shown, refresh_per_second=per_second)
+    live.start()
+    return live
+
+
 class RunDisplay:
     """Takes every change of an outcome.
 
@@ -40,13 +53,8 @@ class RunDisplay:
         """Begin, and return what is to be called with an outcome that has changed."""
         if self._options.quiet:
             return lambda _outcome: None
-        if sys.stderr.isatty() and not self._options.plain:
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(stderr=True, no_color=colored(self._options) is False)
-            self._live = Live(console=console, get_renderable=self._table, refresh_per_second=8)
-            self._live.start()
+        self._live = live_table(self._options, self._table, 8)
+        if self._live is not None:
             at_interrupt.append(self._stop)
         return self._changed
 

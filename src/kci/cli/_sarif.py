@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
+from kci.cli._output import to_json
 from kci.config.suppression import SuppressedFinding
 from kci.diagnostics import Diagnostic, Related, Rule, Severity, rules
 
@@ -55,8 +54,7 @@ def render_sarif(
             *(_suppressed(item, index[item.diagnostic.rule], base, seen) for item in hidden),
         ],
     }
-    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
-    return msgspec.json.format(msgspec.json.encode(log), indent=2).decode()
+    return to_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

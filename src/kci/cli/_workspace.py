@@ -7,14 +7,18 @@ from typing import Any
 
 import click
 
-from kci.cli import Options, completed
+from kci.cli import FileName, Options, completed
 from kci.cli._output import print_grouped
 from kci.config.values import SYSTEMS, Tier
 from kci.workspace.choice import BACKENDS, Choice
 from kci.workspace.workspace import Workspace, open_workspace
 
 CATALOG = click.option(
-    "--catalog", metavar="FILE", help="A catalog file, or the name of an edition.", shell_complete=completed("catalogs")
+    "--catalog",
+    type=FileName(),
+    metavar="FILE",
+    help="A catalog file, or the name of an edition.",
+    shell_complete=completed("catalogs"),
 )
 ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Take a selection without a variant for an answer.")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options, completed
+from kci.cli import PATH, Command, Options, completed
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
@@ -32,13 +32,13 @@ from kci.tree.leg_record import artifact_name
     shell_complete=completed("variants"),
     help="The variant; repeat for more.",
 )
-@click.option("--output", type=click.Path(path_type=Path), help="Where DIR/NAME is made (default: KERNEL/build).")
+@click.option("--output", type=PATH, help="Where DIR/NAME is made (default: KERNEL/build).")
 @click.option("--builder", type=click.Choice(["auto", "noarch", "native", "nix"]), default="auto", show_default=True)
 @click.option("--container", default="none", show_default=True, help="An image, auto (the image of its leg), or none.")
 @click.option(
     "--pack",
     "artifact",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Also make this artifact; a folder for those of several variants.",
 )
@@ -57,7 +57,7 @@ from kci.tree.leg_record import artifact_name
 @click.option("--commit", metavar="SHA", help="The commit of the sources, where they lie outside of their repository.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj

@@ -15,29 +15,29 @@ from kci.catalog.loading import editions, interpret_edition, load_catalog
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
 from kci.catalog.rows import Row
 from kci.catalog.where import expression
-from kci.cli import CommandGroup, Options, completed
-from kci.cli._output import day_of, print_diagnostics, table, to_json
-from kci.cli._workspace import opened
+from kci.cli import PATH, CommandGroup, FileName, Options, completed
+from kci.cli._layout import Layout
+from kci.cli._output import day_of, paragraph, print_diagnostics, table, to_json
+from kci.cli._workspace import CATALOG, opened
 from kci.compat.impact import impact
 from kci.compat.impact_text import impact_lines
 from kci.compat.next_catalog import next_catalog
 from kci.config.document import read_document
 from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
 from kci.config.settings import KCI_TOML
-from kci.diagnostics import Severity
-from kci.errors import UsageError
+from kci.diagnostics import Diagnostic, Severity
 from kci.files.replace import write_atomic
 from kci.matrix.reference_table import edition_toml, read_published
 from kci.plurals import count
 
 
-@click.group("catalog", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("catalog", cls=CommandGroup)
 def command() -> None:
     """The toolchain data: which torch, compute versions and systems exist."""
 
 
 @command.command("show")
-@click.argument("catalog", required=False, shell_complete=completed("catalogs"))
+@click.argument("catalog", type=FileName(), required=False, shell_complete=completed("catalogs"))
 @click.option("--where", metavar="EXPR", help="Only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @click.option("--format", "output", type=click.Choice(["table", "json", "toml"]), default="table")
 def show(catalog: str | None, where: str | None, output: str) -> None:
@@ -64,7 +64,7 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
             to_json({"schema": 1, "name": loaded.name, "as_of": loaded.as_of, "source": loaded.source, "rows": rows})
         )
         return
-    click.echo(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})")
+    click.echo(paragraph(f"{loaded.name} (as of {loaded.as_of}; editions: {', '.join(editions())})"))
     if not rows:
         click.echo("no rows")
         return
@@ -72,19 +72,19 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
         [*("" if value is None else str(value) for value in row.values()), "{}:{}".format(*origin.line())]
         for row, origin in zip(rows, shown, strict=True)
     ]
-    click.echo(table([*rows[0], "place"], cells))
+    layout = Layout(drop=("place", "tvm_ffi", "bundled"), cut=("place",))
+    click.echo(table([*rows[0], "place"], cells, layout))
 
 
 def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
     if where is None:
         return list(rows)
-
     test = expression(where, FIELDS).over([subject(row) for row in rows])
     return [row for row in rows if test(subject(row))]
 
 
 @command.command("check")
-@click.argument("file", required=False)
+@click.argument("file", type=FileName(), required=False, shell_complete=completed("catalogs"))
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 @click.pass_obj
 def check(options: Options, /, file: str | None, output: str) -> int:
@@ -105,15 +105,14 @@ def check(options: Options, /, file: str | None, output: str) -> int:
     return 1 if errors else 0
 
 
-def _check_file(file: str) -> list[Any]:
-
-    if file in editions():
+def _check_file(file: str) -> list[Diagnostic]:
+    if file in editions() or not Path(file).is_file():
         return check_catalog(load_catalog(file))
     document = read_document(Path(file), file)
     if Path(file).name == KCI_TOML:
         settings = FoundSettings(interpret_settings(document), Path(file).parent, document)
         base = load_catalog(settings.catalog)
-        found = []
+        found: list[Diagnostic] = []
         for kernel, overlay in overlays_of(settings):
             found += check_overlay(base, overlay)
             base = apply(base, overlay) if kernel is None else base
@@ -125,26 +124,23 @@ def _check_file(file: str) -> list[Any]:
 
 
 @command.command("import")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--as-of", required=True, metavar="DATE", help="When the table was published, such as 2026-08-20.")
 @click.option("--name", help="The edition's name (default: the date).")
 @click.option("--source", help="Where the table came from (default: the file's name).")
 def import_(file: Path, as_of: str, name: str | None, source: str | None) -> None:
     """Print the edition that FILE, a build-variants.json of the reference builder, stands for."""
-    try:
-        day = date.fromisoformat(as_of).isoformat()
-    except ValueError:
-        raise UsageError(f"--as-of: {as_of!r} is no date", hint="such as 2026-08-20") from None
+    day = day_of(as_of, "--as-of").isoformat()
     known = [row for edition in editions() for row in load_catalog(edition).rows]
     published = read_published(file, known)
     click.echo(edition_toml(published, name=name or day, as_of=day, source=source or file.name), nl=False)
 
 
 @command.command("outdated")
-@click.argument("kernel", default=".")
+@click.argument("kernel", type=FileName(exists=True), default=".")
 @click.option("--days", type=click.IntRange(min=0), help="Old after so many days (default: kci's data).")
 @click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
-@click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
+@CATALOG
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 def outdated(kernel: str, days: int | None, today: str | None, catalog: str | None, output: str) -> int:
     """How old the catalog is that holds for KERNEL, and whether kci has a newer one. Exit 1 if it is outdated."""
@@ -170,8 +166,10 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
 )
 @click.option("--table", metavar="FILE", help="The reference's build-variants.json; it says which toolkits users get.")
 @click.option("--as-of", required=True, metavar="DATE", help="The day of the listings.")
-@click.option("--catalog", metavar="FILE", help="The catalog that it follows (default: the one in force).")
-@click.option("--into", type=click.Path(path_type=Path), help="Write the proposed edition there (default: stdout).")
+@click.option(
+    "--catalog", type=FileName(), metavar="FILE", help="The catalog that it follows (default: the one in force)."
+)
+@click.option("--into", type=PATH, help="Write the proposed edition there (default: stdout).")
 @click.pass_obj
 def next_(
     options: Options,

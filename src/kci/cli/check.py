@@ -8,6 +8,7 @@ import click
 
 from kci.cli import Command, Options
 from kci.cli._findings import FORMATS, show_findings
+from kci.cli._workspace import CATALOG
 from kci.config.discover import find_kernels
 from kci.config.document import read_bytes
 from kci.config.fixes import plan_fixes
@@ -21,15 +22,10 @@ from kci.workspace.check import check_kernels
 @click.command("check", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option(
-    "--format",
-    "output",
-    type=click.Choice(FORMATS),
-    default="text",
-    show_default=True,
-    help="The form of the answer.",
+    "--format", "output", type=click.Choice(FORMATS), default="text", show_default=True, help="The form of the answer."
 )
 @click.option("--fix", is_flag=True, help="First correct what can be corrected without changing what a file means.")
-@click.option("--catalog", metavar="FILE", help="A catalog file, or the name of an edition.")
+@CATALOG
 @click.pass_obj
 def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:
     """Check the build.toml of each KERNEL, the sources that it names, and kci.toml. Exit 1 if there is an error.

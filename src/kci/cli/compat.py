@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
-from kci.cli import CommandGroup, Options
+from kci.cli import PATH, CommandGroup, FileName, Options
 from kci.cli._layout import Layout
 from kci.cli._output import day_of, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened, selection_options, take_choice
@@ -31,23 +32,21 @@ from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
+from kci.matrix.variants import Matrix
 from kci.plurals import count
 from kci.tree.published_tree import read_published
+from kci.workspace.choice import Choice
 from kci.workspace.planning import still_current
 
 
-@click.group("compat", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("compat", cls=CommandGroup)
 def command() -> None:
     """The scheduled side: what should be published against what is, results of scheduled runs, and what follows."""
 
 
 @command.command("coverage")
 @click.argument("kernel", default=".")
-@click.option(
-    "--tree",
-    type=click.Path(path_type=Path),
-    help="The published tree, or its kci-manifest.json (default: KERNEL/build).",
-)
+@click.option("--tree", type=PATH, help="The published tree, or its kci-manifest.json (default: KERNEL/build).")
 @click.option(
     "--hub",
     metavar="REPO[@REVISION]",
@@ -65,7 +64,13 @@ def show_coverage(
     workspace = opened(options, [kernel], selection["catalog"])
     read = workspace.only_kernel()
     holding = _on_hub(read, hub) if hub is not None else held_in(tree or Path(read.directory) / "build")
-    matrix = workspace.matrix(take_choice(selection))
+    choice = take_choice(selection)
+    matrix = workspace.matrix(choice)
+    # What the kernel has beside the selection is no surplus: it is not asked about.
+    kernel_wide = replace(workspace, scopes={})
+    wide = [kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))]
+    beside = _names(wide) - _names([matrix])
+    holding = replace(holding, variants=tuple(held for held in holding.variants if held.variant not in beside))
     recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
     if recorded:
         known, _ = read_published([holding.place])
@@ -89,8 +94,8 @@ def show_coverage(
 
 
 @command.command("record")
-@click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
-@click.option("--history", type=click.Path(path_type=Path), help="The directory of the history.")
+@click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
+@click.option("--history", type=PATH, help="The directory of the history.")
 @click.option("--branch", metavar="NAME", help="The branch that has the history, in place of a directory.")
 @click.option("--remote", default="origin", show_default=True, help="The remote or address that has the branch.")
 @click.option("--dataset", metavar="REPO", help="The dataset on the Hub that has it; needs huggingface_hub.")
@@ -129,7 +134,7 @@ def record(
 
 
 @command.command("decide")
-@click.option("--history", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--history", required=True, type=FileName(path_type=Path, exists=True, file_okay=False))
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text")
 @click.option("--dry-run", is_flag=True, help="Accepted for clarity: kci only ever prints what is to be done.")
 @click.pass_obj
@@ -162,12 +167,10 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 
 
 @command.command("report")
-@click.option("--history", required=True, type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--history", required=True, type=FileName(path_type=Path, exists=True, file_okay=False))
 @click.option("--format", "output", type=click.Choice(["html", "markdown", "json"]), default="html", show_default=True)
 @click.option(
-    "--into",
-    type=click.Path(path_type=Path),
-    help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout).",
+    "--into", type=PATH, help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout)."
 )
 @click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
 @click.pass_obj
@@ -230,7 +233,8 @@ def show_freshness(
         click.echo(to_json({"schema": 1, "behind": found}))
     elif found:
         rows = [(str(item.kind), item.subject, item.message, item.command) for item in found]
-        click.echo(table(("what", "where", "why", "command"), rows))
+        layout = Layout(drop=("what",), cut=("where",), wrap="why")
+        click.echo(table(("what", "where", "why", "command"), rows, layout))
     else:
         click.echo("nothing is out of date")
     return 1 if found else 0
@@ -255,9 +259,12 @@ def show_moves(options: Options, /, kernels: tuple[str, ...], as_of: str | None,
         click.echo(f"{pull.branch}: {pull.title} ({', '.join(file.path for file in pull.files)})")
     for line in found.by_hand:
         click.echo(f"by hand: {line}")
-    count = len(found.wanted)
-    click.echo(f"{count} pull request{'s' * (count != 1)} wanted")
+    click.echo(f"{count(len(found.wanted), 'pull request')} wanted")
     return 0
+
+
+def _names(matrices: Iterable[Matrix]) -> set[str]:
+    return {variant.name for matrix in matrices for kernel in matrix.kernels for variant in kernel.variants}
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kci.cli import Command, Options
-from kci.cli._output import markdown_table, print_diagnostics, to_json
+from kci.cli._output import labelled, markdown_table, print_diagnostics, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.reader import BUILD_TOML
 from kci.config.revision import read_revision
@@ -33,7 +33,8 @@ def command(options: Options, /, old: str, new: str, output: str, exit_code: boo
     """Compare the variants of OLD and NEW.
 
     Each is a directory (a kernel, or one with kernels below it), a git revision as REV:PATH, or a file that
-    `kci matrix --format json` wrote. Kernels are matched by name, variants by name and system.
+    `kci matrix --format json` wrote, which holds what was selected then. Kernels are matched by name, variants by name
+    and system.
     """
     kernels = diff_matrices(_side(options, old, selection), _side(options, new, selection))
     differs = any(kernel.differs for kernel in kernels)
@@ -66,10 +67,10 @@ def _text(kernels: list[KernelDiff]) -> list[str]:
         if not kernel.differs:
             continue
         lines.append(click.style(f"{kernel.name}: {_counts(kernel)}", bold=True))
-        lines += [click.style(f"  - {_name(item)}", fg="red") for item in kernel.removed]
-        lines += [click.style(f"  + {_name(item)}", fg="green") for item in kernel.added]
+        lines += [click.style(f"  - {labelled(item.name, item.system)}", fg="red") for item in kernel.removed]
+        lines += [click.style(f"  + {labelled(item.name, item.system)}", fg="green") for item in kernel.added]
         for item in kernel.changed:
-            lines.append(click.style(f"  ~ {_labelled(item.name, item.system)}", fg="yellow"))
+            lines.append(click.style(f"  ~ {labelled(item.name, item.system)}", fg="yellow"))
             lines += [
                 f"      {change.what}: {change.old or 'none'} -> {change.new or 'none'}" for change in item.changes
             ]
@@ -81,13 +82,13 @@ def _markdown(kernels: list[KernelDiff]) -> str:
     for kernel in kernels:
         if not kernel.differs:
             continue
-        rows = [("added", _name(item), _built(item)) for item in kernel.added]
-        rows += [("removed", _name(item), _built(item)) for item in kernel.removed]
+        rows = [("added", labelled(item.name, item.system), _built(item)) for item in kernel.added]
+        rows += [("removed", labelled(item.name, item.system), _built(item)) for item in kernel.removed]
         for item in kernel.changed:
             said = "; ".join(
                 f"{change.what}: {change.old or 'none'} → {change.new or 'none'}" for change in item.changes
             )
-            rows.append(("changed", _labelled(item.name, item.system), said))
+            rows.append(("changed", labelled(item.name, item.system), said))
         table = markdown_table(("", "variant", "built against"), rows)
         blocks.append(f"### {kernel.name}: {_counts(kernel)}\n\n{table}")
     same = sum(kernel.same for kernel in kernels)
@@ -97,15 +98,6 @@ def _markdown(kernels: list[KernelDiff]) -> str:
 def _counts(kernel: KernelDiff) -> str:
     counts = {"added": kernel.added, "removed": kernel.removed, "changed": kernel.changed}
     return ", ".join(f"{len(items)} {what}" for what, items in counts.items()) + f", {kernel.same} the same"
-
-
-def _name(variant: Variant) -> str:
-    return _labelled(variant.name, variant.system)
-
-
-def _labelled(name: str, system: str) -> str:
-    """A noarch name does not carry its system."""
-    return name if name.endswith(system) else f"{name} ({system})"
 
 
 def _built(variant: Variant) -> str:

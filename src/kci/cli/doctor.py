@@ -8,7 +8,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.catalog.loading import load_catalog
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, table, to_json
 from kci.cli._workspace import CATALOG, opened
@@ -16,7 +16,7 @@ from kci.errors import KciError
 from kci.publish.trusted import hub_settings
 from kci.render.github_settings import settings_text
 from kci.run.local import OutcomeState, outcomes_of
-from kci.run.machine_report import Examined, Health, examine
+from kci.run.machine_report import Health, examine
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
 
@@ -26,7 +26,7 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @click.command("doctor", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", help="The form of the answer.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(
@@ -49,7 +49,7 @@ def command(
     click.echo(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
     remedies = [item for item in found if item.remedy]
     for item in remedies:
-        click.echo(paragraph(f"{click.style(_name(item), fg=_COLORS[item.health])}: {item.remedy}"))
+        click.echo(paragraph(f"{click.style(f'for {item.what}', fg=_COLORS[item.health])}: {item.remedy}"))
     if workspace is not None:
         click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):
@@ -57,10 +57,6 @@ def command(
                 click.echo(f"\n{click.style(title, bold=True)}")
             for line in lines:
                 click.echo(paragraph(f"- {line}"))
-
-
-def _name(item: Examined) -> str:
-    return f"for {item.what}"
 
 
 def _workspace(options: Options, kernels: tuple[str, ...], catalog: str | None) -> Workspace | None:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, Options
 from kci.cli._output import print_diagnostics
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Backend
 from kci.diagnostics import Severity
+from kci.errors import UsageError
 from kci.starter import new_kernel
 from kci.starter.adopted import Adopted
 from kci.starter.create import add_settings, built_backends, create, repository_of, require_new
 from kci.starter.from_kernel_builder import from_kernel_builder
 from kci.starter.from_setup_py import from_setup_py
-from kci.starter.new_kernel import NewKernel, choose, files_of, tvm_ffi_overlay
+from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, tvm_ffi_overlay
 
 
 @click.command("init", cls=Command)
@@ -27,9 +29,9 @@ from kci.starter.new_kernel import NewKernel, choose, files_of, tvm_ffi_overlay
 @click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
               help="A backend; repeat for more.")  # fmt: skip
-@click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0]")
+@click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
-@click.option("--from", "origin", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Take over a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing; what is not named has its default.")
 @click.pass_obj
@@ -55,26 +57,24 @@ def command(
     name = Path(os.path.normpath(target.absolute())).name
     new_kernel.require_name(name)
     require_new(target)
-    ask = not yes and sys.stdin.isatty() and sys.stdout.isatty()
     standalone = repository_of(target) is None
     adopted: Adopted | None = None
-    if origin is not None and (origin / BUILD_TOML).is_file():
-        adopted = from_kernel_builder(origin)
-        chosen = NewKernel(name=adopted.name)
+    options_of_new = {"--framework": framework, "--stable-abi": stable_abi, "--backend": backends}
+    if origin is not None:
+        chosen, adopted = _taken_over(origin, name, options_of_new, {"--license": license_, "--repo-id": repo_id})
+        files = adopted.files
     else:
-        kind = framework or ("torch" if origin or not ask else _asked_framework())
+        ask = not yes and sys.stdin.isatty() and sys.stdout.isatty()
+        kind = framework or (_asked_framework() if ask else "torch")
         chosen = choose(
             name,
             framework=kind,
-            backends=backends or (_asked_backends(kind) if ask and origin is None else ()),
-            stable_abi=stable_abi or (_asked_stable_abi() if ask and origin is None and kind == "torch" else None),
-            license=license_ or (click.prompt("License", default="Apache-2.0") if ask else "Apache-2.0"),
+            backends=backends or (_asked_backends(kind) if ask else ()),
+            stable_abi=stable_abi or (_asked_stable_abi() if ask and kind == "torch" else None),
+            license=license_ or (click.prompt("License", default=USUAL_LICENSE) if ask else USUAL_LICENSE),
             repo_id=repo_id or (_asked_repository(name) if ask else ""),
         )
-        adopted = from_setup_py(origin, chosen) if origin is not None else None
-    files = (
-        adopted.files if adopted else {p: text.encode() for p, text in files_of(chosen, standalone=standalone).items()}
-    )
+        files = {path: text.encode() for path, text in files_of(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
     _tell(options, target, written, adopted)
     print_diagnostics(findings, quiet=options.quiet)
@@ -84,6 +84,22 @@ def command(
     if lacking:
         click.echo(lacking, err=True)
     return 0
+
+
+def _taken_over(
+    origin: Path, name: str, of_new: dict[str, Any], of_project: dict[str, str | None]
+) -> tuple[NewKernel, Adopted]:
+    """What an existing project becomes; an option that would say otherwise than it does is refused."""
+    has_build_toml = (origin / BUILD_TOML).is_file()
+    for option, value in (of_new | of_project if has_build_toml else of_new).items():
+        if value:
+            hint = f"what {origin} has is taken over: change it afterwards"
+            raise UsageError(f"{option} is not for --from", hint=hint)
+    if has_build_toml:
+        adopted = from_kernel_builder(origin)
+        return NewKernel(name=adopted.name), adopted
+    chosen = choose(name, license=of_project["--license"] or "", repo_id=of_project["--repo-id"] or "")
+    return chosen, from_setup_py(origin, chosen)
 
 
 def _lacking(target: Path, chosen: NewKernel) -> str:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-import msgspec
 
-from kci.cli import Command, Options
-from kci.cli._output import print_diagnostics
+from kci.cli import PATH, Command, Options
+from kci.cli._output import print_diagnostics, to_json
 from kci.cli._signing import policy
 from kci.cli._tables import tree_title
 from kci.diagnostics import Diagnostic
@@ -23,16 +22,11 @@ from kci.verify.elf import symbol_names
 
 
 @click.command("merge", cls=Command)
-@click.argument("artifacts", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="ARTIFACT...")
-@click.option("--into", required=True, type=click.Path(path_type=Path), help="The tree, or a folder for several.")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="What has to be there, from `kci plan`.")
+@click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
+@click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
+@click.option("--plan", "plan_file", type=PATH, help="What has to be there, from `kci plan`.")
 @click.option("--allow-partial", is_flag=True, help="Planned variants may be missing.")
-@click.option(
-    "--durations",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Also record what the builds took, for later plans.",
-)
+@click.option("--durations", type=PATH, metavar="FILE", help="Also record what the builds took, for later plans.")
 @click.option("--kernel", help="Merge this kernel only.")
 @click.option(
     "--run",
@@ -93,7 +87,7 @@ def command(
         record(durations, artifacts)
     if as_json:
         answer = {"schema": 1, "complete": all(item.complete for item in manifests), "manifests": manifests}
-        click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))
+        click.echo(to_json(answer))
     elif not options.quiet:
         for manifest in manifests:
             click.echo(_text(manifest))

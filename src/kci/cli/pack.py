@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, FileName, Options
 from kci.matrix.names import this_system
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import MAX_ATTEMPT, artifact_name, leg_for
@@ -15,8 +15,8 @@ from kci.tree.pack import pack
 
 
 @click.command("pack", cls=Command)
-@click.argument("variant_dir", type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True))
-@click.option("--output", "-o", type=click.Path(path_type=Path), help="File or directory to write to.  [default: .]")
+@click.argument("variant_dir", type=FileName(path_type=Path, exists=True, file_okay=False, resolve_path=True))
+@click.option("--output", "-o", type=PATH, help="File or directory to write to.  [default: .]")
 @click.option("--zstd", is_flag=True, help="Compress; a file name that ends with .zst says so too.")
 @click.option("--seal", "reseal", is_flag=True, help="Remove bytecode and hash the files anew before packing.")
 @click.option("--builder", default="", help="Which builder made the variant, for the record.")

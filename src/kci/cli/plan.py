@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, print_diagnostics, table, to_json
 from kci.cli._tables import legs_table, markdown, plan_tables, unbuilt_tables
@@ -34,7 +34,7 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.option(
     "--published",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="MANIFEST",
     help="Skip what this tree has, made from the same inputs.",
 )
@@ -44,7 +44,7 @@ from kci.workspace.planning import PlanRequest, plan_run
     type=click.Choice([str(item) for item in Grouping]),
     help="What one leg builds (default: what kci.toml says, else variant).",
 )
-@click.option("--durations", type=click.Path(path_type=Path), metavar="FILE", help="What variants took before.")
+@click.option("--durations", type=PATH, metavar="FILE", help="What variants took before.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
 @click.option("--shards", type=click.IntRange(1, 64), help="The number of matrices that the workflow has.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, FileName, Options
 from kci.cli._output import print_diagnostics, progress_log, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.diagnostics import Diagnostic
@@ -17,9 +17,9 @@ from kci.publish.upload import PublishedBranch
 
 
 @click.command("publish", cls=Command)
-@click.argument("place", default=".", metavar="[KERNEL|TREE]")
-@click.option("--kernel", type=click.Path(path_type=Path), help="The kernel that a TREE was made of.")
-@click.option("--tree", type=click.Path(path_type=Path), help="The tree to publish (default: KERNEL/build).")
+@click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
+@click.option("--kernel", type=PATH, help="The kernel that a TREE was made of.")
+@click.option("--tree", type=PATH, help="The tree to publish (default: KERNEL/build).")
 @click.option(
     "--repo-id", default="", metavar="OWNER/NAME", help="The repository (default: what build.toml or kci.toml says)."
 )
@@ -35,7 +35,7 @@ def command(
     options: Options,
     /,
     *,
-    place: str,
+    place: Path,
     kernel: Path | None,
     tree: Path | None,
     repo_id: str,
@@ -53,7 +53,7 @@ def command(
     it lies in a directory of the tree's variants, or is pruned. Authenticates with HF_TOKEN, the identity of the CI
     job, or what `hf auth login` has stored.
     """
-    tree, kernel = tree_of(Path(place), kernel, tree)
+    tree, kernel = tree_of(place, kernel, tree)
     workspace = opened(options, [str(kernel)], catalog) if kernel is not None else None
     request = PublishRequest(tree, workspace, repo_id, branch, prune, create_repo, dry_run, create_pr)
     warnings: list[Diagnostic] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import PATH, Command, FileName, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
 from kci.config.find_settings import find_settings
@@ -45,7 +45,7 @@ from kci.suggest import one_of
 )
 @click.option(
     "--from-plan",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
 )
@@ -53,7 +53,9 @@ from kci.suggest import one_of
 @click.option(
     "--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing."
 )
-@click.option("--output", metavar="DIR", default=".", help="The root of the repository (default: here).")
+@click.option(
+    "--output", type=FileName(), metavar="DIR", default=".", help="The root of the repository (default: here)."
+)
 @click.pass_obj
 def command(
     options: Options,
@@ -93,16 +95,14 @@ def command(
         return 0
     if not root.is_dir():
         raise UsageError(f"{output}: there is no such directory", hint="name the root of the repository")
+    before = recorded(root, GITLAB_FILE if ci == "gitlab" else RELEASE_FILE)
+    named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     if ci == "gitlab":
-        before = recorded(root, GITLAB_FILE)
-        named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
         return _answer(render_gitlab_files(opened(options, named, None), root, named), options, check, diff, force)
-    before = recorded(root)
     if before.mode is not None and before.mode not in list(Mode):
         raise UsageError(f"{RELEASE_FILE}: its header has no mode {before.mode[:40]!r}", hint="name one with --mode")
     if before.pin not in (None, "tag", "sha"):
         raise UsageError(f"{RELEASE_FILE}: its header has no pin {before.pin[:40]!r}", hint="name one with --pin")
-    named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     rendered = render_workflows(
         opened(options, named, None),
         root,

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options, completed
+from kci.cli import PATH, Command, Options, completed
 from kci.cli._engine_run import follow
-from kci.cli._findings import print_suppressed
+from kci.cli._findings import print_trees
 from kci.cli._layout import Layout
-from kci.cli._output import print_diagnostics, table
+from kci.cli._output import table
 from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.diagnostics import Severity
@@ -26,10 +26,10 @@ from kci.run.one_variant import BuildOptions
 @click.command("run", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
-@click.option("--into", type=click.Path(path_type=Path), help="The tree; one folder per kernel if there are several.")
+@click.option("--into", type=PATH, help="The tree; one folder per kernel if there are several.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
 @click.option(
     "--engine",
     metavar="NAME",
@@ -116,13 +116,7 @@ def _report(result: local.RunResult, options: Options) -> int:
             )
         )
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
-    for tree in result.trees:
-        hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
-        click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{hidden}")
-        print_suppressed(tree.suppressed if options.verbose else ())
-        for line in () if options.quiet else tree.log:
-            click.echo(line, err=True)
-        print_diagnostics(tree.findings, quiet=options.quiet)
+    code = print_trees(result.trees, options)
     failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
     for outcome in failed:
         message = outcome.error.message if outcome.error else outcome.note
@@ -139,8 +133,7 @@ def _report(result: local.RunResult, options: Options) -> int:
         click.echo("nothing was built: every variant needs another machine", err=True)
         click.echo("  hint: `kci render` writes workflows that build them; --engine uses machines of yours", err=True)
         return 3
-    errors = any(item.severity is Severity.ERROR for tree in result.trees for item in tree.findings)
-    return 1 if errors else 0
+    return code
 
 
 def _verified(tree: local.TreeResult, variant: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import Command, Options, completed
+from kci.cli import PATH, Command, FileName, Options, completed
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
@@ -16,12 +16,13 @@ from kci.config.reader import BUILD_TOML
 from kci.errors import KciError
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
 from kci.run.run_records import TestRecord, ci_run, first_error, write_record
+from kci.workspace.workspace import Workspace
 
 
 @click.command("test", cls=Command)
-@click.argument("place", default=".", metavar="[KERNEL|TREE]")
-@click.option("--kernel", type=click.Path(path_type=Path), help="The kernel whose tests are run on a TREE.")
-@click.option("--tree", type=click.Path(path_type=Path), help="The tree to take variants from (default: KERNEL/build).")
+@click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
+@click.option("--kernel", type=PATH, help="The kernel whose tests are run on a TREE.")
+@click.option("--tree", type=PATH, help="The tree to take variants from (default: KERNEL/build).")
 @click.option(
     "--variant",
     "names",
@@ -35,17 +36,17 @@ from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 @click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
 @click.option(
     "--python",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="A Python with torch, kernels and pytest: test the variants that it can load; needed for GPUs.",
 )
-@click.option("--record", type=click.Path(path_type=Path), help="Write what came of it as JSON to this file.")
+@click.option("--record", type=PATH, help="Write what came of it as JSON to this file.")
 @click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(
     options: Options,
-    place: str,
+    place: Path,
     kernel: Path | None,
     tree: Path | None,
     names: tuple[str, ...],
@@ -62,10 +63,10 @@ def command(
 
     Each variant is loaded alone, in a fresh process. A kernel of whose tests none ran is not counted as tested.
     """
-    here = Path(place)
-    sources = here if (here / BUILD_TOML).is_file() else kernel
-    tree = tree or (here / "build" if sources == here else here)
+    sources = place if (place / BUILD_TOML).is_file() else kernel
+    tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
+    workspace = _workspace(options, sources, catalog)
     reports: list[TestReport] = []
     try:
         variants = variants_of(tree, names, isolation=isolation)
@@ -78,14 +79,15 @@ def command(
                 progress_log(options),
                 cache=cache or default_cache(),
                 isolation=isolation,
-                torch=torch or _built_with(options, sources, directory.name, catalog),
+                torch=torch or _built_with(workspace, directory.name),
                 extra=extra,
                 python=python,
             )
             reports.append(report)
     except KciError as error:
         if record is not None and sources is not None:
-            _write(record, _name(options, sources, catalog), reports, first_error(error))
+            name = workspace.only_kernel().build.name if workspace else sources.resolve().name
+            _write(record, name, reports, first_error(error))
         raise
     wrong = why_not(reports, allow_empty=allow_empty)
     if record is not None:
@@ -106,19 +108,23 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -
     write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error))
 
 
-def _name(options: Options, sources: Path, catalog: str | None) -> str:
-    """What a kernel is called; of one that cannot be read, what its directory is."""
-    try:
-        return opened(options, [str(sources)], catalog).only_kernel().build.name
-    except KciError:
-        return sources.resolve().name
-
-
-def _built_with(options: Options, sources: Path | None, variant: str, catalog: str | None) -> str | None:
-    """The torch that the kernel's matrix has for a variant; None where it does not say."""
+def _workspace(options: Options, sources: Path | None, catalog: str | None) -> Workspace | None:
+    """The kernel that a tree was made of; None where it is not named or cannot be read: its tests run all the same."""
     if sources is None:
         return None
     try:
-        return opened(options, [str(sources)], catalog).variant(variant).torch
+        workspace = opened(options, [str(sources)], catalog)
+        workspace.only_kernel()
+    except KciError:
+        return None
+    return workspace
+
+
+def _built_with(workspace: Workspace | None, variant: str) -> str | None:
+    """The torch that the kernel's matrix has for a variant; None where it does not say."""
+    if workspace is None:
+        return None
+    try:
+        return workspace.variant(variant).torch
     except KciError:
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kci.catalog.loading import load_catalog
-from kci.cli import Command, Options
+from kci.cli import Command, FileName, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
 from kci.config.discover import find_kernels
@@ -27,6 +27,7 @@ from kci.workspace.migrating import migrations_of
 @click.option("--to", type=int, metavar="EDITION", help="The edition to write (default: the newest that is released).")
 @click.option(
     "--catalog",
+    type=FileName(),
     metavar="FILE",
     help="Also change what this edition of the catalog asks for: bounds, architectures, the stable ABI.",
 )

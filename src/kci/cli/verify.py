@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options, completed
+from kci.cli import PATH, Command, Options, completed
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._layout import Layout
 from kci.cli._output import table, to_json
@@ -50,7 +50,7 @@ REPORTS = ("table", "shields", "badge")
     help="The set of requirements: current, or seed for those of the first kernels.",
 )
 @click.option("--load", is_flag=True, help="Also load each variant for this machine. This runs the variant's code.")
-@click.option("--python", type=click.Path(path_type=Path), help="A Python with torch and kernels; for --load.")
+@click.option("--python", type=PATH, help="A Python with torch and kernels; for --load.")
 @click.option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
 @click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file; for --signatures.")
 @context_options

@@ -35,12 +35,13 @@ def find_kernels(arguments: Sequence[str]) -> list[str]:
     """
     found: dict[str, None] = {}
     for argument in arguments or (".",):
-        directory = argument.rstrip("/") or "/"
+        directory = argument.rstrip("/") or argument[:1]
         if directory.endswith(f"/{BUILD_TOML}") or directory == BUILD_TOML:
-            directory = directory[: -len(BUILD_TOML)].rstrip("/") or "."
+            directory = os.path.dirname(directory) or "."  # noqa: PTH120
         path = Path(directory)
-        if not path.is_dir():
-            raise UsageError(f"{argument}: there is no such directory", hint="name a directory with a build.toml")
+        if not directory or not os.path.isdir(path):  # noqa: PTH112  - of a name that is too long, False
+            shown = argument[:200] or "an empty name"
+            raise UsageError(f"{shown}: there is no such directory", hint="name a directory with a build.toml")
         if (path / BUILD_TOML).is_file():
             found[os.path.normpath(directory)] = None
             continue

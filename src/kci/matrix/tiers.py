@@ -50,7 +50,7 @@ def tier_of(name: str, found: FoundSettings) -> Tier | TierDefinition:
     table = found.settings.tiers.get(name)
     if table is None or found.document is None:
         known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]
-        raise UsageError(f"there is no tier {name!r}", hint=suggestion(name, known) or one_of(known))
+        raise UsageError(f"there is no tier {name[:60]!r}", hint=suggestion(name, known) or one_of(known))
     where = None
     if table.where is not None:
         try:

@@ -162,7 +162,7 @@ def open_run(cache: Path, identifier: str) -> tuple[Path, EngineRun]:
         UsageError: there is no such run here.
         FindingsError: its file cannot be read.
     """
-    folder = runs_folder(cache) / identifier
+    folder = runs_folder(cache) / identifier[:100]
     plain = identifier.replace("-", "").isalnum()
     if not plain or not (folder / RUN_FILE).is_file():
         known = sorted(path.parent.name for path in runs_folder(cache).glob(f"*/{RUN_FILE}"))

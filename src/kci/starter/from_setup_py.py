@@ -19,12 +19,14 @@ from kci.errors import FindingsError, UsageError
 from kci.files.templates import template_environment
 from kci.plurals import count
 from kci.starter.adopted import Adopted, read_project
-from kci.starter.new_kernel import NewKernel
+from kci.starter.new_kernel import USUAL_LICENSE, NewKernel
 from kci.starter.setup_py import Extension, Glob, read_setup
 
 SETUP_PY = "setup.py"
 _HEADERS = (".h", ".hpp", ".hh", ".cuh", ".inc", ".inl")
 _MODULE = re.compile(r"PYBIND11_MODULE\s*\(\s*\w+\s*,\s*(\w+)\s*\)\s*\{")
+_PYBIND = re.compile(r"#[ \t]*include[ \t]*[<\"]torch/(?:extension|python)\.h[>\"]")
+"""The headers that bring pybind11, which the limited API of Python excludes."""
 _NATIVE = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(")
 _NOT_OF_TORCH = re.compile(r"(?<![\w:])(?:unsigned|int|float|long|short|size_t|uint\d+_t|int32_t)\b(?!\s*\*)")
 """Types of arguments that PyTorch cannot pass: it has int64_t, double and bool."""
@@ -65,29 +67,43 @@ def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
     ]
     left += [f"{name} was not copied: it is a link" for name in links]
     sources = {backend: _sources(item, found, left) for backend, item in sorted(by_backend.items())}
-    texts = {name: found[name].decode("utf-8", "replace") for names in sources.values() for name in names}
-    if not texts:
-        raise FindingsError(f"{root}: none of the sources of its extension was found", hint="\n".join(left[:5]))
+    include = _include(mine, found, left)
     headers = sorted(name for name in found if name.endswith(_HEADERS))
-    files = {name: found[name] for name in [*texts, *headers]}
+    compiled = list(dict.fromkeys(name for names in sources.values() for name in names))
+    if not compiled:
+        raise FindingsError(f"{root}: none of the sources of its extension was found", hint="\n".join(left[:5]))
+    texts = {name: found[name].decode("utf-8", "surrogateescape") for name in dict.fromkeys([*compiled, *headers])}
     functions: list[Function] = []
-    for name, text in texts.items():
-        if block := _module(text):
-            functions += _functions(block[1], [*texts.values(), *(_text(found[header]) for header in headers)])
-            files[name] = _without(text, block[0]).encode()
-        elif _NATIVE.search(text):
-            left.append(f"{name} registers operators itself: move that into torch-ext/torch_binding.cpp by hand")
+    native = [name for name in compiled if _NATIVE.search(texts[name])]
+    for name in compiled:
+        if block := _module(texts[name]):
+            functions += _functions(block[1], list(texts.values()))
+            texts[name] = _without(texts[name], block[0])
+    files = {
+        name: _PYBIND.sub("#include <torch/all.h>", text).encode("utf-8", "surrogateescape")
+        for name, text in texts.items()
+    }
+    left += [
+        f"{name} registers operators itself: move that into torch-ext/torch_binding.cpp by hand" for name in native
+    ]
+    if not functions and not native:
+        left.append("no pybind11 module was found: write the operators into torch-ext/torch_binding.cpp")
     left += _functions_left(functions)
     declared = [item for item in functions if item.declaration]
+    licensed = choice.license or (setup.license if setup.license.isprintable() else "")[:100]
+    if not licensed:
+        left.append(
+            f'{BUILD_TOML} says license = "{USUAL_LICENSE}", and {SETUP_PY} names none: write the right one there'
+        )
     values = {
         "name": choice.name,
-        "license": choice.license,
+        "license": licensed or USUAL_LICENSE,
         "repo_id": choice.repo_id,
         "placeholder": choice.placeholder,
         "package": python_name(choice.name),
         "backends": list(by_backend),
         "headers": headers,
-        "include": sorted({path for item in mine for path in item.include if _inside(path)}),
+        "include": include,
         "components": [(backend, sources[backend], by_backend[backend]) for backend in sorted(by_backend)],
         "functions": declared,
     }
@@ -96,8 +112,9 @@ def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
         f"{SETUP_PY}:{item.line}: {count(len(sources[backend]), 'source')} for {backend}, with their flags"
         for backend, item in sorted(by_backend.items())
     ]
-    taken += [f"{len(headers)} headers"] if headers else []
-    taken += [f"{len(declared)} functions of the pybind11 module as operators: {_names(functions)}"]
+    taken += [count(len(headers), "header")] if headers else []
+    if functions:
+        taken.append(f"{count(len(declared), 'function')} of the pybind11 module as operators: {_names(functions)}")
     python = sorted(name for name in found if name.endswith(".py") and name != SETUP_PY)
     if python:
         left.append(f"Python files were not copied: {', '.join(python[:8])}{' and more' if len(python) > 8 else ''}")
@@ -138,12 +155,18 @@ def _sources(extension: Extension, found: dict[str, bytes], left: list[str]) -> 
     return list(dict.fromkeys(names))
 
 
-def _inside(path: str) -> bool:
-    return bool(path) and not PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
+def _include(extensions: Iterable[Extension], found: Iterable[str], left: list[str]) -> list[str]:
+    """The include directories that a kernel can have."""
+    inside = set()
+    for item in extensions:
+        for path in map(PurePosixPath, filter(None, item.include)):
+            if path.is_absolute() or ".." in path.parts:
+                left.append(f"{SETUP_PY}:{item.line}: the include directory '{path}' lies outside of the project")
+                continue
+            inside.add(str(path))
+            if not any(PurePosixPath(name).is_relative_to(path) for name in found):
+                left.append(f"{SETUP_PY}:{item.line}: the include directory '{path}' is empty: fetch it (a submodule?)")
+    return sorted(inside)
 
 
 def _module(text: str) -> tuple[tuple[int, int], str] | None:
@@ -160,9 +183,8 @@ def _module(text: str) -> tuple[tuple[int, int], str] | None:
 
 
 def _without(text: str, span: tuple[int, int]) -> str:
-    """A source without its module, and without the header that brings pybind11."""
-    kept = f"{text[: span[0]].rstrip()}\n{text[span[1] :].lstrip()}"
-    return re.sub(r"#\s*include\s*[<\"]torch/extension\.h[>\"]", "#include <torch/all.h>", kept)
+    """A source without its module."""
+    return f"{text[: span[0]].rstrip()}\n{text[span[1] :].lstrip()}"
 
 
 def _functions(block: str, texts: Sequence[str]) -> list[Function]:
@@ -176,7 +198,7 @@ def _functions(block: str, texts: Sequence[str]) -> list[Function]:
 def _declaration(name: str, texts: Iterable[str]) -> str:
     """How a function is declared, without default values; empty if that was not found."""
     pattern = re.compile(
-        rf"^[ \t]*((?:[\w:<>,&*]|[ \t])+?[\w>&*])[ \t\n]+{re.escape(name)}[ \t\n]*\(([^()]*)\)[ \t\n]*[{{;]", re.M
+        rf"^[ \t]*(\w[\w:<>,&* \t]*?[\w>&*])[ \t\n]+{re.escape(name)}[ \t\n]*\(([^()]*)\)[ \t\n]*[{{;]", re.M
     )
     for text in texts:
         for result, arguments in pattern.findall(text):
@@ -189,8 +211,6 @@ def _declaration(name: str, texts: Iterable[str]) -> str:
 
 def _functions_left(functions: Sequence[Function]) -> list[str]:
     left = []
-    if not functions:
-        left.append("no pybind11 module was found: write the operators into torch-ext/torch_binding.cpp")
     for item in functions:
         arguments = item.declaration.partition("(")[2]
         if not item.declaration:

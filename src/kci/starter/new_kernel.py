@@ -35,6 +35,7 @@ OLDEST_STABLE_ABI = Version.parse("2.11")
 """The first version whose stable ABI has all that the template uses."""
 
 PLACEHOLDER_OWNER = "your-name"
+USUAL_LICENSE = "Apache-2.0"
 
 
 class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +45,8 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
     framework: str = "torch"
     backends: tuple[str, ...] = ()
     stable_abi: str | None = None
-    license: str = "Apache-2.0"
+    license: str = USUAL_LICENSE
+    """Empty for that of a project that is taken over."""
     repo_id: str = ""
 
     @property
@@ -59,7 +61,7 @@ def choose(
     framework: str = "torch",
     backends: Sequence[str] = (),
     stable_abi: str | None = None,
-    license: str = "Apache-2.0",
+    license: str = USUAL_LICENSE,
     repo_id: str = "",
 ) -> NewKernel:
     """Complete and check what was chosen.
@@ -76,7 +78,7 @@ def choose(
             raise UsageError(f"there is no template for {backend[:60]!r} with {framework}", hint=hint)
     if stable_abi is not None:
         stable_abi = _stable_abi(stable_abi, framework)
-    if not license.strip() or not license.isprintable() or len(license) > 100:
+    if (license and not license.strip()) or not license.isprintable() or len(license) > 100:
         raise UsageError("the license has to be one line of text", hint='such as "Apache-2.0" or "MIT"')
     if repo_id and (problem := repo_id_problem(repo_id)):
         raise UsageError(f"{repo_id[:100]!r} is not a repository id: {problem}", hint="owner/name")

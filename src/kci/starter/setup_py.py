@@ -1,7 +1,7 @@
 """Reading a setup.py of `torch.utils.cpp_extension` without running it.
 
-What is written down is understood: literals, names that are set to them, `+`, `os.path.join`, `glob.glob`. What a
-program would have to compute is not, and is reported with its line.
+What is written down is understood: literals, names that are set to them, `+`, `os.path.join`, `glob.glob`, a name for
+one of the two classes. What a program would have to compute is not, and is reported with its line.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import msgspec
 from kci.errors import FindingsError
 
 _KINDS = {"CUDAExtension": "cuda", "CppExtension": "cpu"}
-_HERE = ("os.path.dirname", "os.path.abspath", "os.path.realpath", "Path", "pathlib.Path", "str", "os.getcwd")
-"""What leads to the directory of the setup.py, or to the same path."""
-_JOIN = ("os.path.join", "osp.join", "path.join", "join")
-_GLOB = ("glob.glob", "glob")
-_SOURCES = 2000
+_TOP = "/\0"
+"""The directory of the setup.py, as an absolute path: what is joined to it again stays what it is."""
+_ABSOLUTE = ("abspath", "realpath", "resolve", "absolute")
+_SAME = ("Path", "str", "fspath", "as_posix", "list", "sorted")
+_ARCHITECTURE = ("-gencode", "--generate-code", "arch=compute", "-arch", "--gpu-architecture")
+_LONGEST = 20_000
+"""Of a list or text; a program can double one in every line."""
 MOST_BYTES = 1_000_000
 
 
@@ -45,7 +47,6 @@ class Extension(msgspec.Struct, frozen=True):
 class SetupPy(msgspec.Struct, frozen=True):
     """What a setup.py says."""
 
-    name: str
     license: str
     extensions: tuple[Extension, ...]
     not_understood: tuple[tuple[int, str], ...]
@@ -79,30 +80,31 @@ def read_setup(raw: bytes, shown_as: str) -> SetupPy:
             "kci takes over CUDAExtension(...) and CppExtension(...); begin with `kci init NAME` and copy your sources"
         )
         raise FindingsError(f"{shown_as}: no extension of torch.utils.cpp_extension", hint=hint)
-    return SetupPy(reader.name, reader.license, tuple(reader.extensions), tuple(dict.fromkeys(reader.unknown)))
+    return SetupPy(reader.license, tuple(reader.extensions), tuple(dict.fromkeys(reader.unknown)))
 
 
 class _Reader:
     """Follows the statements in their order, into every branch."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Any] = {"__file__": ""}
-        self.name = ""
+        self.values: dict[str, Any] = {"__file__": f"{_TOP}/setup.py"}
+        self.kinds = dict(_KINDS)
+        self.changed: list[tuple[str, int, str]] = []
+        """What was added to a list or table and is not understood: its name, line and text."""
         self.license = ""
         self.extensions: list[Extension] = []
         self.unknown: list[tuple[int, str]] = []
 
     def read(self, statements: list[ast.stmt]) -> None:
         for statement in statements:
+            self.assign(statement)
             match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    self.calls(value)
-                    self.set(name, value)
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                    self.calls(value)
-                    self.set(name, value)
-                case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
-                    self.extend(name, value)
+                case ast.ImportFrom(names=names):
+                    self.kinds |= {
+                        item.asname: _KINDS[item.name] for item in names if item.asname and item.name in _KINDS
+                    }
+                case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Subscript(value=ast.Name(id=name))))):
+                    self.changed.append((name, statement.lineno, ast.unparse(statement)))
                 case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=attr), args=[one])):
                     self.calls(one)
                     if attr == "extend":
@@ -116,76 +118,116 @@ class _Reader:
                 case ast.Expr(value=value) | ast.Return(value=ast.expr() as value):
                     self.calls(value)
 
+    def assign(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=key))], value=value
+            ):
+                self.set_item(name, key, value)
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name() | ast.Attribute() | ast.IfExp() as value) if (
+                kinds := [self.kinds[word] for node in ast.walk(value) if (word := _last(node)) in self.kinds]
+            ):  # what is a kernel for CUDA in some case is one
+                self.kinds[name] = max([*kinds, self.kinds.get(name, "")])
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
+                self.calls(value)
+                self.set(name, value)
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
+                self.extend(name, value)
+            case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name))):
+                self.changed.append((name, statement.lineno, ast.unparse(statement)))
+
     def set(self, name: str, value: ast.expr) -> None:
         try:
             self.values[name] = self.value(value)
         except _UnknownError:
             self.values.pop(name, None)
 
+    def set_item(self, name: str, key: object, value: ast.expr) -> None:
+        before = self.values.get(name)
+        if isinstance(before, dict):
+            self.values[name] = {**before, key: self.added(name, value, None)}
+
     def extend(self, name: str, value: ast.expr) -> None:
+        if name in self.values:
+            self.values[name] = [*_list(self.values[name]), *_list(self.added(name, value, []))][:_LONGEST]
+
+    def added(self, name: str, value: ast.expr, otherwise: Any) -> Any:
+        """What becomes a part of a list or table; what would have to be computed is noted, for where that is used."""
         try:
-            self.values[name] = [*_list(self.values[name]), *_list(self.value(value))]
-        except (_UnknownError, KeyError):
-            if name in self.values:
-                self.miss(value)
+            return self.value(value)
+        except _UnknownError:
+            self.changed.append((name, value.lineno, ast.unparse(value)))
+            return otherwise
 
     def calls(self, value: ast.expr) -> None:
         """Take extensions and the arguments of `setup` out of an expression."""
         for node in ast.walk(value):
             if not isinstance(node, ast.Call):
                 continue
-            called = _dotted(node.func).rpartition(".")[2]
-            if called in _KINDS:
-                self.extensions.append(self.extension(node, _KINDS[called]))
+            called = _last(node.func)
+            if called in self.kinds:
+                self.extensions.append(self.extension(node, self.kinds[called]))
             elif called == "setup":
-                for keyword in node.keywords:
-                    if keyword.arg in ("name", "license"):
-                        setattr(self, keyword.arg, self.text(keyword.value))
+                self.license = next((self.text(item.value) for item in node.keywords if item.arg == "license"), "")
 
     def extension(self, call: ast.Call, backend: str) -> Extension:
         given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         given |= dict(zip(("name", "sources"), call.args, strict=False))
         flags = self.flags(given.get("extra_compile_args"))
-        for name in ("libraries", "library_dirs", "extra_link_args", "extra_objects", "define_macros"):
+        for name in ("libraries", "library_dirs", "extra_link_args", "extra_objects", "undef_macros"):
             if name in given:
                 self.unknown.append((given[name].lineno, f"`{name}`: build.toml has no such key"))
+        used = {node.id for node in ast.walk(call) if isinstance(node, ast.Name)}
+        self.unknown += [(line, f"`{text[:80]}` was not followed") for name, line, text in self.changed if name in used]
+        include = [str(item) for item in self.items(given.get("include_dirs"))]
+        include += [flag[2:] for item in flags.values() for flag in item if flag.startswith("-I")]
+        macros = self.macros(given.get("define_macros"))
+        cxx, nvcc = ([flag for flag in flags.get(of, ()) if not flag.startswith("-I")] for of in ("cxx", "nvcc"))
+        if architectures := [flag for flag in nvcc if flag.startswith(_ARCHITECTURE)]:
+            said = f"`{' '.join(architectures)[:80]}`: the architectures are `cuda-capabilities` of build.toml"
+            self.unknown.append((call.lineno, said))
+            nvcc = [flag for flag in nvcc if flag not in architectures]
         return Extension(
             backend=backend,
             name=self.text(given["name"]) if "name" in given else "",
             sources=tuple(self.items(given.get("sources"), keep_globs=True)),
-            include=tuple(str(item) for item in self.items(given.get("include_dirs"))),
-            cxx_flags=flags.get("cxx", ()),
-            cuda_flags=flags.get("nvcc", ()),
+            include=tuple(dict.fromkeys(include)),
+            cxx_flags=(*cxx, *macros),
+            cuda_flags=(*nvcc, *macros),
             line=call.lineno,
         )
 
+    def macros(self, value: ast.expr | None) -> list[str]:
+        """`define_macros` as flags."""
+        found = []
+        for pair in _list(self.known(value, [])):
+            match pair:
+                case [str() as name, None]:
+                    found.append(f"-D{name}")
+                case [str() as name, str() | int() as given]:
+                    found.append(f"-D{name}={given}")
+        return found
+
     def flags(self, value: ast.expr | None) -> dict[str, tuple[str, ...]]:
-        if value is None:
-            return {}
-        try:
-            found = self.value(value)
-        except _UnknownError:
-            self.miss(value)
-            return {}
+        found = self.known(value, {})
         found = found if isinstance(found, dict) else {"cxx": found}
         return {
-            key: tuple(item for item in _list(flags) if isinstance(item, str))
+            key: tuple(_near(item) for item in _list(flags) if isinstance(item, str))
             for key, flags in found.items()
             if isinstance(key, str) and isinstance(flags, list | str)
         }
 
     def items(self, value: ast.expr | None, *, keep_globs: bool = False) -> Iterator[str | Glob]:
         """The texts of a list; an element that would have to be computed is noted and left out."""
-        if value is None:
-            return
-        parts = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
-        for part in parts[:_SOURCES]:
-            try:
-                for item in _list(self.value(part))[:_SOURCES]:
-                    if isinstance(item, str) or (keep_globs and isinstance(item, Glob)):
-                        yield item
-            except _UnknownError:
-                self.miss(part)
+        for part in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+            for item in _list(self.known(part, [])):
+                if isinstance(item, str):
+                    yield _near(item)
+                elif keep_globs and isinstance(item, Glob):
+                    yield Glob(_near(item.pattern))
 
     def text(self, value: ast.expr) -> str:
         try:
@@ -194,8 +236,15 @@ class _Reader:
             found = None
         return found if isinstance(found, str) else ""
 
-    def miss(self, value: ast.expr) -> None:
-        self.unknown.append((value.lineno, f"`{ast.unparse(value)[:80]}` would have to be computed"))
+    def known(self, value: ast.expr | None, otherwise: Any = None) -> Any:
+        """What an expression stands for; what would have to be computed is noted."""
+        if value is None:
+            return otherwise
+        try:
+            return self.value(value)
+        except _UnknownError:
+            self.unknown.append((value.lineno, f"`{ast.unparse(value)[:80]}` would have to be computed"))
+            return otherwise
 
     def value(self, node: ast.expr) -> Any:
         """What an expression stands for.
@@ -203,6 +252,9 @@ class _Reader:
         Raises:
             _UnknownError: it would have to be computed.
         """
+        return _bounded(self.evaluated(node))
+
+    def evaluated(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=str() | int() | float() | None as value):
                 return value
@@ -223,43 +275,91 @@ class _Reader:
                 return [*_list(one), *_list(other)]
             case ast.BinOp(left=left, op=ast.Div(), right=right):
                 return _joined([self.value(left), self.value(right)])
+            case ast.JoinedStr(values=parts):
+                plain = [part.value if isinstance(part, ast.FormattedValue) else part for part in parts]
+                return "".join(_text(self.value(part)) for part in plain)
+            case ast.ListComp(elt=element, generators=[ast.comprehension(target=ast.Name(id=name), iter=each, ifs=[])]):
+                return self.each(name, self.value(each), element)
             case ast.Attribute(value=inner, attr="parent"):
-                return self.value(inner)
+                return _parent(self.value(inner))
             case ast.Call(func=func, args=arguments):
-                return self.call(_dotted(func), arguments)
+                return self.call(func, arguments)
         raise _UnknownError
+
+    def each(self, name: str, items: Any, element: ast.expr) -> list[Any]:
+        """A list comprehension."""
+        before = self.values
+        try:
+            found = []
+            for item in _list(items):
+                self.values = {**before, name: item}
+                found.append(self.value(element))
+            return found
+        finally:
+            self.values = before
 
     def element(self, node: ast.expr) -> list[Any]:
         return _list(self.value(node.value)) if isinstance(node, ast.Starred) else [self.value(node)]
 
-    def call(self, name: str, arguments: list[ast.expr]) -> Any:
-        if name in _HERE and len(arguments) <= 1:
-            return self.value(arguments[0]) if arguments else ""
-        if name in _JOIN:
-            return _joined([self.value(argument) for argument in arguments])
-        if name in _GLOB and arguments:
-            pattern = self.value(arguments[0])
-            if isinstance(pattern, str):
+    def call(self, func: ast.expr, arguments: list[ast.expr]) -> Any:
+        name = _last(func)
+        if isinstance(func, ast.Attribute) and not arguments and name in (*_ABSOLUTE, *_SAME):  # of a path
+            arguments = [func.value]
+        values = [self.value(argument) for argument in arguments]
+        if isinstance(func, ast.Attribute) and name == "glob" and _last(func.value) != "glob":  # of a path, too
+            values = [_joined([self.value(func.value), *values])]
+        match name, values:
+            case "getcwd" | "cwd", []:
+                return _TOP
+            case "dirname", [path]:
+                return _parent(path)
+            case "join", [_, *_]:
+                return _joined(values)
+            case "glob", [str() as pattern, *_]:
                 return [Glob(pattern)]
+            case _, [path] if name in _ABSOLUTE:
+                return _joined([_TOP, path])
+            case _, [path] if name in _SAME:
+                return path
         raise _UnknownError
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, str | list) and len(value) > _LONGEST:
+        raise _UnknownError
+    return value
 
 
 def _list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list) else [value]
 
 
-def _joined(parts: list[Any]) -> str:
-    if not all(isinstance(part, str) for part in parts):
-        raise _UnknownError
-    joined = str(PurePosixPath(*[part for part in parts if part]))
+def _joined(parts: list[Any]) -> str | Glob:
+    """Parts of a path; one that is absolute begins anew."""
+    if isinstance(parts[-1], Glob):
+        return Glob(str(_joined([*parts[:-1], parts[-1].pattern])))
+    joined = str(PurePosixPath(*[_text(part) for part in parts if part]))
     return "" if joined == "." else joined
 
 
-def _dotted(node: ast.expr) -> str:
-    """`os.path.join` as text; empty for what is no name."""
+def _parent(path: Any) -> str:
+    return str(PurePosixPath(_text(path)).parent)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _UnknownError
+    return value
+
+
+def _near(text: str) -> str:
+    """A text with paths below the setup.py relative to it."""
+    return text.replace(f"{_TOP}/", "").replace(_TOP, ".")
+
+
+def _last(node: ast.AST) -> str:
+    """The last word of a name such as `os.path.join`; empty for what is no name."""
     match node:
-        case ast.Name(id=name):
+        case ast.Name(id=name) | ast.Attribute(attr=name):
             return name
-        case ast.Attribute(value=inner, attr=attr):
-            return f"{_dotted(inner)}.{attr}"
     return ""
