@@ -116,6 +116,8 @@ def test_too_much_money_fails() -> None:
     made = plan([leg("a", minutes=100, rate=0.05)])
     with pytest.raises(FindingsError, match=r"about 5\.00 USD, and 4\.99 are allowed"):
         check_budget(made, estimate(made.legs), max_cost=4.99)
+    with pytest.raises(FindingsError):
+        check_budget(made, estimate(made.legs), max_cost=float("nan"))
 
 
 @pytest.mark.rule("KCI310", triggers=True)

@@ -182,4 +182,4 @@ def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: floa
 
 
 def _too_dear(costs: dict[str, float], max_cost: float | None) -> bool:
-    return max_cost is not None and any(cost > max_cost for cost in costs.values())
+    return max_cost is not None and any(not cost <= max_cost for cost in costs.values())  # so that NaN allows nothing
