@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from act.harness import (
     Run,
@@ -29,7 +28,7 @@ from act.harness import (
     run_workflow,
 )
 from cli.runner import kci
-from conftest import AT_TOP, ROOT
+from conftest import AT_TOP, ROOT, read_yaml
 from kci.files.lock import locked
 
 pytestmark = [
@@ -364,7 +363,7 @@ def gate(repository: Path, run: Run, scratch: Path, runner: Runner) -> Run:
 
     It is the job as it is rendered, with the results of the jobs in place of its needs, on the artifacts of the run.
     """
-    job = yaml.safe_load((repository / RELEASE).read_text())["jobs"]["kci"]
+    job = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]
     del job["needs"]
     text = json.dumps({"on": "push", "permissions": {}, "jobs": {"kci": job}})
     alone = ".github/workflows/gate-alone.yml"
