@@ -37,6 +37,11 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+def many(count: int) -> int:
+    """So many examples in `make test`, and a third where they are others each time."""
+    return count if settings.default.derandomize else count // 3  # type: ignore[union-attr]
+
+
 def kernel(text: str) -> Kernel:
     """Read a build.toml from text."""
     return parse_kernel(dedent(text).encode())

@@ -28,7 +28,7 @@ _READ_AT_START = ("PYTHON", "LC_", "LANG", "MALLOC", "LD_")
 
 
 class Request(TypedDict):
-    """What a process is: kci with these arguments, or a script; its output in one file or two."""
+    """What a process is: kci with these arguments, or a script; its output in one file or two, or on a terminal."""
 
     script: str
     arguments: list[str]
@@ -54,7 +54,7 @@ class ForkServer:
     def start(
         self,
         *arguments: str | Path,
-        output: Path,
+        output: str | Path,
         errors: Path | None = None,
         script: Path | None = None,
         folder: Path | None = None,
@@ -64,7 +64,7 @@ class ForkServer:
 
         Args:
             *arguments: of kci, or of the script.
-            output: what stdout is appended to.
+            output: what stdout is appended to; of a terminal, the process has nothing else.
             errors: what stderr is appended to; `output`, unless it is given.
             script: run in place of kci.
             folder: where it runs; that of this process, unless it is given.
@@ -136,9 +136,14 @@ def serve() -> None:
         if "wait" in request:
             print(os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1]), flush=True)
             continue
+        opened, opens = os.pipe()
         process = os.fork()
         if process == 0:
-            _be(request)
+            os.close(opened)
+            _be(request, opens)
+        os.close(opens)
+        os.read(opened, 1)  # until its output is open: a terminal that nobody has open is at its end
+        os.close(opened)
         print(process, flush=True)
 
 
@@ -153,13 +158,15 @@ def _import_all() -> None:
     gc.freeze()
 
 
-def _be(request: Request) -> NoReturn:
+def _be(request: Request, opens: int) -> NoReturn:
     """Be the process that is asked for."""
     code = 70
     try:
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.setsid()  # so a terminal that is opened is its own
         for number, name in ((1, request["output"]), (2, request["errors"])):
             os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
+        os.dup2(1 if os.isatty(1) else os.open(os.devnull, os.O_RDONLY), 0)
+        os.close(opens)
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["folder"])

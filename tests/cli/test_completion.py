@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -41,6 +42,8 @@ LINES = [
     ("kci completion z", {"zsh"}, {"bash"}),
 ]
 """What is typed, what has to be offered, and what must not be."""
+SHELLS_DIFFER = [line for line in LINES if re.search(r"--ba$|=|compat|--variant|kci11", line[0])]
+"""Whatever a shell makes of words by itself; what kci answers to the others is the same for all of them."""
 
 
 NEXT = "<next>"
@@ -145,8 +148,9 @@ def answer(command: list[str], folder: Path) -> list[str]:
 @pytest.mark.programs
 @pytest.mark.parametrize("name", OFFERED)
 def test_what_a_shell_offers(name: str, here: Path) -> None:
-    answers = OFFERED[name]([line for line, _, _ in LINES], here)
-    for (line, offered, not_offered), found in zip(LINES, answers, strict=True):
+    lines = LINES if name == "bash" else SHELLS_DIFFER
+    answers = OFFERED[name]([line for line, _, _ in lines], here)
+    for (line, offered, not_offered), found in zip(lines, answers, strict=True):
         assert offered <= found, line
         assert not not_offered & found, line
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import mutations
-from conftest import kernel
+from conftest import kernel, many
 from kci.catalog.rows import Catalog
 from kci.config import update as update_module
 from kci.config.model import Build, to_data
@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_refused() -> None:
 def test_any_file_updates_to_one_that_reads_the_same_or_is_refused() -> None:
     """Nothing that is written fails to parse, a second update does nothing, and no line is lost that need not be."""
     made = 0
-    for raw in mutations.corpus(1200, 300):
+    for raw in mutations.corpus(many(1200), many(300)):
         try:
             update = plan_update(raw)
         except FindingsError:
