@@ -77,6 +77,11 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
         return f"{self.path}:{self.line}:{self.column}"
 
 
+def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
+    """A sort key for diagnostics: file, place, rule, message."""
+    return (diagnostic.path, diagnostic.line, diagnostic.column, diagnostic.rule, diagnostic.message)
+
+
 def finding(rule: str, message: str, *, hint: str = "", path: str = "", span: Span | None = None) -> Diagnostic:
     """Make a diagnostic of a known rule, with the severity that the rule has.
 

@@ -188,7 +188,8 @@ def _chosen(request: Request, label: str, archs: tuple[str, ...], log: Log) -> t
     if request.variant.backend == Backend.ROCM:
         found = tuple(arch for arch in archs if arch in request.archs)
     else:
-        found = intersect_capabilities(archs, tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs))
+        bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs)
+        found = intersect_capabilities(archs, bases, exact=False)
     if not found:
         log(f"component {label} has no code for {', '.join(request.archs)}: compiled for {archs[0]} alone")
     return found or archs[:1]

@@ -17,7 +17,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.\w+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
 _HEX = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-f]{7,64})\b")
-_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
+_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?![\w.]|\.\d)")
+"""Whole ones, and those with a fraction that cannot be a version."""
 _SPACE = re.compile(r"\s+")
 _TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _LINE_LENGTH = 200

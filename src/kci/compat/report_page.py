@@ -8,17 +8,15 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from kci.compat.issue_text import web_link
 from kci.compat.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
 from kci.files.templates import html_environment, integrity, template_folder
 from kci.plurals import count
 from kci.version import __version__
-
-if TYPE_CHECKING:
-    pass
 
 MAX_CELLS, MAX_BYTES = 2000, 1_000_000
 """A page with more is hard to read and slow to open: then every kernel has a page."""
@@ -214,7 +212,7 @@ def _view(number: int, kernel: str, cell: GridCell, room: int) -> _CellView:
         story=story_of(cell),
         recent=cell.recent.translate(_RECENT) if cell.recent.strip("p") else "",
         error=cut(failure.excerpt or failure.error, room) if failure else "",
-        log_link=_safe_link(failure.log) if failure and room > _LEAST else "",
+        log_link=web_link(failure.log) if failure and room > _LEAST else "",
         replay=cut(failure.replay, max(_LEAST, room // 2)) if failure else "",
     )
 
@@ -264,11 +262,6 @@ def cut(text: str, room: int) -> str:
         if taken > room - 3:
             return text[:number] + "…"
     return text
-
-
-def _safe_link(url: str) -> str:
-    """An address that a browser may follow: nothing but the web."""
-    return url if url.startswith(("https://", "http://")) and url.isprintable() and len(url) < 500 else ""
 
 
 def _count(number: int, what: str) -> str:

@@ -78,24 +78,25 @@ def check_workflow(text: str, path: str) -> list[Diagnostic]:
     Returns:
         diagnostics KCI410 to KCI418; empty when GitHub will take the file.
     """
-    if problem := file_problem(text, path):
-        return [problem]
-    workflow = load_workflow(text)
+    workflow = read_workflow(text, path)
+    if isinstance(workflow, Diagnostic):
+        return [workflow]
     checks = (_house, refused_jobs, refused_matrices, refused_expressions, _house_expressions)
     return [finding(rule, message, path=path) for check in checks for rule, message in check(workflow)]
 
 
-def file_problem(text: str, path: str) -> Diagnostic | None:
-    """Why a file is no workflow at all: KCI410 or KCI418."""
+def read_workflow(text: str, path: str) -> Mapping[str, Any] | Diagnostic:
+    """A workflow file, or why it is none: KCI410 or KCI418."""
     size = len(text.encode())
     if size > limits().max_file_bytes:
         message = f"{size:,} bytes, and GitHub takes {limits().max_file_bytes:,}"
         return finding("KCI410", message, path=path, hint="use `--mode runtime`")
     try:
-        problem = _shape_problem(load_workflow(text))
+        workflow: Mapping[str, Any] = load_workflow(text)
+        problem = _shape_problem(workflow)
     except ValueError as error:
         problem = f"not valid YAML: {error}"
-    return finding("KCI418", problem, path=path) if problem else None
+    return finding("KCI418", problem, path=path) if problem else workflow
 
 
 def _shape_problem(workflow: Any) -> str:
@@ -106,6 +107,10 @@ def _shape_problem(workflow: Any) -> str:
         steps = job.get("steps", []) if isinstance(job, dict) else None
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             return f"job `{job_id}` is not a table with a list of steps"
+        if not all(isinstance(need, str) for need in (job_id, *_needs(job))):
+            return f"job `{job_id}`: the id of a job, here or in `needs`, is no text"
+        if not isinstance(job.get("outputs") or {}, dict):
+            return f"the outputs of job `{job_id}` are not a table"
     return ""
 
 
@@ -204,7 +209,7 @@ def _house_expressions(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]
 
 def _needs(job: Mapping[str, Any]) -> list[str]:
     needs = job.get("needs") or []
-    return [needs] if isinstance(needs, str) else list(needs)
+    return needs if isinstance(needs, list) else [needs]
 
 
 def _short(text: str) -> str:

@@ -133,7 +133,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
-        faulty = touched_since(faulty, request.affected)
+        faulty = touched_since(faulty, workspace, request.affected)
     if request.fingerprints or request.published:
         options = _with_fingerprints(options, workspace, matrix, request)
     took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
