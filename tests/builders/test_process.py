@@ -116,6 +116,18 @@ def test_what_has_lost_its_parent_is_ended_too(tmp_path: Path) -> None:
             os.kill(orphan, signal.SIGKILL)
 
 
+def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    asked = f"trap 'echo asked > {tmp_path}/asked; exit' TERM; echo $$; read line < {tmp_path}/never"
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        guarded(["sh", "-c", asked], interrupt, undo=["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"])
+    assert (tmp_path / "undone").read_text() == "asked\n"
+
+
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
 def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")

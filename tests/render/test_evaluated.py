@@ -56,7 +56,7 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, se
 
 @pytest.mark.parametrize("case", ["runtime", "many"])
 def test_only_runs_on_the_default_branch_are_recorded(case: str) -> None:
-    jobs = yaml.safe_load((GOLDEN / case / "kci-compat.yml").read_text())["jobs"]
+    jobs = read_yaml((GOLDEN / case / "kci-compat.yml").read_text())["jobs"]
     condition = jobs["record"]["if"].replace("!cancelled() && ", "")
     needs = {"plan": {"outputs": {"has-work": "true"}}}
     event = {"repository": {"default_branch": "main"}}
