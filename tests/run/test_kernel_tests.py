@@ -130,8 +130,8 @@ def test_what_tests_import_is_there_for_them_alone(tmp_path: Path, python: Path,
     variant = make_variant(tmp_path / "tree", CPU, files=dict(GOOD))
     root = sources(tmp_path, test_it=IMPORTS)
     assert run_kernel_tests(variant, root, quiet, cache=tmp_path).state is TestState.FAILED
-    assert run_kernel_tests(variant, root, quiet, cache=tmp_path, extra=["needed"]).state is TestState.PASSED
-    assert run_kernel_tests(variant, None, quiet, cache=tmp_path, extra=["needed"]).state is TestState.NOTHING_RAN
+    for _ in range(2):
+        assert run_kernel_tests(variant, root, quiet, cache=tmp_path, extra=["needed"]).state is TestState.PASSED
     assert len(wheels) == 1, "the second time they are there"
     assert "--no-deps" in wheels[0]
     needs = make_variant(tmp_path / "needs", CPU, files={"__init__.py": "import needed\n"})
