@@ -149,9 +149,9 @@ def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
     return [f"  {gutter}{shown}", f"  {' ' * (len(gutter) - 2)}| {' ' * (start - offset)}{mark}"]
 
 
-def printable(text: str) -> str:
-    """The text with every control character made visible, so that hostile input cannot drive a terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+def printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
+    """The text with something in place of every control character, so that hostile input cannot drive a terminal."""
+    return "".join(char if char.isprintable() else instead for char in text)
 
 
 def render_github(diagnostic: Diagnostic) -> str:

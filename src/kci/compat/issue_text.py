@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from kci.compat.history import Failure, RecordedRun
+from kci.diagnostics import printable
 
 SHOWN = 50
 """Legs that an issue lists one by one."""
@@ -62,8 +63,7 @@ def _with(run: RecordedRun) -> str:
 
 def plain(text: str) -> str:
     """Text from a log on one line, which cannot end the comment, mention people or close a code span."""
-    kept = "".join(char if char.isprintable() else " " for char in text)
-    return kept.replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
+    return printable(text, " ").replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
 
 
 def web_link(text: str) -> str:

@@ -167,7 +167,7 @@ def _render(grid: LegGrid, title: str, rows: Sequence[_RowView], **more: Any) ->
         "causes": [
             {
                 "text": cut(cause.cause, min(cause_room, _MOST)),
-                "legs": _count(len(cause.legs), "leg"),
+                "legs": count(len(cause.legs), "leg"),
                 "kernels": cut(_some(cause.kernels), 400),
                 "note": "" if cause.is_open else ", not often enough for an issue",
                 "first": " ".join(cause.legs[0].split(" ")[:2])[:_NAME_ROOM],
@@ -194,7 +194,7 @@ def _subtitle(grid: LegGrid) -> str:
     if grid.latest is None:
         return "No run is recorded yet."
     catalog = f", catalog {cut(grid.latest.catalog, 100)}" if grid.latest.catalog else ""
-    kernels = _count(len(grid.kernels), "kernel")
+    kernels = count(len(grid.kernels), "kernel")
     return f"After run {grid.latest.run} of {cut(grid.latest.at, 40)}{catalog}: {grid.size} legs of {kernels}."
 
 
@@ -229,7 +229,7 @@ def story_of(cell: GridCell) -> str:
     if cell.since is None:
         return "No result is known."
     other = "passed" if cell.failure is not None and cell.state is CellState.FAILS else "was different"
-    began = f"Since {_run(cell.since)}, {_count(cell.runs, 'result')} in a row"
+    began = f"Since {_run(cell.since)}, {count(cell.runs, 'result')} in a row"
     if cell.before is not None:
         began += f"; it {other} last in {_run(cell.before)}"
     changed = f" New then: {cut(cell.changed, 200)}." if cell.failure is not None and cell.changed else ""
@@ -262,10 +262,6 @@ def cut(text: str, room: int) -> str:
         if taken > room - 3:
             return text[:number] + "…"
     return text
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -132,7 +132,7 @@ def output_problem(
             return problem
     for job_id, what, output in _NEED.findall(code):
         other = workflow["jobs"].get(job_id)
-        if other is None or job_id not in _listed(job.get("needs")):
+        if other is None or job_id not in needed(job):
             return f"{place.path} reads job `{job_id}`, which `{place.job}` does not need"
         if "uses" in other and known is None:
             continue  # its outputs are those of the called workflow
@@ -158,5 +158,7 @@ def _step_problem(
     return ""
 
 
-def _listed(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or ())
+def needed(job: Mapping[str, Any]) -> list[Any]:
+    """The jobs that a job needs; a workflow may name one without a list."""
+    needs = job.get("needs") or []
+    return needs if isinstance(needs, list) else [needs]

@@ -11,7 +11,7 @@ from typing import Any
 from kci.diagnostics import Diagnostic, finding
 from kci.files.dated_data import Dated, load_dated
 from kci.plan.grouping import twins
-from kci.render.expressions import context_problem, expressions, output_problem, places
+from kci.render.expressions import context_problem, expressions, needed, output_problem, places
 from kci.render.pins import shipped_pins
 from kci.render.workflow_yaml import load_workflow
 
@@ -107,7 +107,7 @@ def _shape_problem(workflow: Any) -> str:
         steps = job.get("steps", []) if isinstance(job, dict) else None
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             return f"job `{job_id}` is not a table with a list of steps"
-        if not all(isinstance(need, str) for need in (job_id, *_needs(job))):
+        if not all(isinstance(need, str) for need in (job_id, *needed(job))):
             return f"job `{job_id}`: the id of a job, here or in `needs`, is no text"
         if not isinstance(job.get("outputs") or {}, dict):
             return f"the outputs of job `{job_id}` are not a table"
@@ -139,7 +139,7 @@ def refused_jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         ids = [str(step["id"]).lower() for step in job.get("steps", []) if "id" in step]
         yield from (("KCI412", f"job `{job_id}` has two steps with the id `{name}`") for name in twins(ids))
-        for need in _needs(job):
+        for need in needed(job):
             if need not in workflow["jobs"]:
                 yield "KCI413", f"job `{job_id}` needs `{need}`, which does not exist"
     if circle := _circle(workflow["jobs"]):
@@ -148,7 +148,7 @@ def refused_jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _circle(jobs: Mapping[str, Any]) -> list[str]:
     """The jobs that can never start, because they wait for each other."""
-    waiting = {job_id: {need for need in _needs(job) if need in jobs} for job_id, job in jobs.items()}
+    waiting = {job_id: {need for need in needed(job) if need in jobs} for job_id, job in jobs.items()}
     while ready := [job_id for job_id, needs in waiting.items() if not needs & waiting.keys()]:
         for job_id in ready:
             del waiting[job_id]
@@ -205,11 +205,6 @@ def _house_expressions(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             general = output_problem(place, expression, workflow, None)
             if not general and (problem := output_problem(place, expression, workflow, known)):
                 yield "KCI414", problem
-
-
-def _needs(job: Mapping[str, Any]) -> list[str]:
-    needs = job.get("needs") or []
-    return needs if isinstance(needs, list) else [needs]
 
 
 def _short(text: str) -> str:
