@@ -29,7 +29,8 @@ $(VENV)/.dev: $(BIN)/kci
 demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this machine
 	$(BIN)/python examples/demo.py
 
-# What decides about a change is the same each time: files in their order, and no new examples of hypothesis. `test-fast` shuffles both.
+# What decides about a change is the same each time: files in their order, and no new examples of hypothesis. `test-fast` shuffles both,
+# and takes a third of the examples.
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
 	$(BIN)/python -m pytest -p no:randomly --hypothesis-profile ci -n 2 --dist worksteal
 

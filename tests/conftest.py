@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
+import yaml
 from hypothesis import HealthCheck, settings
 
 from kci import diagnostics
@@ -36,6 +37,11 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 
+def many(count: int) -> int:
+    """So many examples in `make test`, and a third where they are others each time."""
+    return count if settings.default.derandomize else count // 3  # type: ignore[union-attr]
+
+
 def kernel(text: str) -> Kernel:
     """Read a build.toml from text."""
     return parse_kernel(dedent(text).encode())
@@ -51,6 +57,11 @@ def torch_kernel(backends: list[str], *, torch: str = "", general: str = "", com
         f'[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{declared}]\n'
         f"{dedent(general)}\n[torch]\nsrc = []\n{dedent(torch)}\n{dedent(parts)}".encode()
     )
+
+
+def read_yaml(text: str) -> Any:
+    """YAML as GitHub and GitLab read it, by the library in C where there is one: the other is ten times as slow."""
+    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 GIB = 1 << 30

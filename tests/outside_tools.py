@@ -11,10 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from click.testing import CliRunner
 
 from kci.builders.cache import default_cache
 from kci.files.lock import locked
@@ -40,11 +43,27 @@ def program(name: str) -> str:
     return found or missing(f"{name} is not installed")
 
 
+@cache
 def version_of(path: str) -> str:
     """What a program says about itself."""
     said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
     found = VERSION.search(said.stdout + said.stderr)
     return found[0] if found else "of unknown version"
+
+
+def schema_errors(schema: str, files: Iterable[Path]) -> str:
+    """What check-jsonschema finds in files; it runs in this process, since it takes longer to start than to check.
+
+    Args:
+        schema: one of those that it brings along.
+        files: YAML or JSON.
+    """
+    try:
+        from check_jsonschema import main
+    except ImportError:
+        missing("check-jsonschema is not installed")
+    done = CliRunner().invoke(main, ["--builtin-schema", f"vendor.{schema}", *map(str, files)])
+    return "" if done.exit_code == 0 else done.output or repr(done.exception)
 
 
 def npm_packages(name: str, *packages: str, scripts: bool = False) -> Path:

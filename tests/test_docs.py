@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 from conftest import ROOT
+from forked import fork_server
 from kci.diagnostics import rules
 
 
 def test_generated_pages_are_up_to_date() -> None:
-    command = [sys.executable, str(ROOT / "bin" / "gen_docs.py"), "--check"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"run `python bin/gen_docs.py`\n{done.stdout}{done.stderr}"
+    code, said, errors = fork_server().run("--check", script=ROOT / "bin" / "gen_docs.py", folder=ROOT)
+    assert code == 0, f"run `python bin/gen_docs.py`\n{said}{errors}"
 
 
 def test_every_rule_is_on_the_page() -> None:

@@ -10,4 +10,4 @@ from growth import assert_in_proportion
 def test_a_square_is_found() -> None:
     assert_in_proportion(lambda size: sum(range(size * 100)), 4000)
     with pytest.raises(AssertionError, match="times as long"):
-        assert_in_proportion(lambda size: [sum(range(size)) for _ in range(size)], 2000)
+        assert_in_proportion(lambda size: [sum(range(size)) for _ in range(size)], 1000)

@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cli.runner import kci_process
-from conftest import ROOT
+from conftest import ROOT, read_yaml
 from test_examples import accepted_by_the_reference
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -75,14 +74,14 @@ def test_ci_runs_the_readmes_test_command() -> None:
 
 def test_the_workflow_uses_the_three_actions_and_only_outputs_that_they_have() -> None:
     text = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "workflows.md").read_text(), flags=re.DOTALL)[-1]
-    jobs = yaml.safe_load(text)["jobs"]
+    jobs = read_yaml(text)["jobs"]
     used = [step["uses"] for job in jobs.values() for step in job["steps"]]
     assert {"kci/build/plan@v1", "kci/build@v1", "kci/build/merge@v1"} <= set(used)
     for job in jobs.values():
         for step in job["steps"]:
             if step["uses"].startswith("kci/"):  # a run of the whole is in tests/act
                 folder = step["uses"].partition("@")[0].removeprefix("kci/build").strip("/")
-                action = yaml.safe_load((ROOT / folder / "action.yml").read_text())
+                action = read_yaml((ROOT / folder / "action.yml").read_text())
                 assert set(step["with"]) <= set(action["inputs"]), step["uses"]
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import yaml
 
 from act.harness import (
     Run,
@@ -29,7 +28,7 @@ from act.harness import (
     run_workflow,
 )
 from cli.runner import kci
-from conftest import AT_TOP, ROOT
+from conftest import AT_TOP, ROOT, read_yaml
 from kci.files.lock import locked
 
 pytestmark = [
@@ -364,7 +363,7 @@ def gate(repository: Path, run: Run, scratch: Path, runner: Runner) -> Run:
 
     It is the job as it is rendered, with the results of the jobs in place of its needs, on the artifacts of the run.
     """
-    job = yaml.safe_load((repository / RELEASE).read_text())["jobs"]["kci"]
+    job = read_yaml((repository / RELEASE).read_text())["jobs"]["kci"]
     del job["needs"]
     text = json.dumps({"on": "push", "permissions": {}, "jobs": {"kci": job}})
     alone = ".github/workflows/gate-alone.yml"
@@ -408,14 +407,15 @@ def test_what_may_be_merged_builds_what_it_touches(
     assert run.jobs == dict.fromkeys([*ran, "kci", "plan"], "success"), run.log
 
 
-def test_one_kernel_is_dispatched(one_leg: Path, runner: Runner, scratch: Path) -> None:
-    add_kernel(one_leg, "other-kernel", ("cpu",))
-    render(one_leg)
-    inputs = {**dispatch(tier="release")["inputs"], "kernel": "other-kernel"}
-    run = runner.run(one_leg, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
-    ran = ["build other-kernel torch-cpu", "kci", "merge other-kernel", "plan"]
+def test_one_kernel_and_some_of_its_variants_are_dispatched(repository: Path, runner: Runner, scratch: Path) -> None:
+    add_kernel(repository, "other-kernel", ("cpu", "cuda", "rocm"))
+    render(repository)
+    inputs = {**dispatch(only="torch-c*", backends="cuda,rocm")["inputs"], "kernel": "other-kernel"}
+    run = runner.run(repository, RELEASE, "workflow_dispatch", scratch, inputs=inputs)
+    ran = ["build other-kernel torch-cuda", "kci", "merge other-kernel", "plan"]
     assert run.jobs == dict.fromkeys(ran, "success"), run.log
     assert sorted(path.name for path in run.artifacts.glob("tree.*")) == ["tree.other-kernel.1"]
+    assert tree_names(run.artifacts, "other-kernel") == {*AT_TOP, "torch-cuda"}
 
 
 def test_a_kernel_that_does_not_exist_is_not_dispatched(one_leg: Path, runner: Runner, scratch: Path) -> None:

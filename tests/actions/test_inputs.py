@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from actions.test_common import load
-from conftest import ROOT
+from conftest import ROOT, read_yaml
 
 ACTIONS = sorted([ROOT / "action.yml", *ROOT.glob("[a-z]*/action.yml")])
 NAMES = [file.parent.name if file.parent != ROOT else "build" for file in ACTIONS]
@@ -21,7 +20,7 @@ SCRIPT = re.compile(r'run: bash "\$GITHUB_ACTION_PATH/(?:\.\./)?actions/run\.sh"
 def read(file: Path) -> tuple[dict[str, Any], str, dict[str, str]]:
     """An action, the source of its script, and the environment that the script gets."""
     text = file.read_text(encoding="utf-8")
-    action = yaml.safe_load(text)
+    action = read_yaml(text)
     (name,) = SCRIPT.findall(text)
     (step,) = [step for step in action["runs"]["steps"] if "actions/run.sh" in step.get("run", "")]
     script = (ROOT / "actions" / f"{name}.py").read_text(encoding="utf-8")
@@ -65,6 +64,6 @@ def test_the_page_has_every_input_and_output(file: Path) -> None:
     title = "kci/build" if file.parent == ROOT else f"kci/build/{file.parent.name}"
     page = (ROOT / "docs" / "actions.md").read_text(encoding="utf-8")
     (section,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
-    action = yaml.safe_load(file.read_text(encoding="utf-8"))
+    action = read_yaml(file.read_text(encoding="utf-8"))
     wanted = [*action["inputs"], *action.get("outputs", {})]
     assert re.findall(r"^\| `([a-z-]+)` \| \S", section, re.MULTILINE) == wanted

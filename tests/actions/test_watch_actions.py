@@ -13,7 +13,9 @@ import pytest
 
 from act.harness import STAND_INS
 from buildkit import write_tree
+from cli.runner import Result
 from conftest import ROOT
+from forked import fork_server
 from kci.compat.history import LegOutcome, LegResult
 from matrix.test_next_edition import NEW, page
 
@@ -50,10 +52,9 @@ class Watch:
         config = folder / "gitconfig"
         origin = folder / "origin.git"
         config.write_text(f'[url "{origin}"]\n\tinsteadOf = https://github.com/example/kernels\n')
-        self.env = {
+        self.env = fork_server().environment | {
             "PATH": os.pathsep.join([*PROGRAMS, os.environ["PATH"]]),
             "KCI_ACT_PYTHON": sys.executable,
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'actions'}",
             "GIT_CONFIG_GLOBAL": str(config),
             "GITHUB_SERVER_URL": "https://github.com",
             "GITHUB_REPOSITORY": "example/kernels",
@@ -67,14 +68,12 @@ class Watch:
             "KCI_INPUT_AUTHOR": BOT,
         }
 
-    def act(self, action: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+    def act(self, action: str, **inputs: str) -> Result:
         env = self.env | {f"KCI_INPUT_{name.upper()}": value for name, value in inputs.items()}
-        command = [sys.executable, str(ROOT / "actions" / f"{action}.py")]
-        return subprocess.run(
-            command, cwd=self.repository, env=env, capture_output=True, text=True, check=False, timeout=300
-        )
+        script = ROOT / "actions" / f"{action}.py"
+        return Result(*fork_server().run(script=script, folder=self.repository, environment=env))
 
-    def record(self, run: int, *outcomes: LegOutcome) -> subprocess.CompletedProcess[str]:
+    def record(self, run: int, *outcomes: LegOutcome) -> Result:
         """Record a run of a kernel for each outcome."""
         results = self.folder / f"results-{run}"
         results.mkdir(exist_ok=True)
@@ -105,7 +104,7 @@ def test_results_become_issues_a_summary_and_a_report(watch: Watch) -> None:
         done = watch.record(run, FAILED, PASSED)
         assert done.stdout == "2 results, 1 new file in the history\n", done.stderr
     done = watch.act("decide")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert done.stdout == "opened: kernel-0: error: gone\n"
     assert watch.issues() == [("open", "kernel-0: error: gone")]
     assert "| kernel-0 | ✗ 0 d |" in (watch.folder / "summary").read_text()
@@ -124,7 +123,7 @@ def test_nothing_is_changed_where_that_is_not_wanted(watch: Watch, by: str) -> N
     if by == "settings":
         (watch.repository / "kci.toml").write_text("[schedule.issues]\ncarry-out = false\n")
     done = watch.act("decide", **({"dry_run": "true"} if by == "input" else {}))
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert done.stdout.startswith("open ")
     assert watch.issues() == []
 
@@ -133,7 +132,7 @@ def test_a_result_that_cannot_be_read_is_said_and_the_others_are_recorded(watch:
     (watch.folder / "results-1").mkdir()
     (watch.folder / "results-1" / "half.json").write_text('{"run": 1')
     done = watch.record(1, PASSED)
-    assert done.returncode == 0
+    assert done.code == 0
     assert "KCI801" in done.stderr
     assert done.stdout == "1 result, 1 new file in the history\n"
 
@@ -144,7 +143,7 @@ def test_nothing_uploaded_is_nothing_recorded(watch: Watch) -> None:
     )
 
 
-def proposing(watch: Watch, level: str, **inputs: str) -> subprocess.CompletedProcess[str]:
+def proposing(watch: Watch, level: str, **inputs: str) -> Result:
     """The action that proposes, in a repository with one kernel and a world in which torch has moved."""
     moves = f'[schedule.moves]\npull-requests = "{level}"\nindexes = ["index.html"]\n'
     files = {"kci.toml": moves, "build.toml": KERNEL, "a.cpp": "", "index.html": page(*NEW), ".git/HEAD": ""}
@@ -160,7 +159,7 @@ def requests(watch: Watch) -> list[str]:
 
 def test_pull_requests_are_opened_once(watch: Watch) -> None:
     done = proposing(watch, "kernels")
-    assert done.returncode == 0, done.stderr
+    assert done.code == 0, done.stderr
     assert done.stdout.splitlines() == [
         "open kci/edition: Toolchains: torch 2.14, 2.15",
         "open kci/migrate-relu: relu: remove `torch.minver = 2.9`",
@@ -176,9 +175,9 @@ def test_no_pull_request_is_touched(watch: Watch, why: str) -> None:
         (watch.folder / "issues.json").unlink()
         (watch.repository / "index.html").write_text("down")
         done = watch.act("propose", base="main")
-        assert done.returncode == 1
+        assert done.code == 1
         assert "lists no wheel" in done.stdout + done.stderr
     else:
-        assert done.returncode == 0, done.stderr
+        assert done.code == 0, done.stderr
         assert done.stdout.splitlines()[-1] == f"{0 if why == 'level' else 2} wanted, 0 changed"
     assert [item for item in requests(watch) if not item.startswith("GET")] == []

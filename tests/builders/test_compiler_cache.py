@@ -75,10 +75,11 @@ def test_the_hits_of_ccache_are_those_of_this_build(tmp_path: Path, programs: Pa
     log.write_text("# old.cu\ncache_miss\n")
     before = found.start(tmp_path, {})
     assert found.use(tmp_path, {}, before) is None, "nothing was compiled"
-    log.write_text("# a.cu\ndirect_cache_hit\nlocal_storage_hit\n# b.cpp\ncache_miss\ndirect_cache_miss\n")
+    hits = "# a.cu\ndirect_cache_hit\nlocal_storage_hit\n# b.cpp\npreprocessed_cache_hit\n"
+    log.write_text(f"{hits}# c.cpp\ncache_miss\ndirect_cache_miss\n")
     used = found.use(tmp_path, {}, before)
-    assert used == CacheUse("ccache", 1, 1)
-    assert str(used) == "ccache: 1 of 2 compilations were in the cache"
+    assert used == CacheUse("ccache", 2, 1)
+    assert str(used) == "ccache: 2 of 3 compilations were in the cache"
 
 
 def test_the_hits_of_sccache_are_the_difference(tmp_path: Path, programs: Path) -> None:

@@ -7,7 +7,7 @@ import select
 import signal
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ from kci.files.lock import locked
 from contextlib import ExitStack
 from pathlib import Path
 with locked(Path(sys.argv[1])) as lock:
-    # The first of the two leaves its session and its parent; the other ignores a request to end.
+    # The first of the two leaves its session; the other ignores a request to end.
     fifo = sys.argv[2]
     inner = f"setsid sh -c 'echo $$; exec cat {fifo}' & trap '' TERM; echo $$; cat {fifo}; cat {fifo}"
     guarded(["sh", "-c", inner], lambda line: print(line, flush=True), lock=lock)
@@ -90,6 +90,42 @@ def is_running(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except OSError:
         return False
+
+
+ORPHAN = """
+import sys
+from kci.builders.process import guarded
+fifo = sys.argv[1]
+inner = f"(setsid sh -c 'echo $$; exec cat {fifo}' &); exec cat {fifo}"
+guarded(["sh", "-c", inner], lambda line: print(line, flush=True))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")
+def test_what_has_lost_its_parent_is_ended_too(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    command = [sys.executable, "-c", ORPHAN, str(tmp_path / "never")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as kci:
+        assert kci.stdout is not None
+        orphan = int(kci.stdout.readline())
+        kci.kill()
+    try:
+        assert gone(orphan)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(orphan, signal.SIGKILL)
+
+
+def test_a_program_is_asked_to_end_and_what_it_leaves_is_undone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    asked = f"trap 'echo asked > {tmp_path}/asked; exit' TERM; echo $$; read line < {tmp_path}/never"
+
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        guarded(["sh", "-c", asked], interrupt, undo=["sh", "-c", f"cat {tmp_path}/asked > {tmp_path}/undone"])
+    assert (tmp_path / "undone").read_text() == "asked\n"
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes of others, which takes Linux")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, quiet, variant
+from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, variant
 from kci.builders.request import CacheUse
 from kci.config.reader import read_kernel
 from kci.run.one_variant import BuildOptions, BuiltVariant, make_variant_dir
@@ -38,9 +39,13 @@ def binary(built: BuiltVariant) -> bytes:
     return module.read_bytes()
 
 
-def test_another_checkout_compiles_nothing(tmp_path: Path, cache: Path) -> None:
+def test_another_checkout_compiles_nothing(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor with another copy of the same compiler."""
+    compiler = program(tmp_path, "compiler", 'exec g++ "$@"')
+    monkeypatch.setenv("CXX", str(compiler))
     first, second = (copy_kernel("twice", tmp_path / name) for name in ("one", "two"))
     cold = made(first, STABLE_CPU, cache)
+    os.utime(compiler, (10**9, 10**9))
     warm = made(second, STABLE_CPU, cache)
     assert cold.leg.cache == CacheUse("ccache", 0, 2)
     assert warm.leg.cache == CacheUse("ccache", 2, 0)

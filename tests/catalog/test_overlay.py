@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import torch_kernel
+from conftest import many, torch_kernel
 from kci.catalog.loading import load_catalog, outside_range
 from kci.catalog.overlay import Overlay, apply, interpret_overlay, is_overlay, overlays_of, read_overlay
 from kci.catalog.rows import Catalog
@@ -147,7 +147,7 @@ def test_an_overlay_without_content_changes_nothing(catalog: Catalog) -> None:
     assert (same.rows, same.removed) == (catalog.rows, ())
 
 
-@settings(max_examples=50)
+@settings(max_examples=many(50))
 @given(
     st.lists(
         st.sampled_from(['keep = ["torch >= 2.13"]', 'drop = ["cuda == newest"]', 'drop = ["system ~ aarch64-*"]'])

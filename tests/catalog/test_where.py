@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import many
 from kci.catalog.comparisons import WhereError
 from kci.catalog.where import parse_where
 
@@ -89,7 +90,7 @@ def test_a_mistake_is_told_with_its_column(text: str, column: int, said: str, hi
     assert hint in caught.value.hint
 
 
-@settings(max_examples=300)
+@settings(max_examples=many(300))
 @given(
     st.text(max_size=60)
     | st.lists(

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from buildkit import program
+from forked import fork_server
 from kci.cli import main
 
 
@@ -38,11 +39,14 @@ def kci(*arguments: str | Path) -> Result:
 
 
 def kci_process(*arguments: str | Path, cwd: Path | None = None, **environment: str) -> Result:
-    """Run a command in a process of its own."""
+    """Run a command in a process of its own, which is forked unless what Python itself looks at differs."""
+    variables = {**os.environ, **environment}
+    if fork_server().can_have(variables):
+        return Result(*fork_server().run(*arguments, folder=cwd, environment=variables))
     done = subprocess.run(
         [sys.executable, "-m", "kci", *map(str, arguments)],
         cwd=cwd,
-        env={**os.environ, **environment},
+        env=variables,
         capture_output=True,
         text=True,
         check=False,

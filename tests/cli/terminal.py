@@ -14,6 +14,8 @@ import sys
 import termios
 from pathlib import Path
 
+from forked import fork_server
+
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -23,14 +25,11 @@ class Terminal:
     def __init__(
         self, *arguments: str, cwd: Path, columns: int, program: tuple[str, ...] = ("-m", "kci"), **environment: str
     ) -> None:
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-        left_out = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "CI")
-        base = {key: value for key, value in os.environ.items() if key not in left_out}
+        self.master, slave = _opened(columns)
         self.process = subprocess.Popen(
             [sys.executable, *program, *arguments],
             cwd=cwd, stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**base, "TERM": "xterm-256color", **environment},
+            env=_surroundings(environment),
         )  # fmt: skip
         os.close(slave)
         self.seen = b""
@@ -43,7 +42,7 @@ class Terminal:
         """Read until a text was seen, or to the end; what takes longer than a minute is ended."""
         while not text or text not in self.seen:
             if not select.select([self.master], [], [], 60)[0]:
-                os.killpg(self.process.pid, signal.SIGKILL)
+                self._end_all()
                 raise AssertionError(f"nothing more was shown after {self.seen.decode(errors='replace')}")
             try:
                 part = os.read(self.master, 65536)
@@ -55,21 +54,56 @@ class Terminal:
 
     def kill(self) -> None:
         """End it at once."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self._end_all()
+        self._wait()
         os.close(self.master)
 
     def end(self) -> tuple[int, str]:
         """The exit code and everything that was shown."""
         self.read_until()
-        code = self.process.wait()
+        code = self._wait()
         os.close(self.master)
         return code, self.seen.decode().replace("\r\n", "\n")
+
+    def _end_all(self) -> None:
+        os.killpg(self.process.pid, signal.SIGKILL)
+
+    def _wait(self) -> int:
+        return self.process.wait()
+
+
+class ForkedTerminal(Terminal):
+    """A command of kci that nobody types to, forked where everything is imported."""
+
+    def __init__(self, *arguments: str, cwd: Path, columns: int, **environment: str) -> None:
+        self.master, slave = _opened(columns)
+        name, variables = os.ttyname(slave), _surroundings(environment)
+        self._number = fork_server().start(*arguments, output=name, folder=cwd, environment=variables)
+        os.close(slave)
+        self.seen = b""
+
+    def _end_all(self) -> None:
+        os.killpg(self._number, signal.SIGKILL)
+
+    def _wait(self) -> int:
+        return fork_server().wait(self._number)
+
+
+def _opened(columns: int) -> tuple[int, int]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    return master, slave
+
+
+def _surroundings(environment: dict[str, str]) -> dict[str, str]:
+    left_out = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "GITHUB_ACTIONS", "CI")
+    base = {key: value for key, value in os.environ.items() if key not in left_out}
+    return {**base, "TERM": "xterm-256color", **environment}
 
 
 def on_terminal(*arguments: str, cwd: Path, columns: int, **environment: str) -> tuple[int, str]:
     """What a command shows on a terminal that is so many columns wide, with its colors."""
-    return Terminal(*arguments, cwd=cwd, columns=columns, **environment).end()
+    return ForkedTerminal(*arguments, cwd=cwd, columns=columns, **environment).end()
 
 
 def uncolored(text: str) -> str:

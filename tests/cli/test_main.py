@@ -272,10 +272,9 @@ def test_another_edition_of_the_catalog_gives_other_variants() -> None:
     assert kci("matrix", ROOT / "examples" / "relu", "--catalog", "1999-01-01").code == 2
 
 
-@pytest.mark.parametrize("seed", ["1", "2"])
-def test_output_does_not_depend_on_hash_order(seed: str) -> None:
+def test_output_does_not_depend_on_hash_order() -> None:
     arguments = ("matrix", ROOT / "examples", "--format", "json", "--explain", "--tier", "all")
-    assert kci_process(*arguments, PYTHONHASHSEED=seed) == kci_process(*arguments, PYTHONHASHSEED="0")
+    assert len({kci_process(*arguments, PYTHONHASHSEED=seed) for seed in ("0", "1", "2")}) == 1
 
 
 def test_explain_knows_every_rule() -> None:

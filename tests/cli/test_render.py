@@ -6,10 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cli.runner import kci, kci_process
-from conftest import load_script
+from conftest import load_script, read_yaml
 from kci.render import pins
 from kci.render.header import RecordedOptions, recorded_options
 from kci.version import __version__
@@ -108,7 +107,7 @@ def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
 def test_static_legs_are_those_of_the_plan(repository: Path) -> None:
     """One plan, two ways to hand it to GitHub: both give the same legs."""
     kci("render", "--mode", "static")
-    jobs = yaml.safe_load((repository / RELEASE).read_text())["jobs"]
+    jobs = read_yaml((repository / RELEASE).read_text())["jobs"]
     for job, tier in (("build", "release"), ("build-pr", "pr")):
         planned = json.loads(kci("plan", "--tier", tier, "--format", "github").stdout)
         assert jobs[job]["strategy"]["matrix"] == planned

@@ -222,7 +222,7 @@ def test_an_error_of_the_kernel_is_no_outage(text: str) -> None:
 # --- a year -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_year(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
     """Every real break has exactly one issue, in time; no outage and no recovery leaves one."""
     assert len(legs_of(0)) == 52 * 30

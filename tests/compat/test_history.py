@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli.runner import kci
+from forked import fork_server
 from kci.compat import history as history_module
 from kci.compat.history import LegOutcome, LegResult, RecordedRun, append, each_run, gather, read_results
 from kci.diagnostics import Diagnostic
@@ -173,9 +173,9 @@ def test_two_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
     folders = [
         files(tmp_path / f"r{part}", *[result(run, kernel=f"k{part}") for run in range(20)]) for part in range(10)
     ]
-    command = [sys.executable, "-m", "kci", "compat", "record", "--history", str(tmp_path / "h")]
-    started = [subprocess.Popen([*command, str(folder)], stdout=subprocess.DEVNULL) for folder in folders]
-    assert [process.wait() for process in started] == [0] * 10
+    record = ("compat", "record", "--history", tmp_path / "h")
+    started = [fork_server().start(*record, folder, output=tmp_path / "said") for folder in folders]
+    assert [fork_server().wait(process) for process in started] == [0] * 10, (tmp_path / "said").read_text()
     assert summary(tmp_path / "h") == [(run, 10, 0, 0) for run in range(20)]
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import mutations
-from conftest import kernel
+from cli.runner import Result, kci_process
+from conftest import kernel, many
 from kci.catalog.rows import Catalog
 from kci.config import update as update_module
 from kci.config.model import Build, to_data
@@ -195,7 +195,7 @@ def test_what_cannot_be_read_is_refused() -> None:
 def test_any_file_updates_to_one_that_reads_the_same_or_is_refused() -> None:
     """Nothing that is written fails to parse, a second update does nothing, and no line is lost that need not be."""
     made = 0
-    for raw in mutations.corpus(1200, 300):
+    for raw in mutations.corpus(many(1200), many(300)):
         try:
             update = plan_update(raw)
         except FindingsError:
@@ -305,10 +305,8 @@ def test_a_result_that_would_mean_something_else_is_never_given(monkeypatch: pyt
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(update_module.__file__).parents[2])}
-    command = [sys.executable, "-m", "kci", "update", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+def run(*arguments: str, cwd: Path) -> Result:
+    return kci_process("update", *arguments, cwd=cwd)
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -318,21 +316,21 @@ def test_the_command(tmp_path: Path) -> None:
     good = [str(tmp_path / name) for name in ("old", "older", "new")]
 
     checked = run("--check", *good, cwd=tmp_path)
-    assert checked.returncode == 1
+    assert checked.code == 1
     assert checked.stdout.count("would change") == 2
     shown = run("--diff", *good, cwd=tmp_path)
-    assert shown.returncode == 0
+    assert shown.code == 0
     assert "+  edition=5\n" in shown.stdout
     assert (tmp_path / "old/build.toml").read_text() == V4
 
     done = run(cwd=tmp_path)  # every kernel below; the wrong one does not hold the others up
-    assert done.returncode == 1
+    assert done.code == 1
     assert "bad/build.toml:3:1: error[KCI101]" in done.stderr
     assert "old/build.toml: updated: `edition = 5`, `stable-abi` per backend\n" in done.stdout
     assert (tmp_path / "old/build.toml").read_text() == updated(V4)
 
     again = run("--check", *good, cwd=tmp_path)
-    assert again.returncode == 0
+    assert again.code == 0
     assert again.stdout.count("up to date") == 3
 
 

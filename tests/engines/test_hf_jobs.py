@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
-from cli.runner import Result, kci, kci_process
+from cli.runner import Result, kci
 from conftest import ROOT
 from engines.background import Client
 from engines.hub_stand_in import HubStandIn
@@ -18,10 +19,16 @@ from kci.tree.manifest import read_manifest
 from kci.verify import verify
 from run.cuda_python import python_with_cuda
 
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's own
+
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubStandIn]:
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubStandIn]:
+    """The service, which the library of this process takes for the real one."""
     made = HubStandIn(tmp_path / "hub")
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr(constants, "ENDPOINT", made.url)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     yield made
     made.close()
 
@@ -51,7 +58,7 @@ def surroundings(hub: HubStandIn) -> dict[str, str]:
 
 def run(hub: HubStandIn, kernel_dir: Path, *arguments: str) -> Result:
     arguments = arguments or (str(kernel_dir), "--engine", "hub")
-    return kci_process("run", *arguments, "--cache", kernel_dir.parent / "cache", **surroundings(hub))
+    return kci("run", *arguments, "--cache", kernel_dir.parent / "cache")
 
 
 @pytest.mark.programs

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.runner import Result, kci, kci_process
+from cli.runner import Result, kci
 from conftest import ROOT
 from engines.background import Client
 from engines.slurm_cluster import wait_for
@@ -104,7 +104,7 @@ def configure(sshd: Sshd, kernel_dir: Path, script: str = "", more: str = "") ->
 
 def run(kernel_dir: Path, *arguments: str) -> Result:
     arguments = arguments or (str(kernel_dir), "--engine", "box")
-    return kci_process("run", *arguments, "--cache", kernel_dir.parent / "cache")
+    return kci("run", *arguments, "--cache", kernel_dir.parent / "cache")
 
 
 @needs_sshd

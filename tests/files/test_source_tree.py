@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import many
 from kci.files import stat_cache
 from kci.files.include_scan import READ_AT_MOST, quoted_includes, scan
 from kci.files.source_tree import EntryKind, PatchedTree, SourceTree
@@ -29,7 +30,7 @@ PATHS = st.lists(st.sampled_from(["a", "b", "link", "out", "loop", "gone", "..",
 
 
 @given(PATHS)
-@settings(max_examples=400)
+@settings(max_examples=many(400))
 def test_links_are_followed_as_the_system_does(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     root = tmp_path_factory.getbasetemp() / "links"
     if not root.exists():

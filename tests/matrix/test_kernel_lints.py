@@ -13,9 +13,11 @@ from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities
 from kci.matrix.kernel_lints import MATRIX_LINTS, lint_matrix
 
+COMPONENT = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\n'
+
 
 def lint(catalog: Catalog, capabilities: str, *, general: str = "", component: str = "") -> list[tuple[str, str]]:
-    parts = f'[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\ncuda-capabilities = [{capabilities}]\n{component}'
+    parts = f"{COMPONENT}cuda-capabilities = [{capabilities}]\n{component}"
     made = torch_kernel(["cuda"], general=general, components=parts)
     return [(item.rule, item.message) for item in lint_matrix(made, catalog)]
 
@@ -86,6 +88,16 @@ def test_a_finding_points_at_the_entry(catalog: Catalog) -> None:
     parts = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\ncuda-capabilities = [\n  "8.0",\n  "11.8",\n]\n'
     found = lint_matrix(torch_kernel(["cuda"], components=parts), catalog)
     assert [(item.line, item.column) for item in found] == [(17, 3)]
+
+
+@pytest.mark.rule("KCI150", triggers=True)
+@pytest.mark.parametrize(
+    ("spelled", "meant"), [("sm_90", "9.0"), ("compute_90A", "9.0a"), ("80+ptx", "8.0+PTX"), ("sm_91", "such as")]
+)
+def test_a_compilers_spelling_is_answered_with_the_one_to_write(catalog: Catalog, spelled: str, meant: str) -> None:
+    made = torch_kernel(["cuda"], components=f'{COMPONENT}cuda-capabilities = ["8.0", "{spelled}"]\n')
+    (hint,) = [item.hint for item in lint_matrix(made, catalog) if item.rule == "KCI150"]
+    assert hint.startswith(meant if meant == "such as" else f'write "{meant}"')
 
 
 @pytest.mark.rule("KCI150", triggers=True)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from conftest import kernel, torch_kernel
+from conftest import kernel, many, torch_kernel
 from kci.catalog.loading import editions, load_catalog
 from kci.catalog.rows import Catalog, Row
 from kci.config.reader import Kernel
@@ -87,7 +87,7 @@ def named(variants: tuple[Variant, ...], *kinds: Kind) -> set[tuple[str, str]]:
     return {(variant.system, variant.name) for variant in variants if not kinds or variant.kind in kinds}
 
 
-@settings(max_examples=80)
+@settings(max_examples=many(80))
 @given(kernels(), CATALOGS)
 def test_selection_is_a_pure_function_and_tiers_nest(made: Kernel, catalog: Catalog) -> None:
     found = {tier: select(made, catalog, tier, explain=True) for tier in Tier}
@@ -99,7 +99,7 @@ def test_selection_is_a_pure_function_and_tiers_nest(made: Kernel, catalog: Cata
     assert named(found[Tier.PR].variants) <= named(found[Tier.RELEASE].variants) <= named(found[Tier.ALL].variants)
 
 
-@settings(max_examples=80)
+@settings(max_examples=many(80))
 @given(kernels(), CATALOGS)
 def test_every_candidate_is_kept_or_dropped_once_with_a_place(made: Kernel, catalog: Catalog) -> None:
     for tier in (Tier.PR, Tier.RELEASE):
@@ -110,7 +110,7 @@ def test_every_candidate_is_kept_or_dropped_once_with_a_place(made: Kernel, cata
         assert all(item.path and item.line for item in (*found.dropped, *found.kept))
 
 
-@settings(max_examples=80)
+@settings(max_examples=many(80))
 @given(kernels(), CATALOGS, rows(), st.integers(0, 12))
 def test_adding_a_row_removes_no_full_abi_variant(made: Kernel, catalog: Catalog, row: Row, at: int) -> None:
     wider = replace(catalog, rows=(*catalog.rows[:at], row, *catalog.rows[at:]))
@@ -118,7 +118,7 @@ def test_adding_a_row_removes_no_full_abi_variant(made: Kernel, catalog: Catalog
     assert before <= named(select(made, wider).variants)
 
 
-@settings(max_examples=80)
+@settings(max_examples=many(80))
 @given(BACKENDS, STABLE, bounds(TORCHES), bounds(TORCHES), bounds(CUDAS), bounds(CUDAS), CATALOGS)
 def test_widening_bounds_removes_no_variant(
     backends: list[str],
@@ -139,7 +139,7 @@ def test_widening_bounds_removes_no_variant(
     assert named(narrow) <= named(wide)
 
 
-@settings(max_examples=80)
+@settings(max_examples=many(80))
 @given(kernels(), CATALOGS)
 def test_names_parse_back_to_what_made_them(made: Kernel, catalog: Catalog) -> None:
     known = KNOWN | {(str(row.backend), row.compute) for row in catalog.rows if row.compute is not None}

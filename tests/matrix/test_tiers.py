@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import torch_kernel
+from conftest import many, torch_kernel
 from kci.catalog.loading import editions, load_catalog
 from kci.catalog.rows import Catalog
 from kci.catalog.where import parse_where
@@ -130,7 +130,7 @@ VARIANTS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=many(200))
 @given(VARIANTS, st.randoms(use_true_random=False))
 def test_every_pair_is_covered_nothing_is_superfluous_and_order_does_not_matter(variants, random) -> None:
     chosen = choose(variants)

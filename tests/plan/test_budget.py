@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import ROOT, torch_kernel
+from conftest import ROOT, many, torch_kernel
 from kci.catalog.prices import default_prices
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import Runner, default_runners, hosted_runners
@@ -65,7 +65,7 @@ def test_pools_work_side_by_side() -> None:
     assert simulate(legs) == (2, 20)
 
 
-@settings(max_examples=100)
+@settings(max_examples=many(100))
 @given(st.lists(st.integers(1, 360), min_size=1, max_size=60), st.integers(1, 10))
 def test_the_time_is_between_the_ideal_and_twice_that(minutes: list[int], size: int) -> None:
     _, wall = simulate([leg(str(n), minutes=took, pool=Pool("p", size)) for n, took in enumerate(minutes)])

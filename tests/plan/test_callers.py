@@ -10,7 +10,7 @@ import pytest
 
 from kci.plan.callers import MAX_JOBS, caller_count, check_callers, run_jobs, work_of
 from kci.plan.github import MAX_OUTPUT_UNITS
-from kci.plan.plan import KernelPlan, Leg, Plan, Skipped
+from kci.plan.plan import KernelPlan, Leg, Plan, Skipped, TestLeg
 from kci.plan.pools import Pool
 from planning import leg, plan
 
@@ -43,6 +43,19 @@ def test_each_kernel_is_told_its_own_part() -> None:
     assert work["plan"]["schema"] == 1
     assert work["plan"]["kernels"] == [{"name": "relu", "path": "kernels/relu", "version": 1, "planned": ["v0", "v1"]}]
     assert work["parallel"] == 256
+
+
+def test_each_kernel_is_told_its_own_tests() -> None:
+    test = TestLeg("relu", "kernels/relu", "cuda-x86_64-linux", "cuda", "x86_64-linux", ("v0", "v1"), ("gpu",), 30)
+    both = made({"relu": 2, "rms-norm": 1})
+    (caller,) = json.loads(work_of(msgspec.structs.replace(both, tests=(test,)), 1))
+    assert [entry["work"]["tests"]["include"] for entry in caller["include"]] == [
+        [
+            {"kernel": "relu", "path": "kernels/relu", "name": "cuda-x86_64-linux", "backend": "cuda",
+             "variants": ["v0", "v1"], "runner": ["gpu"], "timeout": 30}
+        ],
+        [],
+    ]  # fmt: skip
 
 
 def test_a_new_kernel_moves_no_other() -> None:

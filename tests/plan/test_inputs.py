@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -234,7 +235,8 @@ def test_an_include_that_leaves_the_kernel_is_refused(tmp_path: Path, link: bool
         inputs = KernelInputs(build(), root, tree)
         with pytest.raises(FindingsError, match=r"scale.h") as caught:
             inputs.refuse_escapes()
-        assert [item.rule for item in caught.value.diagnostics] == ["KCI145"]
+        shown = os.path.relpath(root / "build.toml", tree.root)
+        assert [(item.rule, item.path) for item in caught.value.diagnostics] == [("KCI145", shown)]
         assert "[[inputs]]" in caught.value.hint
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import many
 from kci.errors import FindingsError
 from kci.plan.plan import Leg
 from kci.plan.pools import Pool
@@ -37,7 +38,7 @@ def test_no_shard_is_too_large(count: int) -> None:
 NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=12)
 
 
-@settings(max_examples=200)
+@settings(max_examples=many(200))
 @given(st.lists(NAMES, min_size=1, max_size=40, unique=True), NAMES, st.integers(1, 8))
 def test_a_new_variant_moves_no_other(names: list[str], new: str, count: int) -> None:
     before = {item.name: item.shard for item in assign([leg(name) for name in names], count)[0]}
@@ -45,7 +46,7 @@ def test_a_new_variant_moves_no_other(names: list[str], new: str, count: int) ->
     assert all(after[name] == shard for name, shard in before.items())
 
 
-@settings(max_examples=30)
+@settings(max_examples=many(30))
 @given(st.integers(200, 1200), st.integers(0, 10**6))
 def test_without_a_fixed_number_they_move_only_into_a_new_shard(count: int, start: int) -> None:
     old, number = assign(legs(count, start))
@@ -56,7 +57,7 @@ def test_without_a_fixed_number_they_move_only_into_a_new_shard(count: int, star
         assert after[key] == shard or after[key] >= number
 
 
-@settings(max_examples=50)
+@settings(max_examples=many(50))
 @given(NAMES, st.integers(1, 20))
 def test_one_more_shard_takes_from_all_and_mixes_none(key: str, count: int) -> None:
     assert shard_of(key, count + 1) in (shard_of(key, count), count)
@@ -113,7 +114,7 @@ def test_a_pool_that_is_large_enough_needs_no_limit() -> None:
     assert shards([leg(str(n), pool=Pool("gpu", 50)) for n in range(50)], 1)[0].max_parallel is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=many(300))
 @given(st.integers(1, 300), st.lists(st.integers(0, 256), min_size=1, max_size=8))
 def test_a_split_gives_everybody_something_and_nobody_too_much(total: int, weights: list[int]) -> None:
     parts = split(total, weights)

@@ -9,10 +9,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cli.runner import kci
-from conftest import ROOT
+from conftest import ROOT, read_yaml
 from outside_tools import program
 from publish.fake_hub import FakeHub
 from publish.test_publish import REPO, hub, hub_environment, make_tree, token
@@ -27,7 +26,7 @@ def commands() -> list[list[str]]:
     """The steps of the workflow on the page."""
     page = (ROOT / "docs" / "publishing.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(on:\n.*?)```", page, re.DOTALL)
-    steps = yaml.safe_load(text)["jobs"]["published"]["steps"]
+    steps = read_yaml(text)["jobs"]["published"]["steps"]
     return [shlex.split(step["run"].replace("acme/relu", REPO)) for step in steps if "run" in step]
 
 

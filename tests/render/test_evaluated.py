@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cli.runner import kci
+from conftest import read_yaml
 from github_library import evaluate
 from kci import PlanRequest, open_workspace, plan_run
 from kci.plan.callers import MAX_JOBS
@@ -28,10 +28,10 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, se
     (tmp_path / "kci.toml").write_text(settings)
     rendered = kci("render", "--output", tmp_path, tmp_path)
     assert rendered.code == 0, rendered.stderr
-    release = yaml.safe_load((tmp_path / RELEASE).read_text())["jobs"]
+    release = read_yaml((tmp_path / RELEASE).read_text())["jobs"]
     calling = {name: job for name, job in release.items() if "uses" in job}
     assert len(calling) == callers
-    inner = yaml.safe_load((tmp_path / KERNEL).read_text())["jobs"]["build"]["strategy"]
+    inner = read_yaml((tmp_path / KERNEL).read_text())["jobs"]["build"]["strategy"]
 
     request = PlanRequest(callers=callers, fingerprints=False)
     planned = plan_run(open_workspace([tmp_path]), request)
@@ -56,7 +56,7 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, se
 
 @pytest.mark.parametrize("case", ["runtime", "many"])
 def test_only_runs_on_the_default_branch_are_recorded(case: str) -> None:
-    jobs = yaml.safe_load((GOLDEN / case / "kci-compat.yml").read_text())["jobs"]
+    jobs = read_yaml((GOLDEN / case / "kci-compat.yml").read_text())["jobs"]
     condition = jobs["record"]["if"].replace("!cancelled() && ", "")
     needs = {"plan": {"outputs": {"has-work": "true"}}}
     event = {"repository": {"default_branch": "main"}}

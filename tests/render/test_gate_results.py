@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from conftest import read_yaml
 from github_library import results_of_runs
 from kci.plan.plan import TestLeg
 from kci.run.gate import judge, judge_jobs, read_results
@@ -90,7 +90,7 @@ def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
     ("file", "event"), [pytest.param(*one, id=f"{one[0].parent.name}/{one[0].stem}-{one[1]}") for one in gated()]
 )
 def test_it_runs_always_and_is_green_only_if_every_job_did_its_part(file: Path, event: str) -> None:
-    jobs = yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"]
+    jobs = read_yaml(file.read_text(encoding="utf-8"))["jobs"]
     (gate,) = [name for name in jobs if name in GATES]
     (step,) = [step for step in jobs[gate]["steps"] if "/gate@" in step.get("uses", "")]
     others = [name for name in jobs if name != gate]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cli.runner import kci
+from conftest import read_yaml
 from render.cases import CASES
 
 RELEASE, COMPAT, KERNEL = (f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel"))
@@ -35,7 +35,7 @@ def own(root: Path, name: str, text: str) -> None:
 
 
 def steps(root: Path, path: str, job: str) -> list[str]:
-    return [step["name"] for step in yaml.safe_load((root / path).read_text())["jobs"][job]["steps"]]
+    return [step["name"] for step in read_yaml((root / path).read_text())["jobs"][job]["steps"]]
 
 
 def test_steps_go_where_their_file_says(repository: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_script_keeps_every_line(repository: Path) -> None:
     own(repository, "before-build.yml", STEP)
     assert kci("render").code == 0
     (step,) = (
-        s for s in yaml.safe_load((repository / RELEASE).read_text())["jobs"]["build"]["steps"] if s["name"] == "Mine"
+        s for s in read_yaml((repository / RELEASE).read_text())["jobs"]["build"]["steps"] if s["name"] == "Mine"
     )
     assert step["run"] == 'echo "one\n\n\ntwo"\n'
 
@@ -88,11 +88,11 @@ def test_they_survive_rendering_again_and_a_change_is_drift(repository: Path) ->
 def test_jobs_are_beside_kcis_and_the_gate_waits_for_them(repository: Path) -> None:
     own(repository, "jobs.yml", JOBS)
     assert kci("render").code == 0
-    jobs = yaml.safe_load((repository / RELEASE).read_text())["jobs"]
-    assert jobs["lint"] == yaml.safe_load(JOBS)["lint"]
+    jobs = read_yaml((repository / RELEASE).read_text())["jobs"]
+    assert jobs["lint"] == read_yaml(JOBS)["lint"]
     assert jobs["kci"]["needs"] == ["plan", "build", "merge", "lint"]
     assert jobs["kci"]["steps"][0]["with"]["results"].endswith(" lint=${{ needs.lint.result }}")
-    assert "lint" not in yaml.safe_load((repository / COMPAT).read_text())["jobs"]
+    assert "lint" not in read_yaml((repository / COMPAT).read_text())["jobs"]
 
 
 @pytest.mark.rule("KCI423", triggers=True)

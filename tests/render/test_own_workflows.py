@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from cli.runner import kci
-from conftest import ROOT
+from conftest import ROOT, read_yaml
 from kci.render.pins import shipped_pins
 
 FOLDER = ROOT / ".github" / "workflows"
@@ -20,7 +19,7 @@ USES = re.compile(r"uses: (\S+?)@(\S+)(?: # (\S+))?$", re.MULTILINE)
 
 
 def read(name: str) -> dict[str, Any]:
-    return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    return read_yaml((FOLDER / name).read_text(encoding="utf-8"))
 
 
 def test_the_workflows_of_the_examples_are_what_kci_renders(monkeypatch: pytest.MonkeyPatch) -> None:

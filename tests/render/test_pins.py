@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from conftest import read_yaml
 from kci.errors import FindingsError
 from kci.render.drift import Drift, compare
 from kci.render.github_limits import OWN_OUTPUTS
@@ -136,12 +137,10 @@ def test_pin_differences_are_no_drift_but_an_unpinned_action_is() -> None:
 def test_known_outputs_are_those_of_our_action_files() -> None:
     from pathlib import Path
 
-    import yaml
-
     root = Path(__file__).parents[2]
     for name, outputs in OWN_OUTPUTS.items():
         folder = name.removeprefix("kci/build").strip("/")
-        action = yaml.safe_load((root / folder / "action.yml").read_text(encoding="utf-8"))
+        action = read_yaml((root / folder / "action.yml").read_text(encoding="utf-8"))
         assert tuple(sorted(action["outputs"])) == outputs
         for step in action["runs"]["steps"]:
             if "actions/upload-artifact@" in step.get("uses", ""):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import jinja2
 import pytest
-import yaml
 
+from conftest import read_yaml
 from kci.catalog.runners import hosted_runners, is_hosted
 from kci.errors import FindingsError, UnsafeError
 from kci.files import templates
@@ -40,7 +40,7 @@ def inputs_of_plan(jobs: dict) -> dict:
 
 
 def parsed(text: str) -> dict:
-    return yaml.safe_load(text)
+    return read_yaml(text)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from conftest import ROOT
-from engines.forked_clients import ForkedClients
+from forked import ForkServer, fork_server
 from kci.run.run_journal import JOURNAL_FILE, JournalLine, RunEvent
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
@@ -53,19 +53,19 @@ exec "PYTHON" -m kci "$@"
 def test_a_killed_client_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     moments = random.Random(14)
     killed = moved = 0
-    with ForkedClients() as clients:
-        for number in range(KILLS):
-            place = tmp_path / str(number)
-            kernel = prepared(place)
-            for _ in range(min(IN_ONE_RUN, KILLS - killed)):
-                client = start(clients, place, kernel)
-                threading.Event().wait(moments.uniform(0, LONGEST))
-                os.kill(client, signal.SIGKILL)
-                killed += clients.wait(client) == -signal.SIGKILL
-            assert clients.wait(start(clients, place, kernel)) == 0, (place / "output").read_text()
-            moved += require_each_once(place, kernel)
-            if killed == KILLS:
-                break
+    clients = fork_server()
+    for number in range(KILLS):
+        place = tmp_path / str(number)
+        kernel = prepared(place)
+        for _ in range(min(IN_ONE_RUN, KILLS - killed)):
+            client = start(clients, place, kernel)
+            threading.Event().wait(moments.uniform(0, LONGEST))
+            os.kill(client, signal.SIGKILL)
+            killed += clients.wait(client) == -signal.SIGKILL
+        assert clients.wait(start(clients, place, kernel)) == 0, (place / "output").read_text()
+        moved += require_each_once(place, kernel)
+        if killed == KILLS:
+            break
     assert killed == KILLS
     assert moved >= 1
 
@@ -90,7 +90,7 @@ def prepared(place: Path) -> Path:
     return kernel
 
 
-def start(clients: ForkedClients, place: Path, kernel: Path) -> int:
+def start(clients: ForkServer, place: Path, kernel: Path) -> int:
     """Begin the run, or go on with it."""
     begun = [path.parent.name for path in (place / "cache" / "runs").glob("*/run.json")]
     what = ["--resume", begun[0]] if begun else [str(kernel), "--engine", "auto", "--test"]

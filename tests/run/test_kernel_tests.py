@@ -70,14 +70,12 @@ def outcome(tmp_path: Path, files: dict[str, str], **tests: str) -> kernel_tests
     return run_kernel_tests(variant, sources(tmp_path, **tests), quiet, cache=tmp_path)
 
 
-def test_the_marked_tests_run_on_the_build(tmp_path: Path, python: Path) -> None:
-    report = outcome(tmp_path, GOOD, test_it=TEST)
-    assert (report.state, report.passed, report.failed, report.skipped) == (TestState.PASSED, 1, 0, 0), report.output
-
-
-def test_tests_may_import_the_package_by_its_name(tmp_path: Path, python: Path) -> None:
-    text = TEST.replace('gated = get_kernel("somebody/gated-norm")', "import gated_norm as gated")
-    assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
+def test_the_marked_tests_run_on_the_build_and_write_nothing_into_it(tmp_path: Path, python: Path) -> None:
+    """One gets it by the name of its repository, the other imports it by its own."""
+    imports = TEST.replace('gated = get_kernel("somebody/gated-norm")', "import gated_norm as gated")
+    report = outcome(tmp_path, GOOD, test_it=TEST, test_import=imports)
+    assert (report.state, report.passed, report.failed, report.skipped) == (TestState.PASSED, 2, 0, 0), report.output
+    assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
 
 
 def test_a_failing_test_fails_and_says_why(tmp_path: Path, python: Path) -> None:
@@ -185,11 +183,6 @@ def test_triton_is_there_for_a_kernel_that_imports_it(tmp_path: Path, python: Pa
     plain = make_variant(tmp_path / "plain", CPU, files={"__init__.py": "# import triton\n"})
     run_kernel_tests(plain, None, quiet, cache=tmp_path)
     assert len(wheels) == 1
-
-
-def test_nothing_is_written_into_the_tree(tmp_path: Path, python: Path) -> None:
-    outcome(tmp_path, GOOD, test_it=TEST)
-    assert sorted(path.name for path in (tmp_path / "tree" / CPU).iterdir()) == ["__init__.py", "metadata.json"]
 
 
 def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -36,12 +37,17 @@ def test_nix_has_a_check_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.torch
 @pytest.mark.rule("KCI512", triggers=False)
-def test_a_compiled_variant_is_the_same_and_nothing_is_left(torch_cache: Path, tmp_path: Path) -> None:
+def test_a_compiled_variant_is_the_same_and_nothing_is_left(
+    torch_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches = shutil.which("ccache") is not None
+    monkeypatch.setenv("KCI_COMPILER_CACHE", "ccache" if caches else "off")
     kernel = copy_kernel("bare", tmp_path)
     code, said = build(kernel, STABLE_CPU, tmp_path, cache=torch_cache)
     assert code == 0, said
     assert "has the same bytes" in said
-    assert said.count("c++ csrc/bare.cpp") == 2  # really compiled twice
+    assert said.count("c++ csrc/bare.cpp") == 2
+    assert said.count("ccache: 0 of ") == 2 * caches, "really compiled twice"
     assert len(list((torch_cache / "work").iterdir())) == 1
 
 

@@ -14,6 +14,7 @@ import pytest
 from buildkit import noarch_kernel
 from cli.runner import kci, kci_process
 from conftest import AT_TOP, ROOT
+from forked import fork_server
 from kci.verify import verify
 from run.crash_anywhere import CRASHED
 
@@ -125,12 +126,11 @@ def test_whatever_a_crash_leaves_a_later_run_builds_what_the_sources_say(tmp_pat
 # --- two at once ---
 
 
-def two_at_once(*arguments: str | Path) -> None:
+def two_at_once(place: Path, *arguments: str | Path) -> None:
     """Run the same command twice at the same time; neither fails."""
-    command = [sys.executable, "-m", "kci", *map(str, arguments)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(2)]
-    said = [process.communicate()[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
+    said = [place / "first", place / "second"]
+    both = [fork_server().start(*arguments, output=output) for output in said]
+    assert [fork_server().wait(process) for process in both] == [0, 0], [output.read_text() for output in said]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["into an empty folder", "over an older build"])
@@ -140,7 +140,7 @@ def test_two_builds_at_once_of_one_variant(tmp_path: Path, again: bool) -> None:
         if not again:
             shutil.rmtree(out, ignore_errors=True)
         (kernel / CODE).write_text(f"NUMBER = {number}\n")
-        two_at_once("build", kernel, "--variant", "torch-cpu", "--output", out, "--cache", tmp_path / "cache")
+        two_at_once(tmp_path, "build", kernel, "--variant", "torch-cpu", "--output", out, "--cache", tmp_path / "cache")
         assert [path.name for path in out.iterdir()] == ["torch-cpu"]
         assert (out / "torch-cpu" / "__init__.py").read_text() == f"NUMBER = {number}\n"
         assert verify(out / "torch-cpu") == []
@@ -150,7 +150,7 @@ def test_two_runs_at_once_of_one_kernel(tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     for number in range(ROUNDS):
         (kernel / CODE).write_text(f"NUMBER = {number}\n")
-        two_at_once("run", kernel, "--cache", tmp_path / "cache")
+        two_at_once(tmp_path, "run", kernel, "--cache", tmp_path / "cache")
         tree = kernel / "build"
         assert sorted(path.name for path in tree.iterdir()) == [
             *AT_TOP,

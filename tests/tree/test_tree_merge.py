@@ -386,9 +386,13 @@ def test_unreadable_plans_and_manifests_are_errors(tmp_path: Path) -> None:
         read_plan(tmp_path / "none.json")
     with pytest.raises(FindingsError, match="is not a plan"):
         parse_plan("[" * 10_000)
-    (tmp_path / "kci-manifest.json").write_text('{"schema": 9}')
-    with pytest.raises(FindingsError, match="is not a manifest"):
-        read_manifest(tmp_path)
+    merge([artifact(tmp_path, CPU)], tmp_path / "build")
+    file = tmp_path / "build" / "kci-manifest.json"
+    newer = json.loads(file.read_text()) | {"schema": 2}
+    for text, why in ((json.dumps(newer), "schema 2 is not known"), ("{}", "is not a manifest")):
+        file.write_text(text)
+        with pytest.raises(FindingsError, match=why):
+            read_manifest(tmp_path / "build")
 
 
 @pytest.mark.rule("KCI617", triggers=True)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import many
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
 from kci.tree.archive import LIMITS
 from kci.tree.digest import variant_digest
@@ -228,7 +229,7 @@ def test_a_file_and_a_directory_that_differ_in_case_only_cannot_travel(tmp_path:
         make_artifact(tmp_path / "out", variant)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=many(50), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(files=FILES, zstd=st.booleans())
 def test_whatever_is_packed_is_unpacked_the_same(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], zstd: bool

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import many
 from kci.errors import FindingsError, KciError, UnsafeError
 from kci.tree.archive import LIMITS
 from kci.tree.leg_record import LegRecord
@@ -222,7 +223,7 @@ def test_an_archive_cut_anywhere_is_an_error_and_never_a_half_variant(tmp_path: 
 
 
 @pytest.mark.parametrize("suffix", [".tar", ".tar.zst"])
-@settings(max_examples=60)
+@settings(max_examples=many(60))
 @given(data=st.data())
 def test_flipped_bytes_never_give_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, suffix: str, data: st.DataObject
@@ -237,7 +238,7 @@ def test_flipped_bytes_never_give_a_traceback(
         unpack(artifact, root / "into")
 
 
-@settings(max_examples=100)
+@settings(max_examples=many(100))
 @given(raw=st.binary(max_size=2000))
 def test_arbitrary_bytes_never_give_a_traceback(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     root = tmp_path_factory.mktemp("raw")

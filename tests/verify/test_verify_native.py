@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import many
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.verify import verify
@@ -501,7 +502,7 @@ def test_a_library_cut_anywhere_is_a_finding_and_never_a_traceback(tmp_path: Pat
             read_elf(target)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=many(150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 def test_flipped_bytes_never_give_a_traceback(tmp_path: Path, compile: Compile, data: st.DataObject) -> None:
     whole = bytearray(compile(STABLE_SOURCE, "-lc").read_bytes())

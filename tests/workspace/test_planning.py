@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kci.errors import FindingsError, UsageError
+from kci.files import stat_cache
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import open_workspace
@@ -36,6 +37,17 @@ def test_an_arch_that_no_toolkit_has_is_not_planned(tmp_path: Path) -> None:
 def test_a_stable_abi_newer_than_every_torch_is_not_planned(tmp_path: Path) -> None:
     text = f'backends = ["cuda"]\n{CUDA}'.replace("[torch]", '[torch]\nstable-abi = "9.9"')
     assert refused(kernel(tmp_path, text))
+
+
+def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stat_cache, "_TICK_NS", -(10**12))  # of what was changed just now nothing is kept
+    place = kernel(tmp_path / "kernel", f'backends = ["cuda"]\n{CUDA}'.replace("[]", '["a.cu"]'))
+    (place / "a.cu").write_text("")
+    plan_run(open_workspace([place]), PlanRequest(fingerprints=True, digests=tmp_path / "digests"))
+    (kept,) = (tmp_path / "digests").iterdir()
+    assert kept.suffix == ".msgpack"
 
 
 @pytest.mark.rule("KCI130", triggers=True)

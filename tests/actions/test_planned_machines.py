@@ -1,0 +1,61 @@
+"""The action that plans, for a run on machines of one's own and for the pull request of a fork."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from act.harness import commit_all
+from actions.test_common import load
+from buildkit import write_tree
+
+BUILD = """
+[general]
+name = "some-kernel"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["cpu", "cuda"]
+[torch]
+src = ["a.cpp"]
+[kernel.on_cpu]
+backend = "cpu"
+depends = ["torch"]
+src = ["a.cpp"]
+[kernel.on_cuda]
+backend = "cuda"
+depends = ["torch"]
+src = ["a.cpp"]
+"""
+OWN = '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
+MACHINES = {"everywhere": {"cpu", "cuda"}, "of ones own": {"cuda"}, "for a fork": {"cpu"}}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("where", MACHINES)
+def test_legs_are_planned_for_the_machines_that_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None, where: str
+) -> None:
+    repository = write_tree(tmp_path / "repository", {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN})
+    commit_all(repository)
+    (tmp_path / "temp").mkdir()
+    given = {
+        "RUNNER_TEMP": tmp_path / "temp",
+        "GITHUB_OUTPUT": tmp_path / "output",
+        "KCI_INPUT_ONLY": "torch213-*x86_64-linux",
+        "KCI_INPUT_MACHINES": "own" if where == "of ones own" else "all",
+        "KCI_FORK": str(where == "for a fork").lower(),
+    }
+    for name, value in given.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(repository)
+    script = load("plan")
+    with pytest.raises(SystemExit) as ended:
+        script.run_action(script.main)
+    assert ended.value.code == 0
+    matrix = re.search(r"^matrix<<(\S+)\n(.*)\n\1$", (tmp_path / "output").read_text(), re.MULTILINE)
+    assert matrix is not None
+    assert {leg["backend"] for leg in json.loads(matrix[2])["include"]} == MACHINES[where]
