@@ -142,6 +142,17 @@ def test_bytecode_links_and_odd_things(tmp_path: Path) -> None:
     assert set(ids(check(directory))) == {"KCI700", "KCI706"}
 
 
+@pytest.mark.rule("KCI700", "KCI706", triggers=True)
+@pytest.mark.parametrize("target", ["circle", "x" * 300])
+def test_a_link_that_cannot_be_followed_is_a_link_like_any_other(tmp_path: Path, target: str) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "circle").symlink_to(target)
+    (directory / "late.pyc").write_text("x")
+    assert set(ids(check(directory))) == {"KCI700", "KCI705", "KCI706"}
+    with pytest.raises(UnsafeError, match="'circle' cannot be packed"):
+        packable(directory)
+
+
 @pytest.mark.rule("KCI706", "KCI707", triggers=True)
 def test_the_tree_s_top(tmp_path: Path) -> None:
     make_variant(tmp_path / "build", "torch-cpu")

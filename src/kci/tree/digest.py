@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -67,7 +68,7 @@ def file_hashes(variant_dir: Path) -> dict[str, str]:
     Raises:
         FindingsError: a file cannot be read, or a link leads nowhere.
     """
-    return {found.name: _hex(found, "sha256") for found in walk(variant_dir) if _is_content(found)}
+    return {found.name: file_hash(found.path) for found in walk(variant_dir) if _is_content(found)}
 
 
 def digest_of(hashes: Mapping[str, str]) -> Digest:
@@ -93,11 +94,12 @@ def compute(variant_dir: Path, algorithm: Algorithm = "sha256") -> Digest:
         FindingsError: a file cannot be read.
     """
     found = [item for item in walk(variant_dir) if _is_content(item) and _covered(item.name)]
-    return Digest(algorithm, {item.name: _base64(_hex(item, algorithm)) for item in found})
+    return Digest(algorithm, {item.name: _base64(file_hash(item.path, algorithm)) for item in found})
 
 
 def _is_content(found: Entry) -> bool:
-    return found.regular or (found.link and not found.path.is_dir())
+    # pathlib's is_dir raises for a link that cannot be followed.
+    return found.regular or (found.link and not os.path.isdir(found.path))  # noqa: PTH112
 
 
 def _covered(name: str) -> bool:
@@ -106,10 +108,6 @@ def _covered(name: str) -> bool:
 
 def _base64(hex_digest: str) -> str:
     return base64.b64encode(bytes.fromhex(hex_digest)).decode()
-
-
-def _hex(found: Entry, algorithm: Algorithm) -> str:
-    return file_hash(found.path, algorithm)
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
