@@ -6,6 +6,7 @@ merge that fails leaves what was there.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -112,6 +113,7 @@ def merge(
             `into` is not a tree.
         UnsafeError: an artifact is unsafe to unpack.
     """
+    into = _real(into)
     sources = find_sources(artifacts, skip=into, report=report)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
@@ -146,6 +148,11 @@ def merge(
     return built
 
 
+def _real(path: Path) -> Path:
+    """The path with every link followed; unlike pathlib's, this ends where links go in a circle."""
+    return Path(os.path.realpath(path))
+
+
 def _may_be_carried(planned: Planned) -> bool:
     """Whether the tree may have all that is planned: the plan then skipped every variant."""
     return any(part.fingerprints for part in planned.kernels.values())
@@ -178,7 +185,7 @@ def _jobs(sources: list[Source], into: Path, planned: Planned | None, symbols_of
         version = _version(name, part, chosen)
         # One kernel of several whose trees are there already stays among them.
         alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
-        target = into.resolve() if alone else into.resolve() / name
+        target = into if alone else _real(into / name)
         replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
         commit = planned.commit if planned is not None else None
         jobs.append(_Job(name, version, part, chosen, target, commit, replaced))
@@ -292,10 +299,10 @@ def _unique(data: metadata.Metadata) -> str:
 
 def _require_tree(target: Path) -> None:
     """Refuse to replace a directory that holds anything but a tree."""
-    if not target.exists():
+    if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise tree_error("KCI610", f"{target} is a file", hint="name a directory", path=str(target))
+        raise tree_error("KCI610", f"{target} is not a directory", hint="name another one", path=str(target))
     for entry in sorted(target.iterdir()):
         if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry):
             message = f"{target} is not a tree: it holds {entry.name!r}"
