@@ -12,6 +12,7 @@ from msgspec import Meta
 from kci.builders.request import CacheUse
 from kci.files.typed_data import json_to_type
 from kci.matrix.names import SYSTEMS, artifact_stem, parse_variant_name
+from kci.plan.durations import Seconds
 from kci.plan.recorded import RecordedInputs
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
 from kci.tree.findings import tree_error
@@ -50,7 +51,7 @@ class LegRecord(msgspec.Struct, frozen=True):
     run: Word = ""
     """The CI run that built it, empty outside of one."""
     source: GitState | None = None
-    seconds: float | None = None
+    seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
     inputs: RecordedInputs | None = None
     """What it was really made from; not there if the builder could not tell."""

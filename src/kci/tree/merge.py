@@ -320,7 +320,7 @@ def _carried(
         return []
     old = read_manifest(job.target)
     known = {entry.variant: entry for entry in old.present} if old is not None else {}
-    stamps, sums = read_stamps(job.target), _sums(job.target)
+    stamps, sums = read_stamps(job.target), read_sums(job.target)
     found = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
         if directory.name in present:
@@ -348,13 +348,6 @@ def _unchanged(directory: Path, digest: str | None, sums: dict[str, str]) -> Sea
     if digest is None or directory_digest(hashes) != digest:
         return None
     return SealedVariant(metadata.read_metadata(directory / metadata.FILE_NAME), hashes)
-
-
-def _sums(tree: Path) -> dict[str, str]:
-    try:
-        return read_sums(tree) or {}
-    except ValueError:
-        return {}
 
 
 def _mixed(directory: Path, data: metadata.Metadata, expected: str) -> FindingsError:
