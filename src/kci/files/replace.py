@@ -195,7 +195,7 @@ def start_writing(handle: int) -> None:
 
 
 def _flush_file(path: Path) -> None:
-    if path.is_symlink():
+    if path.is_symlink() or not path.is_file():  # opening a pipe would wait for its other end
         return
     handle = os.open(path, os.O_RDONLY if sys.platform != "win32" else os.O_RDWR)
     try:
