@@ -77,7 +77,14 @@ def digest_of(hashes: Mapping[str, str]) -> Digest:
 
 
 def directory_digest(hashes: Mapping[str, str]) -> str:
-    """See `variant_digest`, of a directory whose files have been hashed."""
+    """One hex sha256 for a whole variant directory, metadata included: equal digests mean equal files.
+
+    Names and contents count; times, modes and the directory's own name do not. Bytecode does not travel and does not
+    count, and a signature is added when everything else is done.
+
+    Args:
+        hashes: what `file_hashes` says of it.
+    """
     total = hashlib.sha256()
     for name in sorted(hashes):
         if not is_bytecode(name) and name != SIGNATURE:
@@ -150,15 +157,3 @@ def validate_dir(variant_dir: Path, expected: Digest) -> list[Violation]:
         FindingsError: a file cannot be read.
     """
     return validate(expected, compute(variant_dir, expected.algorithm))
-
-
-def variant_digest(variant_dir: Path) -> str:
-    """One hex sha256 for a whole variant directory, metadata included: equal digests mean equal files.
-
-    Names and contents count; times, modes and the directory's own name do not. Bytecode does not travel and does not
-    count, and a signature is added when everything else is done.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
-    return directory_digest(file_hashes(variant_dir))

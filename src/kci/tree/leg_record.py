@@ -44,7 +44,7 @@ class LegRecord(msgspec.Struct, frozen=True):
     backend: str
     system: str
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    """`variant_digest` of the directory."""
+    """`directory_digest` of its files."""
     kci: Word
     builder: Word
     attempt: Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)] = 1
@@ -146,7 +146,7 @@ class SealedVariant(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """`variant_digest` of the directory."""
+        """`directory_digest` of its files."""
         return directory_digest(self.hashes)
 
 

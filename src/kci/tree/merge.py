@@ -26,7 +26,7 @@ from kci.tree.carry import carry, copy
 from kci.tree.checksums import SUBJECTS_NAME, SUMS_NAME, encode_subjects, encode_sums, read_sums, tree_hashes
 from kci.tree.differences import SymbolsOf, differences, listed
 from kci.tree.digest import directory_digest
-from kci.tree.findings import tree_error
+from kci.tree.findings import several, tree_error
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
 from kci.tree.pack import packable
@@ -139,8 +139,7 @@ def merge(
         built = [_build(job, made.staging) for job, made in zip(jobs, replacements, strict=True)]
         findings = [item for manifest in built for item in _missing(manifest)]
         if findings and not allow_partial:
-            hint = "see why their legs failed, or pass --allow-partial"
-            raise FindingsError(_summary(findings), hint=hint, diagnostics=findings)
+            raise several(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
             replacement.commit()
     for job, manifest in zip(jobs, built, strict=True):
@@ -369,8 +368,3 @@ def _missing(manifest: Manifest) -> list[Diagnostic]:
         )
         for name in manifest.missing
     ]
-
-
-def _summary(findings: Sequence[Diagnostic]) -> str:
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return findings[0].message + more
