@@ -162,3 +162,14 @@ def test_what_a_command_leaves_behind_does_not_keep_its_job_from_ending(tmp_path
             os.kill(int((folder / "out" / "pid").read_text()), signal.SIGKILL)
     assert result(folder)["ended"] == "exit"
     assert (folder / "log.txt").read_text().count("x") == 50000
+
+
+@pytest.mark.parametrize("spoil", ["mkdir ../alive", "mkdir ../claim", "printf '\\377' > ../claim"])
+def test_a_job_that_spoils_its_own_folder_costs_itself_only(tmp_path: Path, spoil: str) -> None:
+    bad = job(tmp_path / "bad", "sh", "-c", f"rm ../alive ../claim; {spoil}; kill -9 $PPID")
+    good = job(tmp_path / "good", "true")
+    script("run", bad, KCI_ENGINE_JOB="7_0")
+    script("run", good)
+    for verb in ("status", "start", "cancel"):
+        done = subprocess.run([sys.executable, SCRIPT, verb, bad, good], capture_output=True, text=True, check=True)
+        assert done.stdout.split()[1:] == ["ended"]

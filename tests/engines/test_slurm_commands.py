@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kci.config.engine_settings import EngineKind, EngineSettings
-from kci.engines.job import EngineJob
+from kci.engines.job import EngineJob, JobState
 from kci.engines.protocol import Batch, EngineHome
 from kci.engines.slurm import SlurmEngine
 
@@ -57,3 +57,11 @@ def test_the_queue_is_asked_for_the_jobs_of_this_process_s_user(
     engine = SlurmEngine(EngineSettings(type=EngineKind.SLURM), EngineHome("r", tmp_path / "run"))
     engine.poll({"kci-job-1": "7_0"})
     assert f"--user {os.getuid()}\n" in asked.read_text()
+
+
+@pytest.mark.usefixtures("asked")
+def test_a_job_that_spoils_its_own_folder_costs_itself_only(tmp_path: Path) -> None:
+    engine = SlurmEngine(EngineSettings(type=EngineKind.SLURM), EngineHome("r", tmp_path / "run"))
+    (tmp_path / "run" / "jobs" / "kci-job-1" / "claim").mkdir(parents=True)
+    said = engine.poll({"kci-job-1": "7_0", "kci-job-2": "7_1"})
+    assert {status.state for status in said.values()} == {JobState.LOST}

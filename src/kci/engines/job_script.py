@@ -48,9 +48,13 @@ def main(arguments: list[str]) -> None:
     if what == "run":
         sys.exit(_run(folders[0]))
     for folder in folders:
-        if what != "status" and (folder / "job.json").exists():
-            {"start": _start, "cancel": _cancel}[what](folder)
-        print(_status(folder), flush=True)
+        try:
+            if what != "status" and (folder / "job.json").exists():
+                {"start": _start, "cancel": _cancel}[what](folder)
+            said = _status(folder)
+        except (IsADirectoryError, NotADirectoryError, ValueError):  # its command has put something else there
+            said = "lost"
+        print(said, flush=True)
 
 
 def _lock(folder: pathlib.Path) -> int | None:

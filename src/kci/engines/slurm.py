@@ -20,7 +20,7 @@ from kci.engines.hardware import let_through
 from kci.engines.job import RESULT_FILE, JobState, JobStatus, printable
 from kci.engines.job_folder import SCRIPT_NAME, add_input, read_file, write_job
 from kci.engines.protocol import Batch, EngineAwayError, EngineHome, Handles
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import FindingsError, MissingToolError, UnsafeError
 from kci.files.replace import write_atomic
 
 _SECONDS = 120
@@ -130,7 +130,7 @@ class SlurmEngine:
         """What Slurm calls the job that has begun; of two submissions only one ever does."""
         try:
             text = b"".join(read_file(self.home.job(name), "claim"))[:100].decode("ascii", "replace").strip()
-        except FileNotFoundError:
+        except (FileNotFoundError, UnsafeError):  # a job may do to its folder what it likes
             return ""
         return text if _ID.fullmatch(text) else ""
 
