@@ -176,9 +176,11 @@ def add_tables(tables: Iterable[AnswerTable]) -> None:
 def unpacked(place: Path) -> Path:
     """A published tree as a directory: itself, or what the newest tar file in a folder of artifacts holds.
 
-    An artifact keeps no permissions, so a run hands its tree over as a tar, and that in a folder for each attempt.
+    An artifact keeps no permissions, so a run hands its tree over as a tar, one for each attempt. If there is only one,
+    actions/download-artifact puts it into the folder itself, and otherwise each into a folder that is named after it.
     """
     tars = sorted(place.glob("*/kci-tree.tar"), key=lambda path: (len(path.parent.name), path.parent.name))
+    tars += place.glob("kci-tree.tar")
     if not tars:
         return place
     into = Path(tempfile.mkdtemp(prefix="kci-published-", dir=runner_temp()))

@@ -154,7 +154,7 @@ def verify(merge: Merge, manifests: Mapping[Path, kci.Manifest]) -> int:
                 found = apply_to_tree(found, entries, str(path.parent), kernel.tree, suppressed.append)
     print_suppressed(suppressed)
     told = markdown(found, counted(found, "Verified", suppressed))
-    add_summary(["### Verification", "", *told.splitlines()], [])
+    add_summary(["### Verification", ""], told.splitlines())
     return show_findings(found, "text", what=str(merge.into), suppressed=suppressed)
 
 

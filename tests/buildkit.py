@@ -108,9 +108,7 @@ def built_once(shared: Path, kernel: str, name: str) -> Request:
     with locked(place):
         if not (place / "complete").exists():
             what = request(copy_kernel(kernel, place), name, place, cache=warm_cache(place))
-            build_variant(
-                what.kernel_dir, what.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=quiet
-            )
+            build_variant(what, quiet)
             (place / "complete").touch()
     return request(place / kernel, name, place)
 

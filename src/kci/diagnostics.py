@@ -77,6 +77,11 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
         return f"{self.path}:{self.line}:{self.column}"
 
 
+def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
+    """A sort key for diagnostics: file, place, rule, message."""
+    return (diagnostic.path, diagnostic.line, diagnostic.column, diagnostic.rule, diagnostic.message)
+
+
 def finding(rule: str, message: str, *, hint: str = "", path: str = "", span: Span | None = None) -> Diagnostic:
     """Make a diagnostic of a known rule, with the severity that the rule has.
 
@@ -144,9 +149,9 @@ def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
     return [f"  {gutter}{shown}", f"  {' ' * (len(gutter) - 2)}| {' ' * (start - offset)}{mark}"]
 
 
-def printable(text: str) -> str:
-    """The text with every control character made visible, so that hostile input cannot drive a terminal."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+def printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
+    """The text with something in place of every control character, so that hostile input cannot drive a terminal."""
+    return "".join(char if char.isprintable() else instead for char in text)
 
 
 def render_github(diagnostic: Diagnostic) -> str:

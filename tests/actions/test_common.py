@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tarfile
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,7 @@ def load(name: str) -> ModuleType:
         sys.path.remove(str(ACTIONS))
 
 
-common, plan = load("common"), load("plan")
+common, plan, merge = load("common"), load("plan"), load("merge")
 
 
 @pytest.fixture
@@ -72,6 +73,18 @@ def test_summaries_end_before_the_row_that_is_too_much(summary: Path) -> None:
     assert len(summary.read_bytes()) <= common.SUMMARY_LIMIT
 
 
+def test_many_findings_of_a_merge_fit_into_its_summary(
+    summary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [finding("KCI112", "x" * 200, path=f"{number}.py") for number in range(10_000)]
+    monkeypatch.setattr("kci.verify_path", lambda _: found)
+    assert merge.verify(SimpleNamespace(into=tmp_path, planned=None), {}) == 0
+    text = summary.read_text(encoding="utf-8")
+    assert text.startswith("### Verification\n\n")
+    assert "more rows are left out" in text
+    assert len(text.encode()) <= common.SUMMARY_LIMIT
+
+
 def test_short_summaries_are_whole(summary: Path) -> None:
     common.add_summary(["head"], ["a", "b"])
     assert summary.read_text() == "head\na\nb\n\n"
@@ -114,3 +127,40 @@ def test_flags_that_are_given_and_that_are_not(monkeypatch: pytest.MonkeyPatch) 
         assert common.flag_input("upload") is flag
     monkeypatch.delenv("KCI_INPUT_UPLOAD")
     assert common.flag_input("upload", default="true") is True
+
+
+def tree_tar(folder: Path, text: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "file").write_text(text)
+    with tarfile.open(folder / "kci-tree.tar", "w") as archive:
+        archive.add(folder / "file", "file")
+    (folder / "file").unlink()
+
+
+@pytest.mark.parametrize(
+    ("folders", "newest"),
+    [((".",), "."), (("tree.relu.1", "tree.relu.2"), "tree.relu.2"), (("tree.relu.9", "tree.relu.10"), "tree.relu.10")],
+    ids=["the only attempt", "two attempts", "ten attempts"],
+)
+def test_trees_are_unpacked_wherever_they_are_downloaded_to(
+    folders: tuple[str, ...], newest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_TEMP", str(tmp_path))
+    for folder in folders:
+        tree_tar(tmp_path / "downloaded" / folder, folder)
+    assert (common.unpacked(tmp_path / "downloaded") / "file").read_text() == newest
+
+
+def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another version of kci may have written them, and whoever uploads an artifact can."""
+    earlier = tmp_path / "earlier"
+    (earlier / "run-record.relu.1").mkdir(parents=True)
+    (earlier / "run-record.relu.1" / "kci-record.json").write_text('{"schema": 2, "kernel": "relu"}')
+    for name, value in (("RUNNER_TEMP", tmp_path), ("GITHUB_OUTPUT", tmp_path / "output"),
+                        ("KCI_INPUT_EARLIER", earlier), ("KCI_INPUT_EARLIER_RUN", "7")):  # fmt: skip
+        monkeypatch.setenv(name, str(value))
+    assert plan.trees_so_far().trees == {}
+    assert (tmp_path / "kci-plan" / "kci-trees.json").is_file()
+    assert capsys.readouterr().out.startswith("::warning::everything is built once more: ")

@@ -122,7 +122,7 @@ def test_a_cold_full_cuda_leg_downloads_less_than_250_mb(
         },
     )
     asked = request(kernel, VARIANT, tmp_path)
-    build_variant(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet)
+    build_variant(asked, quiet)
     (module,) = asked.output.glob("*.so")
     assert b".nv_fatbin" in module.read_bytes()
     total = sum(index.sent.values())

@@ -68,16 +68,6 @@ def test_the_whole_command() -> None:
     ]  # fmt: skip
 
 
-def test_gpus_are_given_only_where_asked() -> None:
-    assert "--gpus=all" in container_command(IMAGE, [], ["true"], gpus=True)
-    rocm = container_command(IMAGE, [], ["true"], rocm=True)
-    assert [flag for flag in rocm if "device" in flag or "group" in flag] == [
-        "--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--group-add=render",
-    ]  # fmt: skip
-    for command in (rocm, container_command(IMAGE, [], ["true"])):
-        assert not any("--privileged" in word or "docker.sock" in word for word in command)
-
-
 @pytest.mark.parametrize("image", ["", "--privileged", "-v/:/host", "a b", "a\nb", "a;b", "$(id)"])
 def test_a_flag_is_not_taken_for_an_image(image: str) -> None:
     with pytest.raises(UsageError, match="image"):
@@ -93,7 +83,8 @@ def test_a_path_cannot_change_the_mount(path: str) -> None:
 def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MAX_JOBS", "3")
+    for name in ("MAX_JOBS", "KCI_RUN", "KCI_ATTEMPT"):
+        monkeypatch.setenv(name, "3")
     monkeypatch.setenv("PIP_INDEX_URL", "https://user:secret@index.example/simple")
     repository = tmp_path / "repo"
     kernel = noarch_kernel(repository / "kernels" / "k")
@@ -104,10 +95,20 @@ def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     whole = f"--mount=type=bind,source={repository},target={repository},readonly"
     assert whole in mounts
     assert [word.rpartition("=")[2] for word in writable] == [str(tmp_path / "cache"), str(kernel / "build")]
+    assert {"--env=KCI_RUN", "--env=KCI_ATTEMPT"} <= set(command), "the artifact is of the run that asked for it"
     assert {"--env=MAX_JOBS", "--env=PIP_INDEX_URL", f"--env=KCI_CACHE={tmp_path / 'cache'}"} <= set(command)
     assert not any("secret" in word for word in command)
     # A mount inside another one has to come after it.
     assert mounts.index(whole) < mounts.index(writable[-1])
+
+
+def test_settings_outside_of_git_and_an_overlay_are_seen(tmp_path: Path) -> None:
+    kernel = noarch_kernel(tmp_path / "all" / "kernels" / "k")
+    (tmp_path / "all" / "kci.toml").write_text("")
+    overlay = tmp_path / "overlay.toml"
+    command = build_command(IMAGE, kernel, ["build"], writable=[], cache=tmp_path / "cache", readable=[overlay])
+    mounts = {word.rpartition("target=")[2] for word in command if word.startswith("--mount")}
+    assert {f"{tmp_path / 'all'},readonly", f"{overlay},readonly"} <= mounts
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -152,7 +153,6 @@ def test_podman_is_taken_where_there_is_no_docker(tmp_path: Path, monkeypatch: p
     program(folder, "podman", 'test "$*" = "version --format {{.Client.Version}}"')
     assert choose_image("auto", IMAGE, quiet) == IMAGE
     assert container_command(IMAGE, [], ["true"])[0] == "podman"
-    assert "--device=nvidia.com/gpu=all" in container_command(IMAGE, [], ["true"], gpus=True)
     program(folder, "docker", "exit 1")
     assert container_command(IMAGE, [], ["true"])[0] == "docker"
     monkeypatch.setenv("KCI_CONTAINER_ENGINE", "podman")

@@ -86,9 +86,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def printed(kernel: Path, name: str, tmp_path: Path) -> list[str]:
     asked = request(kernel, name, tmp_path)
-    lines = plan_commands(
-        kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet
-    )
+    lines = plan_commands(asked, quiet)
     assert lines[0].startswith("# not run by kci: ")
     assert not asked.cache.exists()
     return lines
@@ -198,12 +196,11 @@ def test_the_extensions_that_icpx_has_stay(tla_kernel: Path, tmp_path: Path) -> 
     said = 'case "$*" in *-###*) echo \' "-spirv-ext=-all,+SPV_A,+SPV_B" "-o"\' ;; *) echo DPC++ 2026.0.0 ;; esac'
     icpx = program(Path(tmp_path / "only-these"), "icpx", said)
     asked = request(tla_kernel, XPU, tmp_path)
-    arguments = (tla_kernel, asked.build, asked.variant, asked.kernel_id, asked.output)
-    lines = plan_commands(*arguments, cache=asked.cache, log=quiet)
+    lines = plan_commands(asked)
     wanted = f"-spirv-ext=+SPV_A,+SPV_B,{EXTENSIONS}"
     assert {word for _, word in pairs(words(lines, "-Xspirv-translator"), "-Xspirv-translator")} == {wanted}
     program(icpx.parent, "icpx", "echo DPC++ 2026.0.0")
-    assert "does not say which SPIR-V extensions" in plan_commands(*arguments, cache=asked.cache, log=quiet)[0]
+    assert "does not say which SPIR-V extensions" in plan_commands(asked)[0]
 
 
 def test_xpu_with_its_compiler_here_is_built_as_any_other(
@@ -211,9 +208,7 @@ def test_xpu_with_its_compiler_here_is_built_as_any_other(
 ) -> None:
     program(Path(tmp_path / "only-these"), "icpx", "echo 'oneAPI DPC++/C++ Compiler 2026.0.0'")
     asked = request(kernel, XPU, tmp_path)
-    lines = plan_commands(
-        kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet
-    )
+    lines = plan_commands(asked, quiet)
     assert not lines[0].startswith("# not run")
     assert words(lines, "-c kernel/xpu/a.cpp")[0] == str(tmp_path / "only-these/icpx")
 

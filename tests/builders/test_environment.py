@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, STABLE_CPU, copy_kernel, quiet, request, variant, write_tree
-from kci.builders import native
+from kci.builders import environment, native
 from kci.builders.cache import default_cache, work_dir
 from kci.builders.environment import COMPLETE, Environment, ensure, isolated, own, read_torch_version, same_version
 from kci.builders.toolchains import toolchains
+from kci.builders.wheel_ranges import find_wheel
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.lock import locked
@@ -79,11 +80,14 @@ def test_the_cache_is_where_the_user_says(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert default_cache() == tmp_path / ".cache/kci"
     monkeypatch.setenv("KCI_CACHE", str(tmp_path / "mine"))
     assert default_cache() == tmp_path / "mine"
+    monkeypatch.setenv("KCI_CACHE", "~/mine")
+    assert default_cache() == tmp_path / "mine"
 
 
 def test_kernels_of_one_name_do_not_share_objects(tmp_path: Path) -> None:
-    places = {work_dir(tmp_path, tmp_path / place / "relu", CPU) for place in ("a", "b")}
-    assert len(places) == 2
+    not_utf8 = os.fsdecode(b"\xff")
+    places = {work_dir(tmp_path, tmp_path / place / "relu", CPU) for place in ("a", "b", not_utf8)}
+    assert len(places) == 3
 
 
 # --- making it, with the real venv and pip ---
@@ -144,6 +148,14 @@ def test_a_gpu_torch_for_another_toolkit_is_not_kept(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("index", ["/srv/wheels", "http://not a name/x", "http://[::1"])
+def test_an_index_that_is_no_address_cannot_be_reached(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    assert not environment._reachable(index)
+    with pytest.raises(MissingToolError, match="does not answer"):
+        find_wheel("torch", "2.13.0", "x86_64", index)
+
+
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made_by(tmp_path / "wheels", monkeypatch)
     python = pip_of_the_tests(monkeypatch, tmp_path)

@@ -6,30 +6,75 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import write_tree
+from buildkit import CPU, request, write_tree
 from kci.builders.extension_name import sources_with_name
+from kci.config.reader import read_kernel
+from kci.files.source_tree import SourceTree
+from kci.plan.inputs import KernelInputs
 
-SOURCES = ("bind.cpp", "csrc/a.cu", "csrc/b.cpp")
-BINDING = {"bind.cpp": "REGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n", "csrc/a.cu": "", "csrc/b.cpp": '#include "b.h"\n'}
+BUILD = """
+[general]
+name = "some"
+version = 1
+edition = 5
+license = "MIT"
+backends = ["cpu"]
+
+[torch]
+src = ["bind.cpp"]
+
+[kernel.some]
+backend = "cpu"
+depends = []
+src = ["csrc/a.cpp", "csrc/b.cpp"]
+include = ["."]
+"""
+SOURCES = ("bind.cpp", "csrc/a.cpp", "csrc/b.cpp")
+FILES = {
+    "build.toml": BUILD,
+    "bind.cpp": "REGISTER_EXTENSION(TORCH_EXTENSION_NAME)\n",
+    "csrc/a.cpp": "",
+    "csrc/b.cpp": '#include "b.h"\n',
+}
 
 
-def named(root: Path, **files: str) -> set[str]:
-    return sources_with_name(write_tree(root, {**BINDING, **files}), SOURCES)
+def named(root: Path, files: dict[str, str], link: tuple[str, str] | None = None) -> set[str]:
+    """The sources of a kernel in a repository; what is below `common/` beside it may be included."""
+    kernel = write_tree(root / "kernel", {**FILES, **files})
+    common = write_tree(root, {"common/shared.h": "// TORCH_EXTENSION_NAME"})
+    if link is not None:
+        (kernel / link[0]).unlink(missing_ok=True)
+        (kernel / link[0]).symlink_to(link[1])
+    inputs = KernelInputs(read_kernel(kernel).build, kernel, SourceTree(common), ["common"])
+    return sources_with_name(request(kernel, CPU, root, inputs=inputs), SOURCES)
 
 
 def test_only_what_mentions_it(tmp_path: Path) -> None:
-    assert named(tmp_path) == {"bind.cpp"}
+    assert named(tmp_path, {}) == {"bind.cpp"}
 
 
 def test_a_mention_in_a_file_that_nothing_includes_does_not_count(tmp_path: Path) -> None:
     more = {"vendored/module.cpp": "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)", "docs.md": "TORCH_EXTENSION_NAME"}
-    assert named(tmp_path, **more) == {"bind.cpp"}
+    assert named(tmp_path, more) == {"bind.cpp"}
 
 
-@pytest.mark.parametrize("name", ["csrc/b.h", "b.h", "elsewhere/deep/b.h"])
-def test_a_mention_in_a_file_that_is_included_counts_for_all(tmp_path: Path, name: str) -> None:
-    assert named(tmp_path, **{name: "// TORCH_EXTENSION_NAME"}) == set(SOURCES)
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"csrc/b.h": "// TORCH_EXTENSION_NAME"},
+        {"b.h": "// TORCH_EXTENSION_NAME"},
+        {"csrc/b.h": '#include "../../common/shared.h"'},
+        {"csrc/b.h": '#define HEADER "deep/c.h"\n#include HEADER', "csrc/deep/c.h": "// TVM_FFI_EXTENSION_NAME"},
+        {"csrc/b.h": "#include MACRO", "csrc/deep/c.h": "// TORCH_EXTENSION_NAME"},
+    ],
+)
+def test_a_mention_in_a_file_that_is_included_counts_for_all(tmp_path: Path, files: dict[str, str]) -> None:
+    assert named(tmp_path, files) == set(SOURCES)
 
 
 def test_a_source_that_another_includes_counts_for_all(tmp_path: Path) -> None:
-    assert named(tmp_path, **{"csrc/a.cu": "#  include <../bind.cpp>\n"}) == set(SOURCES)
+    assert named(tmp_path, {"csrc/a.cpp": "#  include <../bind.cpp>\n"}) == set(SOURCES)
+
+
+def test_a_source_can_be_a_link(tmp_path: Path) -> None:
+    assert named(tmp_path, {"real.cpp": FILES["bind.cpp"]}, link=("bind.cpp", "real.cpp")) == {"bind.cpp"}

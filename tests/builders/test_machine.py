@@ -11,7 +11,7 @@ import pytest
 from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, request, write_tree
 from kci.builders import build_variant, native
 from kci.builders.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique
-from kci.builders.cuda import ensure_toolkit, find_toolkit
+from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_name
 from kci.builders.job_limits import job_count
 from kci.builders.oneapi import find_icpx
 from kci.builders.recipe import commands
@@ -47,7 +47,7 @@ def test_a_build_without_a_compiler_leaves_nothing_behind(tmp_path: Path, monkey
     only_these(monkeypatch, tmp_path)
     asked = request(kernel, CPU, tmp_path)
     with pytest.raises(MissingToolError, match=r"C\+\+ compiler"):
-        build_variant(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet)
+        build_variant(asked, quiet)
     assert not asked.output.parent.exists()
     assert not asked.cache.exists()
 
@@ -60,6 +60,25 @@ def test_cxx_is_respected_with_its_arguments(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("CXX", "not-there")
     with pytest.raises(MissingToolError, match="CXX=not-there"):
         cxx_compiler()
+    monkeypatch.setenv("CXX", "my-g++ '")
+    with pytest.raises(MissingToolError, match="CXX=my-g"):
+        cxx_compiler()
+
+
+def test_compilers_are_started_in_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    nvcc = fake_toolkit(tmp_path / "cuda", "12.6")
+    program(folder, "g++", "exit 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CXX", f"ccache {folder.name}/g++ -I./x")
+    (folder / "ccache").symlink_to(folder / "g++")
+    assert cxx_compiler() == ("ccache", str(folder / "g++"), "-I./x")
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", folder.name)
+    assert cxx_compiler() == (str(folder / "g++"),)
+    for name, value in (("CUDA_HOME", "cuda"), ("NVCC", "cuda/bin/nvcc")):
+        monkeypatch.setenv(name, value)
+        assert find_toolkit("12.6", tmp_path, quiet).nvcc == nvcc
 
 
 def test_a_compiler_is_asked_whether_it_knows_a_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +147,7 @@ def test_an_nvcc_of_the_right_version_is_found(
     assert (found.nvcc, found.root, found.runtime) == (nvcc, tmp_path / "cuda", "libcudart.so.12")
     assert found.library_dir == tmp_path / "cuda/lib64"
     assert found.complete
+    assert nvcc_name(found) == "nvcc 12.6.88"
     # A wrapper on the PATH is asked where its toolkit is.
     monkeypatch.delenv("CUDA_HOME")
     program(folder, "nvcc", f'exec {nvcc} "$@"')
@@ -264,7 +284,7 @@ def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path
     (kernel / "build.toml").write_text(text)
     asked = request(kernel, CPU, tmp_path)
     with pytest.raises(UnsafeError, match="leads out"):
-        build_variant(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache, log=quiet)
+        build_variant(asked, quiet)
     assert not asked.cache.exists()
 
 

@@ -9,13 +9,25 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 
-from buildkit import CPU, STABLE_CPU, STABLE_CUDA, built_once, copy_kernel, quiet, request, runtime, warm_cache
+from buildkit import (
+    CPU,
+    STABLE_CPU,
+    STABLE_CUDA,
+    built_once,
+    copy_kernel,
+    quiet,
+    request,
+    runtime,
+    warm_cache,
+    write_tree,
+)
 from kci.builders import Built, build_variant
 from kci.builders.cache import default_cache
 from kci.builders.cuda import find_toolkit
@@ -35,9 +47,7 @@ def asked(name: str, kernel: Path, tmp_path: Path) -> Request:
 
 def built(what: Request, said: list[str] | None = None) -> Built:
     log = said.append if said is not None else quiet
-    return build_variant(
-        what.kernel_dir, what.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=log
-    )
+    return build_variant(what, log)
 
 
 def module(what: Request) -> Path:
@@ -272,10 +282,7 @@ def test_no_isolation_uses_the_torch_at_hand(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(environment.torch.parent))
     monkeypatch.setenv("PATH", f"{environment.ninja.parent}:{os.environ['PATH']}")
     what = request(copy_kernel("bare", tmp_path), STABLE_CPU, tmp_path)
-    build_variant(
-        what.kernel_dir, what.build, what.variant, what.kernel_id, what.output,
-        isolation=False, cache=what.cache, log=quiet,
-    )  # fmt: skip
+    build_variant(msgspec.structs.replace(what, isolation=False), quiet)
     assert module(what).is_file()
     assert not (what.cache / "envs").exists()
 
@@ -296,3 +303,20 @@ def test_nvcc_and_cutlass_come_from_wheels(tmp_path: Path) -> None:
     binary = Binary(module(what))
     assert "libcudart.so.13" in binary.needed
     assert binary.newest("GLIBC") <= (2, 28)
+
+
+def test_what_compilers_take_from_the_environment_is_part_of_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = copy_kernel("bare", tmp_path)
+    source = kernel / "csrc" / "bare.cpp"
+    source.write_text(f"#include <from_outside.h>\n{source.read_text()}")
+    what, found = asked(STABLE_CPU, kernel, tmp_path), set()
+    for name in ("one", "two"):
+        header = write_tree(tmp_path / name, {"from_outside.h": f'extern "C" int {name}() {{ return 1; }}'})
+        monkeypatch.setenv("CPLUS_INCLUDE_PATH", str(header))
+        monkeypatch.setenv("LD_RUN_PATH", str(header))
+        built(what)
+        found |= {name for name in Binary(module(what)).defined if name in ("one", "two")}
+        assert "DT_RUNPATH" not in Binary(module(what)).tags
+    assert found == {"one", "two"}

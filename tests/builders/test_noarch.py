@@ -17,17 +17,8 @@ from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 
 
 def built(kernel: Path, tmp_path: Path, name: str = "torch-cuda", **options: object) -> Path:
-    backend = variant(name).backend
-    made = build_variant(
-        kernel,
-        build_of(kernel),
-        variant(name, archs=("9.0", "8.0")),
-        f"_just_python_{backend}_1a2b3c4",
-        tmp_path / "out" / name,
-        cache=tmp_path / "cache",
-        log=quiet,
-        **options,  # type: ignore[arg-type]
-    )
+    asked = request(kernel, name, tmp_path, variant=variant(name, archs=("9.0", "8.0")), **options)
+    made = build_variant(asked, quiet)
     assert made.builder == "noarch"
     assert made.archs == ("9.0", "8.0")
     assert not made.sealed
@@ -146,16 +137,7 @@ def test_a_compiled_framework_without_a_component_is_explained(tmp_path: Path) -
     kernel = copy_kernel("plus-one", tmp_path)
     for builder in ("noarch", "native"):
         with pytest.raises(BuildFailedError, match="torch-cuda") as caught:
-            build_variant(
-                kernel,
-                build_of(kernel),
-                variant("torch-cuda"),
-                "_plus_one_cuda_1",
-                tmp_path / "out",
-                builder=builder,
-                cache=tmp_path,
-                log=quiet,
-            )
+            build_variant(request(kernel, "torch-cuda", tmp_path, builder=builder), quiet)
         assert "[kernel.<label>]" in caught.value.hint
 
 
@@ -183,9 +165,7 @@ def test_an_unknown_builder_is_named(tmp_path: Path) -> None:
 def test_an_id_that_does_not_fit_never_reaches_generated_code(tmp_path: Path, kernel_id: str) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     with pytest.raises(BuildFailedError, match="id"):
-        build_variant(
-            kernel, build_of(kernel), variant("torch-cuda"), kernel_id, tmp_path / "o", cache=tmp_path, log=quiet
-        )
+        build_variant(request(kernel, "torch-cuda", tmp_path, kernel_id=kernel_id), quiet)
 
 
 # A torch that says which backend it has, in the words of each backend. Earlier ones win (docs/format.md#ops).
@@ -249,6 +229,6 @@ def test_compiled_variants_install_python_and_data_files_only(tmp_path: Path) ->
 def test_a_dry_run_copies_nothing(tmp_path: Path) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     asked = request(kernel, "torch-cpu", tmp_path)
-    lines = plan_commands(kernel, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache)
+    lines = plan_commands(asked)
     assert all(line.startswith("# ") for line in lines)
     assert not asked.output.exists()

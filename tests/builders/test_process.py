@@ -106,6 +106,15 @@ def test_a_guard_that_is_killed_takes_the_program_along(tmp_path: Path) -> None:
     assert gone(pids[0])
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="takes what /proc tells")
+def test_what_a_program_leaves_ends_with_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    pids: list[str] = []
+    done = guarded(["sh", "-c", f"(trap '' TERM; cat {tmp_path / 'never'}) & echo $!"], pids.append)
+    assert done.code == 0
+    assert not is_running(int(pids[0]))
+
+
 def test_a_guarded_program_tells_its_code_and_output() -> None:
     said: list[str] = []
     done = guarded(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)

@@ -71,3 +71,12 @@ def test_nvcc_goes_through_it_too(tmp_path: Path, cache: Path) -> None:
     assert cold.leg.cache == CacheUse("ccache", 0, 2)
     assert warm.leg.cache == CacheUse("ccache", 2, 0)
     assert binary(cold) == binary(warm)
+
+
+def test_a_header_that_would_be_found_first_is_not_missed(tmp_path: Path, cache: Path) -> None:
+    first, second = (copy_kernel("bare", tmp_path / name) for name in ("one", "two"))
+    before = binary(made(first, STABLE_CPU, cache))
+    text = (first / "include" / "bare.h").read_text()
+    for kernel in (second, first):  # known to the compiler cache alone, and compiled here before
+        (kernel / "csrc" / "bare.h").write_text(f'{text}\nextern "C" int another_header() {{ return 1; }}\n')
+        assert binary(made(kernel, STABLE_CPU, cache)) != before

@@ -464,9 +464,7 @@ def test_a_stable_abi_build_takes_the_cpu_wheel_and_a_full_one_that_of_its_rocm(
 
 def test_a_dry_run_shows_the_translation_and_changes_nothing(asked: Request, tmp_path: Path) -> None:
     before = sorted(tmp_path.rglob("*"))
-    lines = plan_commands(
-        asked.kernel_dir, asked.build, asked.variant, asked.kernel_id, asked.output, cache=asked.cache
-    )
+    lines = plan_commands(asked)
     assert sorted(tmp_path.rglob("*")) == before
     copy = lines.index("# kci copies the kernel to hip/ and writes hipify.json")
     assert "hipify_script.py" in lines[copy + 1]

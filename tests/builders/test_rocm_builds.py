@@ -64,9 +64,7 @@ def halve(shared_by_workers: Path) -> Request:
 
 def built(what: Request, said: list[str] | None = None) -> Built:
     log = said.append if said is not None else quiet
-    return build_variant(
-        what.kernel_dir, what.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=log
-    )
+    return build_variant(what, log)
 
 
 def module(what: Request) -> Path:
@@ -193,10 +191,7 @@ def test_a_full_build_refuses_a_torch_that_is_not_for_rocm(
     cpu = msgspec.structs.replace(isolated(asked.cache, "2.13", "cpu"), root=None)
     monkeypatch.setattr(native, "own", lambda: cpu)
     with pytest.raises(MissingToolError, match=r"needs a torch for ROCm 7\.1, and .* is for the CPU"):
-        build_variant(
-            full.kernel_dir, full.build, full.variant, full.kernel_id, full.output,
-            isolation=False, cache=full.cache, log=quiet,
-        )  # fmt: skip
+        build_variant(msgspec.structs.replace(full, isolation=False), quiet)
 
 
 def test_a_full_build_links_the_libraries_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,10 +235,7 @@ def test_a_full_build_links_the_libraries_of_torch(tmp_path: Path, monkeypatch: 
         {"build.toml": PLAIN, "binding.cpp": binding, "csrc/cuda/a.cu": device, "torch-ext/plain/__init__.py": ""},
     )
     full = request(kernel, "torch213-cxx11-rocm71-x86_64-linux", tmp_path)
-    build_variant(
-        full.kernel_dir, full.build, full.variant, full.kernel_id, full.output,
-        isolation=False, cache=full.cache, log=quiet,
-    )  # fmt: skip
+    build_variant(msgspec.structs.replace(full, isolation=False), quiet)
     needed, undefined, device_code = looked_at(module(full))
     assert {"libtorch_hip.so", "libamdhip64.so.7w"} <= needed
     assert "libamdhip64.so.7" not in needed

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -92,7 +93,7 @@ def test_what_is_not_known_is_named(tmp_path: Path) -> None:
 def test_a_dry_run_installs_tvm_ffi_and_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "this_system", lambda: "x86_64-linux")
     what = request(EXAMPLE, CPU, tmp_path)
-    lines = plan_commands(EXAMPLE, what.build, what.variant, what.kernel_id, what.output, cache=tmp_path)
+    lines = plan_commands(msgspec.structs.replace(what, cache=tmp_path))
     assert "apache-tvm-ffi==" in "\n".join(lines)
     assert not any("torch==" in line for line in lines)
 
@@ -102,7 +103,7 @@ def test_the_example_builds_verifies_loads_and_passes_its_tests(tmp_path: Path) 
     runtime()
     kernel = read_kernel(EXAMPLE)
     what = request(EXAMPLE, CPU, tmp_path, cache=warm_cache(tmp_path))
-    build_variant(EXAMPLE, kernel.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=quiet)
+    build_variant(what, quiet)
     seal(what.output, metadata_for(kernel.build, "cpu", "1a2b3c4", archs=None))
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []
     report = run_kernel_tests(what.output, EXAMPLE, quiet, cache=what.cache, torch="2.13")
@@ -123,7 +124,7 @@ def test_a_new_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: P
     files = files_of(choose("my-kernel", framework="tvm-ffi", backends=("cuda",)), standalone=True)
     files["build.toml"] += 'cuda-capabilities = ["9.0"]\n'
     what = request(write_tree(tmp_path / "my-kernel", files), CUDA, tmp_path, cache=warm_cache(tmp_path))
-    build_variant(what.kernel_dir, what.build, what.variant, what.kernel_id, what.output, cache=what.cache, log=quiet)
+    build_variant(what, quiet)
     seal(what.output, metadata_for(what.build, "cuda", "1a2b3c4", archs=("9.0",)))
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []
     (module,) = what.output.glob("*.so")

@@ -13,7 +13,7 @@ from kci.builders.units import Language, collect
 from kci.catalog.loading import load_catalog
 from kci.config.reader import parse_kernel
 from kci.config.values import Depend
-from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
+from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError, UsageError
 from kci.matrix.selection import select
 
 HEAD = """
@@ -237,6 +237,16 @@ def test_a_source_of_two_components_takes_the_includes_of_the_later_one(tmp_path
     assert [path.name for path in unit.include] == ["two"]
 
 
+def test_a_linked_source_is_compiled_as_what_the_link_is_called(tmp_path: Path) -> None:
+    root = kernel(tmp_path, one_component("cuda", 'csrc/a.cpp", "csrc/b.cu'), "csrc/a.cpp")
+    (root / "csrc/b.cu").symlink_to("a.cpp")
+    found = collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units
+    assert [(str(unit.source), unit.language) for unit in found] == [
+        ("csrc/a.cpp", Language.CXX),
+        ("csrc/b.cu", Language.CUDA),
+    ]
+
+
 def test_sources_of_one_name_have_objects_of_their_own(tmp_path: Path) -> None:
     second = '[kernel.two]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp", "x/a.cpp", "y/a.cpp"]\n'
     root = kernel(tmp_path, one_component("cpu", "a.cpp") + second, "a.cpp", "x/a.cpp", "y/a.cpp")
@@ -265,6 +275,25 @@ def test_a_quick_build_compiles_for_the_archs_that_were_asked_for(
     assert (archs["csrc/a.cu"], archs["csrc/c.cu"]) == (one, two)
     told = "component two has no code for" in " ".join(said)
     assert told == (asked in (("9.0a",), ("9.0",))), "functions of a component that the GPU has no use for are there"
+
+
+@pytest.mark.parametrize(
+    ("backend", "asked", "says"),
+    [
+        ("cuda", "sm_90", "CUDA 13.0 knows no arch 'sm_90'"),
+        ("cuda", "90", "CUDA 13.0 knows no arch '90'"),
+        ("cuda", "7.5", "no component has code for 7.5"),
+        ("rocm", "gfx1100", "no component has code for gfx1100"),
+    ],
+)
+def test_a_quick_build_for_a_gpu_that_the_kernel_has_no_code_for_is_refused(
+    tmp_path: Path, backend: str, asked: str, says: str
+) -> None:
+    archs = {"cuda": 'cuda-capabilities = ["8.0"]', "rocm": 'rocm-archs = ["gfx90a"]'}[backend]
+    root = kernel(tmp_path, one_component(backend, "a.cu", archs), "a.cu")
+    compute = {"cuda": "cu130", "rocm": "rocm72"}[backend]
+    with pytest.raises(UsageError, match=says):
+        collect(request(root, f"torch213-cxx11-{compute}-x86_64-linux", tmp_path, archs=(asked,)), quiet)
 
 
 def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_path: Path) -> None:

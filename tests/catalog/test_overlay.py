@@ -170,6 +170,20 @@ def test_a_file_is_loaded_over_the_edition_that_it_names(tmp_path: Path) -> None
     assert loaded.as_of == "2026-03-25"
 
 
+@pytest.mark.rule("KCI120", triggers=True)
+@pytest.mark.parametrize("base", ["a.toml", "b.toml", "./a.toml"])
+def test_overlays_that_change_each_other_in_a_circle_are_refused(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.toml").write_text(f'edition = "{base}"\n')
+    (tmp_path / "b.toml").write_text('edition = "a.toml"\n')
+    with pytest.raises(FindingsError, match="leads back to") as caught:
+        load_catalog("a.toml")
+    (problem,) = caught.value.diagnostics
+    assert (problem.rule, problem.line) == ("KCI120", 1)
+
+
 @pytest.mark.parametrize("text", ['edition = "2026-08-20"', "replace = true", "keep = []", "drop = []", "change = []"])
 def test_what_makes_a_file_an_overlay(text: str) -> None:
     assert is_overlay(parse_document(text.encode(), "mine.toml"))

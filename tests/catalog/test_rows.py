@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kci.catalog.loading import DEFAULT_EDITION, editions, load_catalog, outside_range
+from kci.catalog.loading import DEFAULT_EDITION, editions, interpret_edition, load_catalog, outside_range
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import default_runners
-from kci.config.values import Version
+from kci.config.document import parse_document
+from kci.config.values import SYSTEMS, Version
 from kci.errors import FindingsError, UsageError
-from kci.matrix.names import SYSTEMS
 
 
 def test_the_default_edition_is_the_references_table_of_september() -> None:
@@ -84,6 +84,12 @@ def test_the_august_edition_is_the_references_table(catalog: Catalog) -> None:
 
 
 @pytest.mark.rule("KCI120", triggers=False)
+def test_a_date_is_held_in_one_spelling() -> None:
+    """Editions are compared by it."""
+    text = 'name = "x"\nas-of = "20260917"\nsource = "y"\n[[row]]\ntorch = "2.13"\nbackend = "cpu"\nsystems = []'
+    assert interpret_edition(parse_document(text.encode(), "x.toml")).as_of == "2026-09-17"
+
+
 @pytest.mark.parametrize("name", editions())
 def test_every_edition_is_sound(name: str) -> None:
     loaded = load_catalog(name)

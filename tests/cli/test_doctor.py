@@ -27,6 +27,7 @@ def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: 
     assert machine["C++ compiler"]["health"] == "missing"
     assert "apt-get install g++" in machine["C++ compiler"]["remedy"]
     assert "ROCM_PATH" in machine["rocm 7.2"]["remedy"]
+    assert "setvars.sh" in machine["xpu 2026.0"]["remedy"]
     assert machine["GPU"]["health"] == "note"
     assert json.loads(told.stdout)["settings"] == []
     assert not (tmp_path / "cache").exists(), "nothing is made"

@@ -83,6 +83,13 @@ def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) ->
     assert names("kernels/one[cpu]") == names("kernels/one[cpu][cpu,cuda,rocm]")
 
 
+def test_each_where_adds_what_it_matches(monorepo: Path) -> None:
+    both = names("kernels/one", "--where", "cuda == 12.6", "--where", "backend == cpu and torch == newest")
+    alone = [names("kernels/one", "--where", text) for text in ("cuda == 12.6", "backend == cpu and torch == newest")]
+    assert sorted(both) == sorted({*alone[0], *alone[1]})
+    assert all(alone)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -93,6 +100,8 @@ def test_a_directory_with_brackets_in_its_name_is_a_directory(monorepo: Path) ->
             ["kernels/one", "--where", "cuda >= and"],
             "expected a value after `>=`, got `and`\n  cuda >= and\n          ^",
         ),
+        (["kernels/one", "--where", ""], "expected a field, got the end"),
+        (["kernels/one", "--where", "cuda == 1", "--where", "cud == 2"], "got `cud`\n  (cuda == 1) or (cud == 2)\n"),
         (["kernels/one", "--where", "\x1b[2J"], "\N{REPLACEMENT CHARACTER}[2J"),
         (["kernels/one", "--coverage", "--format", "names"], "--coverage has no names form"),
     ],

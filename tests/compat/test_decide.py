@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 import pytest
+from msgspec.structs import replace
 
 from compat.year import KERNELS, legs_of, make_year
 from kci.compat.causes import cause_id, cause_of, first_error, is_outage
@@ -134,6 +135,36 @@ def test_decide_is_what_the_last_run_leads_to() -> None:
     assert decide([], POLICY) == []
 
 
+def test_a_flaky_leg_has_one_issue_whatever_it_says_each_time() -> None:
+    days = [{"cpu": "pass"} if day % 2 else {"cpu": f"error: mode {chr(97 + day)} is off"} for day in range(20)]
+    assert [item for day in story(*days) for item in day] == ["flaky open 1"]
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("https://github.com/acme/kernels/actions/runs/1", True),
+        ("https://x.org/a b", False),
+        ("https://x.org/[a](https://y.org)", False),
+        ("<img src=x>", False),
+        ("javascript:x", False),
+        ("https://x.org/" + "a" * 500, False),
+    ],
+)
+def test_a_log_is_a_link_or_left_out(log: str, shown: bool) -> None:
+    made = [replace(run(number), failed=(Failure(CPU, ERROR, log),)) for number in range(3)]
+    (action,) = decide(made, POLICY)
+    assert (f"Log: {log}\n" in action.body) is shown
+    assert (log in action.body) is shown
+
+
+def test_a_title_does_not_end_with_a_blank() -> None:
+    """GitHub takes it away, and then the issue would be updated in every run."""
+    (action,) = decide([run(number, cpu="error: " + "x" * 186 + " y" * 9) for number in range(3)], POLICY)
+    assert len(action.title) == 199
+    assert action.title == action.title.strip()
+
+
 def test_what_a_log_says_cannot_mention_people_or_end_the_text() -> None:
     (action,) = decide([run(number, cpu="error: @everyone --> `x`\x1b[31m") for number in range(3)], POLICY)
     assert "@everyone" not in action.body + action.title
@@ -152,6 +183,7 @@ def test_what_a_log_says_cannot_mention_people_or_end_the_text() -> None:
         ("error: bad thing at 0x7fff12", "error: bad thing at 0xdeadbeef"),
         ("FAILED: [  5 of 17] error in step 3", "FAILED: [ 12 of 40] error in step 4"),
         ("\x1b[31merror: red\x1b[0m", "error: red"),
+        ("error: off by 0.0312 in 12.125 s", "error: off by 1.5e-3 in 7 s"),
         ("note\nmore\nerror: the first", "error: the first\nerror: the second"),
         ("/home/a/relu/x.so: undefined symbol: f", "/root/b/relu/x.so: undefined symbol: f"),
     ],

@@ -25,6 +25,8 @@ BASE = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "x"\nbackend
 RARE = [
     BASE + '[torch-noarch]\ncuda-capabilities = ["9.0"]\n',
     BASE + '[torch-noarch]\nrocm-archs = ["gfx942"]\n',
+    BASE + 'upstream = ["https://github.com/acme/a", "https://github.com/acme/b"]\n[torch]\n',
+    BASE.replace("edition = 5", "edition = 6") + "[torch]\n",
     BASE + 'hub = ["acme/norm", "main"]\n[torch]\n',
     BASE + '[torch]\n[kernel.a]\nbackend = "cuda"\nsrc = []\ndepends = [{ torch = {} }]\n',
 ]
@@ -47,6 +49,10 @@ def explained(
     """The row of the table that a difference belongs to."""
     if ours == "accepts" and any(one.rule == "KCI111" for one in found):
         return "kebab-noarch"
+    if ours == "accepts" and any(one.rule == "KCI117" for one in found):
+        return "later-edition"
+    if ours != "refuses" and "Invalid type sequence. Expected a string" in said:
+        return "upstream-list"
     if ours != "refuses" and ("components, expected 2" in said or (build and _odd_versions(build))):
         return "version-parts"
     if theirs != "refuses" and any("must be a table, not an array" in one.message for one in found):

@@ -88,24 +88,36 @@ def test_only_torch_kernels_need_a_component_per_backend(table: str, catalog: Ca
 
 
 @pytest.mark.parametrize(
-    ("bound", "speaks"),
+    ("bound", "hint"),
     [
-        ('minver = "13"', False),  # 13.0 is not older than 13 in the reference either
-        ('minver = "13.0"', False),
-        ('minver = "13.0.0"', True),
-        ('minver = "12.6.1"', False),  # names another version than any toolchain
-        ('maxver = "13"', True),
-        ('maxver = "13.0.0"', False),
-        ('maxver = "13.0"', False),
-        ('maxver = " 13 "', True),
+        ('minver = "13"', 'write "13.0"'),
+        ('minver = "13.0"', None),
+        ('minver = "13.0.0"', 'write "13.0"'),
+        ('minver = "12.6.1"', "write major and minor only"),
+        ('maxver = " 13 "', 'write "13.0"'),
+        ('maxver = " 13.0 "', None),
     ],
 )
-def test_bounds_are_flagged_exactly_where_the_reference_decides_otherwise(
-    bound: str, speaks: bool, catalog: Catalog
+def test_versions_are_flagged_exactly_where_they_have_not_two_parts(
+    bound: str, hint: str | None, catalog: Catalog
 ) -> None:
     found = lint(HEAD + f"[general.cuda]\n{bound}\n[torch-noarch]\n", catalog)
-    assert bool(only("KCI135", found)) is speaks
+    assert [item.hint for item in found if item.rule == "KCI135"] == ([hint] if hint else [])
     assert not only("KCI133", found)
+
+
+@pytest.mark.rule("KCI135", triggers=False)
+@pytest.mark.rule("KCI144", triggers=True)
+@pytest.mark.parametrize("text", ['"3"', '"3.0.0"', '{ cuda = "3" }'])
+def test_a_stable_abi_without_a_minor_is_said_once(text: str, catalog: Catalog) -> None:
+    lint(f"{HEAD}[torch]\nstable-abi = {text}\n", catalog)
+
+
+@pytest.mark.rule("KCI135", triggers=True)
+def test_every_version_is_looked_at(catalog: Catalog) -> None:
+    text = '[torch]\nminver = "2"\nstable-abi = { cuda = "2.11.0", cpu = "2.11" }\n[kernel.a]\nbackend = "cuda"\n'
+    found = lint(HEAD + text + 'depends = []\nsrc = []\ncuda-minver = "13"\n', catalog)
+    assert [line for line, _, _ in only("KCI135", found)] == [9, 10, 15]
 
 
 def test_equal_bounds_are_not_inverted(catalog: Catalog) -> None:

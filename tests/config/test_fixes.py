@@ -51,6 +51,15 @@ def test_the_spelling_changes_and_nothing_else() -> None:
     assert fixed(text) == (text, ())
 
 
+def test_every_version_with_another_spelling_of_two_parts_is_respelled() -> None:
+    part = '[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = []\ncuda-minver = "13"\n'
+    head = WRONG.partition("[torch-noarch]")[0]
+    text = fixed(f'{head}[torch]\nminver = "2.12.1"\nstable-abi = {{ cuda = "2.11.0" }}\n{part}')[0]
+    assert 'minver = "2.12.1"' in text
+    assert 'cuda = "2.11"' in text
+    assert 'cuda-minver = "13.0"' in text
+
+
 def test_what_is_suppressed_stays() -> None:
     text = WRONG.replace('minver = "12.6.0"', 'minver = "12.6.0"  # kci: ignore[KCI135] on purpose')
     assert '"12.6.0"' in fixed(text)[0]

@@ -162,6 +162,7 @@ def test_what_the_reference_accepts(text: str) -> None:
         (GOOD.replace('["cuda"]', '["npu"]'), "KCI104", "'npu' is not a backend"),
         (GOOD.replace("version = 1", "version = -1"), "KCI104", "`general.version` must not be negative"),
         (GOOD.replace("version = 1", "version = true"), "KCI103", "must be an integer, not a boolean"),
+        (GOOD.replace("version = 1", f"version = {2**63}"), "KCI104", "`general.version` is too large"),
         (GOOD.replace("version = 1", "version = 1979-05-27"), "KCI103", "must be an integer, not a date or time"),
         (HEAD + "hub = 1979-05-27\n[torch]", "KCI103", "`general.hub` must be a table, not a date or time"),
         (HEAD + 'upstream = "ftp://x/y"\n[torch]', "KCI104", "has the scheme 'ftp'"),

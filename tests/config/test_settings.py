@@ -24,9 +24,8 @@ from kci.config.find_settings import (
 )
 from kci.config.schema import schema_text
 from kci.config.settings import ImageBySystem, Machines, MachinesByBackend, Settings, System
-from kci.config.values import Backend
+from kci.config.values import SYSTEMS, Backend
 from kci.errors import FindingsError, UsageError
-from kci.matrix.names import SYSTEMS
 from kci.plan.settings_lints import lint_settings
 
 DOC = (ROOT / "docs" / "kci-toml.md").read_text(encoding="utf-8")
@@ -70,6 +69,21 @@ def test_near_misses_are_suggested_and_the_file_is_named() -> None:
     unknown, backend = caught.value.diagnostics
     assert (unknown.message, unknown.hint) == ("`catalogue` is not a key of a kci.toml", "did you mean `catalog`?")
     assert backend.hint == "did you mean `cuda`?"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("[limits]\nbackend = 'cuda'\n", "begin each with `[[limits]]`"),
+        ("[[overlay]]\n[overlay.row]\ntorch = '2.13'\n", "begin each with `[[overlay.row]]`"),
+        ("[signing.keys]\n", ""),
+    ],
+)
+def test_a_table_in_place_of_an_array_of_tables(text: str, hint: str) -> None:
+    with pytest.raises(FindingsError) as caught:
+        parse_settings(text.encode())
+    (found,) = caught.value.diagnostics
+    assert (found.rule, found.hint) == ("KCI103", hint)
 
 
 @pytest.mark.rule("KCI320", triggers=True)

@@ -100,6 +100,14 @@ def test_headers_of_headers_are_followed_and_each_is_told_once(tmp_path: Path) -
 
 
 @pytest.mark.rule("KCI138", triggers=True)
+@pytest.mark.parametrize("name", ["b.ipp", "b.inc", "b.tpp"])
+def test_headers_of_every_ending_are_read(tmp_path: Path, name: str) -> None:
+    files = {"csrc/a.cu": f'#include "{name}"\n', f"csrc/{name}": '#include "c.h"\n', "csrc/c.h": ""}
+    _, found = make(tmp_path, files, ["csrc/a.cu", f"csrc/{name}"])
+    assert [item.hint for item in found] == ['add "csrc/c.h" to this `src`']
+
+
+@pytest.mark.rule("KCI138", triggers=True)
 @pytest.mark.parametrize(
     ("where", "component"), [("include/x.h", 'include = ["include"]'), ("csrc/x.h", ""), ("src/x.h", "")]
 )

@@ -6,9 +6,12 @@ import pytest
 
 from conftest import kernel, torch_kernel
 from kci.catalog.arch_tables import arch_tables
+from kci.catalog.loading import load_catalog
 from kci.config.values import Version
-from kci.matrix.archs import component_archs, exact_intersection, intersect_capabilities, natural, variant_archs
+from kci.matrix.archs import component_archs, intersect_capabilities, natural, variant_archs
+from kci.matrix.kernel_lints import lint_matrix
 from kci.matrix.names import Kind
+from kci.matrix.selection import select
 
 # What the reference's own code gives, by list and toolkit (docs/format.md#cuda-capabilities).
 TABLE = [
@@ -17,6 +20,7 @@ TABLE = [
     ("10.0a 10.0", "", "10.0 10.0a", "10.0a"),
     ("6.0+PTX", "6.0+PTX", "6.0+PTX", "6.0+PTX"),
     ("5.0 8.0 12.0a+PTX", "8.0", "8.0 12.0a+PTX", "8.0 12.0a+PTX"),
+    ("10.0a 10.0f 10.0", "", "10.0 10.0a 10.0f", "10.0a 10.0f"),
 ]
 
 
@@ -24,14 +28,17 @@ TABLE = [
 @pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
 def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) -> None:
     default = arch_tables("2026-08-20").cuda_default(Version.parse(["12.6", "12.8", "13.0"][toolkit]))
-    assert " ".join(intersect_capabilities(tuple(row[0].split()), default)) == row[1 + toolkit]
+    assert " ".join(intersect_capabilities(tuple(row[0].split()), default, exact=False)) == row[1 + toolkit]
 
 
 @pytest.mark.parametrize(
     ("wanted", "kept"),
     [
         ("8.0 9.0a 12.0+PTX", "8.0 9.0a 12.0+PTX"),
-        ("9.0 9.0a", "9.0 9.0a"),
+        ("7.5 8.0 9.0 9.0a", "7.5 8.0 9.0a"),
+        ("9.0+PTX 9.0a", "9.0a"),
+        ("10.0a 10.0f", "10.0a 10.0f"),
+        ("9.1a 9.0a+PTX", "9.0a+PTX"),
         ("8.0 8.0+PTX", "8.0+PTX"),
         ("8.0 10.0 10.1 11.8 12.0", "8.0 10.0 12.0"),  # as megablocks has it: 10.1 does not stand in for 10.3
         ("7.0 7.2 7.5", "7.5"),
@@ -40,8 +47,9 @@ def test_the_loose_intersection(row: tuple[str, str, str, str], toolkit: int) ->
     ],
 )
 def test_the_exact_intersection(wanted: str, kept: str) -> None:
+    """What the reference's own test of it expects, and what follows from that."""
     default = arch_tables().cuda_default(Version.parse("13.0"))
-    assert " ".join(exact_intersection(tuple(wanted.split()), default)) == kept
+    assert " ".join(intersect_capabilities(tuple(wanted.split()), default, exact=True)) == kept
 
 
 @pytest.mark.parametrize(
@@ -120,6 +128,15 @@ def test_a_component_below_its_cuda_minver_counts_for_nothing() -> None:
     ).build
     assert variant_archs(built, Kind.FULL, "cuda", Version.parse("12.6")) == ("8.0",)
     assert variant_archs(built, Kind.FULL, "cuda", Version.parse("13.0")) == ("8.0", "9.0a")
+
+
+@pytest.mark.parametrize(("backend", "key"), [("cuda", "cuda-capabilities"), ("rocm", "rocm-archs")])
+def test_an_empty_list_counts_as_none(backend: str, key: str) -> None:
+    """The reference's templates and its CMake code test lists for being true."""
+    parts = f'[kernel.one]\nbackend = "{backend}"\ndepends = []\nsrc = []\n{key} = []\n'
+    empty, none = torch_kernel([backend], components=parts), torch_kernel([backend])
+    assert select(empty, load_catalog()).variants == select(none, load_catalog()).variants
+    assert lint_matrix(empty, load_catalog()) == []
 
 
 def test_rocm_intersects_exactly() -> None:

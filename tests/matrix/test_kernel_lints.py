@@ -57,7 +57,7 @@ def test_what_is_said_about_a_list(catalog: Catalog, capabilities: str, expected
     ("capabilities", "expected"),
     [
         ('"7.5", "8.0", "10.0", "10.1", "12.0"', ["KCI151", "KCI153"]),  # 10.3 of the default list picks no 10.1
-        ('"8.0", "9.0", "9.0a"', []),
+        ('"8.0", "9.0", "9.0a"', ["KCI152"]),
         ('"7.0", "8.0"', ["KCI151"]),
         ('"6.0+PTX", "8.0"', ["KCI151", "KCI152"]),
         ('"6.0"', ["KCI151", "KCI152", "KCI155"]),
@@ -133,6 +133,15 @@ def test_backends_for_which_the_catalog_has_nothing_are_said_where_they_are_decl
     assert "--variant torch-cann" in found[2].hint
 
 
+@pytest.mark.rule("KCI162", triggers=True)
+def test_a_backend_without_a_row_that_has_a_tvm_ffi_is_said(catalog: Catalog) -> None:
+    text = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cuda", "metal", "neuron"]\n'
+    found = lint_matrix(kernel(f"{text}[tvm-ffi]\nsrc = []\n"), catalog)
+    assert [(item.rule, item.line, item.column) for item in found] == [("KCI162", 6, 21), ("KCI162", 6, 30)]
+    assert "has no row with a tvm-ffi for metal" in found[0].message
+    assert "has no row for neuron" in found[1].message
+
+
 @pytest.mark.rule("KCI162", triggers=False)
 def test_of_a_torch_kernel_another_rule_says_it(catalog: Catalog) -> None:
     """No component can be for such a backend: KCI130."""
@@ -187,6 +196,16 @@ def test_torch_bounds_that_drop_everything_are_told_once(catalog: Catalog) -> No
     assert "torch 2.12, 2.13" in found[0].message
 
 
+@pytest.mark.rule("KCI161", triggers=True)
+def test_rows_without_a_tvm_ffi_do_not_count_for_bounds() -> None:
+    """CUDA 13.2 is the only row of the edition that has one."""
+    text = '[general]\nname = "ab"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cuda"]\n'
+    made = kernel(f'{text}[general.cuda]\nmaxver = "13.0"\n[tvm-ffi]\nsrc = []\n')
+    found = lint_matrix(made, load_catalog("2026-09-17"))
+    assert [(item.rule, item.line) for item in found] == [("KCI161", 8)]
+    assert found[0].message.endswith("has CUDA 13.2")
+
+
 @pytest.mark.rule("KCI161", triggers=False)
 @pytest.mark.parametrize(
     "general", ['[general.cuda]\nminver = "13.2"\nmaxver = "12.6"\n', '[general.cuda]\nminver = "13.2"\n']
@@ -231,4 +250,4 @@ def test_names_of_renamed_capabilities() -> None:
     assert toolkits().new_name("10.1a", at_13) == "11.0a"
     assert toolkits().new_name("10.1", at_12) == "" == toolkits().new_name("10.0", at_13)
     assert toolkits().old_name("11.0+PTX") == "10.1+PTX"
-    assert intersect_capabilities(("11.0a",), ("10.0", "11.0")) == ("11.0a",)
+    assert intersect_capabilities(("11.0a",), ("10.0", "11.0"), exact=True) == ("11.0a",)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kci.catalog.loading import editions, load_catalog
-from kci.config.values import Version
-from kci.matrix.names import SYSTEMS, Kind, VariantName, digits, parse_variant_name, variant_name
+from kci.config.values import SYSTEMS, Version
+from kci.matrix.names import Kind, VariantName, digits, parse_variant_name, variant_name
 
 
 def version(text: str) -> Version:

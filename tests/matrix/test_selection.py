@@ -106,6 +106,21 @@ def test_a_maxver_without_a_minor_keeps_its_toolkit(catalog: Catalog) -> None:
     assert {variant.compute for variant in select(made, catalog).variants} == {"13.0"}
 
 
+@pytest.mark.parametrize(
+    ("general", "torch", "rule"),
+    [('[general.cuda]\nmaxver = "0.0"', "", "KCI203"), ("", 'maxver = "0"', "KCI205")],
+)
+def test_a_bound_of_0_is_a_bound(general: str, torch: str, rule: str, catalog: Catalog) -> None:
+    found = select(torch_kernel(["cuda"], general=general, torch=torch), catalog, explain=True)
+    assert found.variants == ()
+    assert rule in {dropped.rule for dropped in found.dropped}
+
+
+def test_a_stable_abi_of_0_is_one(catalog: Catalog) -> None:
+    found = select(torch_kernel(["cpu"], torch='stable-abi = "0.0"'), catalog).variants
+    assert {variant.stable_abi for variant in found} == {"0.0"}
+
+
 def test_the_stable_abi_version_does_not_filter_rows(catalog: Catalog) -> None:
     made = torch_kernel(["cpu"], torch='stable-abi = "2.99"')
     assert names(made, catalog, system="x86_64-linux") == ["torch-stable-abi299-cpu-x86_64-linux"]

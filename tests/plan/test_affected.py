@@ -11,8 +11,8 @@ import os
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
 from kci.catalog.rows import Catalog
@@ -109,7 +109,7 @@ def test_a_change_touches_what_the_fixture_says(case: str, catalog: Catalog) -> 
     assert result == expected.read_text()
     for view in seen:
         told = {name for item in decisions if item.kernel == view.name for name in item.touches}
-        assert told == view.moved(), "every variant that moved is named, and with a file"
+        assert told == view.moved, "every variant that moved is named, and with a file"
 
 
 def test_there_are_fixtures() -> None:
@@ -135,20 +135,20 @@ def test_every_changed_file_gets_a_decision(catalog: Catalog) -> None:
 
 def test_a_kernel_at_the_root_owns_every_file(catalog: Catalog) -> None:
     (here,) = views([], {}, catalog, ["norm"])
-    here = msgspec.structs.replace(here, directory="")
+    here = View(here.name, "", here.now, here.then)
     assert [item.kernel for item in affected(["norm/csrc/cuda/norm.cu"], [here])] == ["norm"]
 
 
 def test_a_kernel_inside_of_another_owns_its_files_alone(catalog: Catalog) -> None:
     outer, inner = views([], {}, catalog)
-    outer, inner = (msgspec.structs.replace(item, directory=path) for item, path in ((outer, ""), (inner, "deep/k")))
+    outer, inner = (View(item.name, path, item.now, item.then) for item, path in ((outer, ""), (inner, "deep/k")))
     assert [item.kernel for item in affected(["deep/k/x", "deep/x"], [outer, inner])] == ["pyonly", "norm"]
 
 
 def test_of_the_settings_only_the_keys_that_changed_count(catalog: Catalog) -> None:
     seen = views([], {}, catalog)
     assert [item.touches for item in affected(["kci.toml"], seen, {"kci.toml": ()})] == [(), ()]
-    moved = [msgspec.structs.replace(view, then=built_in(view.now, "an older image")) for view in seen]
+    moved = [View(view.name, view.directory, view.now, built_in(view.now, "an older image")) for view in seen]
     decisions = affected(["kci.toml"], moved, {"kci.toml": ("images.cuda.x86_64-linux",)})
     assert [set(item.touches) for item in decisions] == [set(view.now.variants) for view in seen]
     assert {item.reason for item in decisions} == {"images.cuda.x86_64-linux changed"}
@@ -224,6 +224,26 @@ def test_a_renamed_file_counts_with_both_names(repository: Path) -> None:
     git(repository, "mv", "norm/csrc/cuda/hopper.cu", "norm/csrc/cuda/blackwell.cu")
     commit(repository)
     assert changes_since(repository, "main").files == ("norm/csrc/cuda/blackwell.cu", "norm/csrc/cuda/hopper.cu")
+
+
+def test_git_is_not_started_for_every_file(repository: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(250):
+        (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// {number}\n")
+    commit(repository)
+    for number in range(250):
+        (repository / f"norm/csrc/cuda/{number}.h").write_text(f"// more {number}\n")
+    started: list[object] = []
+    run = subprocess.run
+
+    def counted(command: list[str], **options: Any) -> Any:
+        started.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", counted)
+    changes = changes_since(repository, "HEAD")
+    assert (len(changes.files), len(started)) == (250, 3)
+    planned(repository, catalog, "HEAD")
+    assert len(started) == 3 + 3 + 2 + 2
 
 
 def test_names_that_git_would_quote(repository: Path) -> None:

@@ -12,6 +12,7 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from buildkit import CPU, variant
@@ -136,7 +137,7 @@ def test_the_compiler_confirms_it_and_its_record_is_exact(name: str, tmp_path: P
     kernel, settings = make(root, LAYOUTS[name])
     request = request_for(root, kernel, variant(CPU), tmp_path / "cache")
     inputs = KernelInputs(request.build, kernel, SourceTree(root), settings.inputs_of("kk"))
-    read = confirm(request, Watch(request, inputs))
+    read = confirm(request, Watch(msgspec.structs.replace(request, inputs=inputs)))
     assert "torch-ext/binding.cpp" in read
     assert "torch-ext/kk/__init__.py" in read
     assert not [path for path in read if "stray" in path], "read by nobody"
@@ -156,7 +157,7 @@ def test_a_build_that_read_more_is_refused(tmp_path: Path, monkeypatch: pytest.M
     request = request_for(root, kernel, variant(CPU), tmp_path / "cache")
     inputs = KernelInputs(request.build, kernel, SourceTree(root))
     with pytest.raises(BuildFailedError, match=r"read \.\./common/scale\.h, which") as caught:
-        confirm(request, Watch(request, inputs))
+        confirm(request, Watch(msgspec.structs.replace(request, inputs=inputs)))
     assert [item.rule for item in caught.value.diagnostics] == ["KCI510"]
 
 
@@ -165,7 +166,7 @@ def test_a_source_that_changes_while_it_is_compiled_is_noticed(tmp_path: Path) -
     root = tmp_path / "r"
     kernel, _ = make(root, LAYOUTS["plain"])
     request = request_for(root, kernel, variant(CPU), tmp_path / "cache")
-    watch = Watch(request, KernelInputs(request.build, kernel, SourceTree(root)))
+    watch = Watch(msgspec.structs.replace(request, inputs=KernelInputs(request.build, kernel, SourceTree(root))))
     changed(kernel / "csrc/x.h")
     with pytest.raises(BuildFailedError, match=r"x.h changed while") as caught:
         confirm(request, watch)
@@ -177,7 +178,7 @@ def test_what_is_not_read_may_change_meanwhile(tmp_path: Path) -> None:
     root = tmp_path / "r"
     kernel, _ = make(root, LAYOUTS["not compiled in"])
     request = request_for(root, kernel, variant(CPU), tmp_path / "cache")
-    watch = Watch(request, KernelInputs(request.build, kernel, SourceTree(root)))
+    watch = Watch(msgspec.structs.replace(request, inputs=KernelInputs(request.build, kernel, SourceTree(root))))
     changed(kernel / "csrc/stray.h")
     assert "csrc/x.h" in confirm(request, watch)
     assert read_kernel(kernel).build.name == "kk"

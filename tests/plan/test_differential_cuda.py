@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from buildkit import variant, write_tree
@@ -111,5 +112,5 @@ def test_it_moves_with_device_code_and_not_with_that_of_another_backend(tmp_path
 def test_nvcc_lists_what_each_of_its_passes_reads(tmp_path: Path) -> None:
     kernel = write_tree(tmp_path / "kk", FILES)
     request = request_for(tmp_path, kernel, variant(CUDA), tmp_path / "cache")
-    watch = Watch(request, KernelInputs(request.build, kernel, SourceTree(kernel)))
+    watch = Watch(msgspec.structs.replace(request, inputs=KernelInputs(request.build, kernel, SourceTree(kernel))))
     assert set(confirm(request, watch)) == {*READ, "torch-ext/kk/__init__.py"}

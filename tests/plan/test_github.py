@@ -14,7 +14,7 @@ from kci.config.values import Grouping
 from kci.errors import FindingsError, UsageError
 from kci.matrix.selection import compute_matrix
 from kci.plan import github
-from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_over_limit
+from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_errors
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Leg, Plan, RunnerGroup, Shard
 from kci.plan.sharding import assign, shards
@@ -89,7 +89,7 @@ def test_the_size_of_outputs_is_counted_in_utf16_over_all_matrices() -> None:
     more = sharded([leg("v0", "k0", image=image + wide * (filler + 1)), *entries[1:]])
     assert [item.rule for item in check_limits(more)] == ["KCI306"]
     with pytest.raises(FindingsError, match="UTF-16"):
-        refuse_over_limit(more)
+        refuse_errors(check_limits(more))
 
 
 @pytest.mark.rule("KCI307", triggers=True)
@@ -97,7 +97,7 @@ def test_artifacts_of_one_name_are_refused() -> None:
     same = [leg("v0", artifact="kci-a-b"), leg("v1", artifact="kci-A-b")]
     assert {item.rule for item in check_limits(plan(same, shards=(Shard(0, 2, None),)))} == {"KCI307"}
     with pytest.raises(FindingsError, match="and 1 more"):
-        refuse_over_limit(plan(same, shards=(Shard(0, 2, None),)))
+        refuse_errors(check_limits(plan(same, shards=(Shard(0, 2, None),))))
     long = leg("v0", artifact="kci-" + "x" * 300)
     assert "too long" in check_limits(plan([long], shards=(Shard(0, 1, None),)))[0].message
 

@@ -15,7 +15,7 @@ from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.plan import github
 from kci.plan.github import as_json, github_matrix
-from kci.plan.legs import make_plan
+from kci.plan.legs import PlanOptions, make_plan
 
 NOARCH = """
     [general]
@@ -49,7 +49,7 @@ def test_runner_and_image_follow_system_and_compute(catalog: Catalog) -> None:
     assert by_name["torch213-cxx11-cu126-aarch64-linux"].image.endswith("manylinuxaarch64-builder:cuda12.6")
     assert by_name["torch212-cxx11-rocm72-x86_64-linux"].image.endswith(":rocm7.2")
     assert all(0 < leg.timeout < 360 for leg in plan.legs), "a hosted job is killed after six hours"
-    bare = make_plan(compute_matrix([torch_kernel(["cuda"])], catalog), container=False)
+    bare = make_plan(compute_matrix([torch_kernel(["cuda"])], catalog), None, PlanOptions(container=False))
     assert {leg.image for leg in bare.legs} == {""}
 
 

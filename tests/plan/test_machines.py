@@ -17,7 +17,7 @@ from kci.diagnostics import Diagnostic, rules
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.plan.github import github_matrix
-from kci.plan.legs import RunnerGroup, make_plan
+from kci.plan.legs import PlanOptions, RunnerGroup, make_plan
 from kci.plan.machines import runners_from
 from kci.plan.settings_lints import SETTINGS_LINTS, is_cron, lint_settings
 
@@ -311,7 +311,7 @@ def test_disk_is_asked_for_where_the_image_needs_it(catalog: Catalog) -> None:
     assert asked == {"cpu": None, "cuda": None, "rocm": default_runners().build["rocm"].disk}
     own = {leg.backend: leg.disk for leg in make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n")).legs}
     assert own["cuda"] == 30
-    bare = make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n"), container=False)
+    bare = make_plan(matrix, runners("[images.cuda]\ndisk-gb = 30\n"), PlanOptions(container=False))
     assert {leg.disk for leg in bare.legs} == {None}
     entry = next(leg for leg in json.loads(github_matrix(make_plan(matrix)))["include"] if leg["backend"] == "rocm")
     assert entry["disk"] == 40

@@ -15,9 +15,9 @@ from kci.catalog.rows import Catalog
 from kci.matrix.matrix_page import matrix_page
 from kci.matrix.selection import compute_matrix
 from kci.matrix.table_page import PageRow, PageSection, table_page
-from kci.plan.budget import estimate, simulate
+from kci.plan.budget import estimate, simulate, starts
 from kci.plan.legs import make_plan
-from kci.plan.plan_page import mermaid, plan_page, starts
+from kci.plan.plan_page import mermaid, plan_page
 
 EXAMPLES = ROOT / "examples"
 EDITION = ("--catalog", "2026-08-20")
@@ -77,8 +77,7 @@ def test_what_a_file_says_is_text_on_the_page() -> None:
 
 def test_the_bars_begin_when_the_machines_are_free(catalog: Catalog) -> None:
     plan = make_plan(compute_matrix([torch_kernel(["cpu", "cuda", "rocm"])], catalog))
-    begins = starts(plan.legs)
-    ends = [begins[f"{leg.kernel} {leg.name}"] + leg.minutes for leg in plan.legs]
+    ends = [start + leg.minutes for start, leg in zip(starts(plan.legs), plan.legs, strict=True)]
     assert max(ends) == simulate(plan.legs)[1]
     page = Rows(plan_page(plan, estimate(plan.legs)))
     assert {leg.name for leg in plan.legs} <= {row[0] for row in page.rows}

@@ -216,6 +216,27 @@ def test_kcis_own_files_have_no_finding() -> None:
     assert [item for item in check_any(own) if item.rule != "KCI444"] == []
 
 
+@pytest.mark.parametrize("given", ["5", "[n]", "text"])
+def test_inputs_that_are_no_table(given: str) -> None:
+    call = workflow(f"uses: ./.github/workflows/called.yml\nwith: {given}")
+    files = {".github/workflows/x.yml": call, ".github/workflows/called.yml": CALLED}
+    assert [item.rule for item in check_any(files)] == ["KCI432"]
+
+
+def test_words_are_read_as_yaml_1_2_has_them() -> None:
+    assert (
+        rules("on: push\npermissions: {}\njobs:\n  no: {uses: ./w/y.yml}\n  on: {needs: no, uses: ./w/y.yml}\n") == []
+    )
+    assert rules(workflow("name: 2001-13-45")) == []
+
+
+def test_an_output_that_is_empty_and_an_expression_without_an_end() -> None:
+    empty = "p:\n  runs-on: ubuntu-24.04\n  timeout-minutes: 5\n  outputs:\n  steps: []\n"
+    assert rules(workflow("needs: p\nif: needs.p.outputs.x", other=empty)) == ["KCI414"]
+    assert rules(workflow("name: ${{ " + "'" * 41)) == []
+    assert rules(workflow("name: ${{ env.A == 'it''s }}' }}")) == ["KCI415"]
+
+
 def write(root: Path, name: str, text: str) -> Path:
     place = root / ".github" / "workflows" / name
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ from github_library import evaluate
 from kci import PlanRequest, open_workspace, plan_run
 from kci.plan.callers import MAX_JOBS
 from many_kernels import make_repository
+from render.cases import GOLDEN
 
 pytestmark = [pytest.mark.network, pytest.mark.programs]
 
@@ -51,3 +52,19 @@ def test_every_leg_is_in_the_matrix_of_its_kernel(tmp_path: Path, count: int, se
     total = len(legs) + len(entries) + 2
     assert total <= MAX_JOBS
     print(f"{count} kernels: {callers} callers, {len(legs)} legs, {total} jobs")
+
+
+@pytest.mark.parametrize("case", ["runtime", "many"])
+def test_only_runs_on_the_default_branch_are_recorded(case: str) -> None:
+    jobs = yaml.safe_load((GOLDEN / case / "kci-compat.yml").read_text())["jobs"]
+    condition = jobs["record"]["if"].replace("!cancelled() && ", "")
+    needs = {"plan": {"outputs": {"has-work": "true"}}}
+    event = {"repository": {"default_branch": "main"}}
+    runs = [
+        {"event_name": "schedule", "ref_name": "main", "event": {"schedule": "5 3 * * 1"}},
+        {"event_name": "workflow_dispatch", "ref_name": "main", "event": event},
+        {"event_name": "workflow_dispatch", "ref_name": "topic", "event": event},
+    ]
+    asked = [(condition, {"github": run, "needs": needs}) for run in runs]
+    assert evaluate(*asked) == [True, True, False]
+    assert "needs.record.result == 'success'" in jobs["issues"]["if"]

@@ -55,6 +55,14 @@ def test_file_size() -> None:
         "x: &x {}\njobs: {a: {<<: *x}}\n",
         "jobs: {a: 3}\n",
         "jobs: {a: {steps: 3}}\n",
+        "jobs: {a: {needs: 5}}\n",
+        "jobs: {a: {needs: [[b]]}}\n",
+        "jobs: {1: {needs: b}, b: {needs: 1}}\n",
+        "jobs: {a: {outputs: 5}, b: {needs: a, if: needs.a.outputs.x}}\n",
+        "jobs: {a: &a {env: *a}}\n",
+        "x1: &a [1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
+        + "".join(f"x{c}: &{c} [{', '.join(['*' + chr(ord(c) - 1)] * 9)}]\n" for c in "bcdefghi")
+        + "jobs: {a: {env: *i}}\n",
     ],
 )
 def test_not_a_workflow(text: str) -> None:

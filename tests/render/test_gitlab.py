@@ -156,6 +156,8 @@ def test_what_a_service_would_evaluate_is_refused(value: str) -> None:
     with pytest.raises(UnsafeError):
         child_pipeline(document([leg("torch-cpu", path=value)]))
     with pytest.raises(UnsafeError):
+        child_pipeline(msgspec.structs.replace(document([leg("torch-cpu")]), tier=value))
+    with pytest.raises(UnsafeError):
         render_gitlab(GitlabInputs(kernels=(value,)))
 
 

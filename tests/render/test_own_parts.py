@@ -60,6 +60,18 @@ def test_a_script_keeps_every_line(repository: Path) -> None:
     assert step["run"] == 'echo "one\n\n\ntwo"\n'
 
 
+def test_line_ends_of_windows_change_nothing(repository: Path) -> None:
+    own(repository, "before-build.yml", STEP)
+    own(repository, "templates/compat.yml.j2", kci("render", "--template", "compat.yml.j2").stdout)
+    assert kci("render").code == 0
+    before = {path: (repository / path).read_bytes() for path in (RELEASE, COMPAT)}
+    for file in (repository / ".github" / "kci").rglob("*.*"):
+        file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    done = kci("render")
+    assert done.stdout == f"{COMPAT}: unchanged\n{RELEASE}: unchanged\n", done.stderr
+    assert {path: (repository / path).read_bytes() for path in before} == before
+
+
 def test_they_survive_rendering_again_and_a_change_is_drift(repository: Path) -> None:
     own(repository, "before-build.yml", STEP)
     kci("render")

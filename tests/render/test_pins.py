@@ -87,12 +87,13 @@ def test_two_pins_of_one_action_name_both_places() -> None:
     [
         f"actions/checkout@{NEWER}",
         f"actions/checkout@{NEWER} # latest",
+        f"actions/checkout@{NEWER} # v{'9' * 5000}",
         f"actions/checkout@{'z' * 40} # v99.0.0",
         f"actions/checkout@{'B' * 40} # v99.0.0",
         f"actions/checkout@{CHECKOUT.sha} # v99.0.0",
         f"actions/checkout@{NEWER} # {CHECKOUT.version}",
     ],
-    ids=["no version", "no number", "not hex", "upper case", "version bumped alone", "commit bumped alone"],
+    ids=["no version", "no number", "endless", "not hex", "upper case", "version bumped alone", "commit bumped alone"],
 )
 def test_bad_pins(reference: str) -> None:
     assert rules(uses(reference)) == ["KCI404"]

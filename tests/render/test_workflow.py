@@ -17,7 +17,17 @@ from kci.files import templates
 from kci.render import workflow
 from kci.render.github_limits import check_files
 from kci.render.pins import shipped_pins
-from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Inputs, Mode, cron, render
+from kci.render.workflow import (
+    COMPAT_FILE,
+    KERNEL_FILE,
+    PUBLISH_FILE,
+    RELEASE_FILE,
+    Inputs,
+    Mode,
+    PublishJobs,
+    cron,
+    render,
+)
 from render.cases import CASES, CPU, GOLDEN, PR_CPU, PR_GPU, VERSION, Case, leg
 
 
@@ -301,6 +311,17 @@ def test_hostile_values_are_refused(text: str) -> None:
     ):
         with pytest.raises(UnsafeError):
             render(inputs, pins, VERSION)
+
+
+@pytest.mark.parametrize(
+    ("branch", "filtered"), [("main", "main"), ("release/1.0+lts", r"release/1.0\+lts"), ("!a!b", r"\!a!b")]
+)
+def test_a_push_to_the_branch_itself_builds_whatever_its_name_means_in_a_filter(branch: str, filtered: str) -> None:
+    publish = PublishJobs("hub", ("v*",), attest=False, sign=False)
+    files = render(Inputs(names=("a",), branch=branch, publish=publish), shipped_pins(), VERSION)
+    assert parsed(files[RELEASE_FILE])[True]["push"]["branches"] == [filtered]
+    (find,) = (step for step in parsed(files[PUBLISH_FILE])["jobs"]["plan"]["steps"] if step.get("id") == "newest")
+    assert find["env"]["BRANCH"] == branch
 
 
 def test_quotes_and_yaml_signs_in_values_stay_values() -> None:

@@ -190,6 +190,15 @@ def test_a_build_that_is_taken_again_is_not_the_next_to_go(kernel: Path, builder
     assert len(list(kernel.parent.glob(f"cache/run/*/*/{RECORD}"))) == kept_builds.KEPT_BUILDS
 
 
+def test_another_run_may_remove_builds_meanwhile(
+    kernel: Path, builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Path.glob
+    gone = kernel / "gone" / CPU
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: [*found(path, pattern), gone])
+    assert Kept(kernel).make().is_dir()
+
+
 def test_nix_may_look_at_any_file(kernel: Path) -> None:
     before = Kept(kernel), Kept(kernel, builder="nix")
     append(kernel / "README.md")

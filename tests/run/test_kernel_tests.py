@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -108,6 +108,30 @@ def test_a_variant_that_does_not_load_is_told(tmp_path: Path, python: Path) -> N
     assert "undefined symbol: x" in report.output
 
 
+LEAVES = "import os, pytest\n@pytest.mark.kernels_ci\ndef test_a(): {}\n"
+LEAVES_AFTER = "import os\ndef pytest_unconfigure(): os._exit(0)\n"
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [{"test_it": LEAVES.format("os._exit(0)")}, {"test_it": LEAVES.format("assert 0"), "conftest": LEAVES_AFTER}],
+)
+def test_a_process_that_a_test_ends_with_0_has_not_passed(tmp_path: Path, python: Path, tests: dict[str, str]) -> None:
+    assert outcome(tmp_path, GOOD, **tests).state is TestState.FAILED
+
+
+def test_a_process_that_a_kernel_ends_with_0_has_not_loaded(tmp_path: Path, python: Path) -> None:
+    files = {"__init__.py": "import os\nos._exit(0)\n"}
+    assert outcome(tmp_path, files, test_it=TEST).state is TestState.NOT_LOADED
+
+
+def test_what_a_test_leaves_running_is_not_waited_for(tmp_path: Path, python: Path) -> None:
+    fifo = tmp_path / "never"
+    os.mkfifo(fifo)
+    text = f"import os, pytest\n@pytest.mark.kernels_ci\ndef test_a(): os.fork() or open({str(fifo)!r}).read()\n"
+    assert outcome(tmp_path, GOOD, test_it=text).state is TestState.PASSED
+
+
 def test_a_broken_test_file_is_a_failure(tmp_path: Path, python: Path) -> None:
     assert outcome(tmp_path, GOOD, test_it="import nothing_of_this_name\n").state is TestState.FAILED
 
@@ -120,11 +144,12 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Stands in for pip: makes modules of the names it is asked for."""
     asked: list[list[str]] = []
 
-    def install(folder: Path, command: Callable[[Path], list[str]], *_: object) -> None:
-        asked.append(command(folder))
-        write_tree(folder, {f"{name}.py": "" for name in asked[-1][asked[-1].index("--") + 1 :]})
+    def install(command: list[str], *_: object) -> None:
+        asked.append(command)
+        folder = Path(command[command.index("--target") + 1])
+        write_tree(folder, {f"{name}.py": "" for name in command[command.index("--") + 1 :]})
 
-    monkeypatch.setattr(kernel_tests, "fetch", install)
+    monkeypatch.setattr(kernel_tests, "install", install)
     return asked
 
 

@@ -82,6 +82,29 @@ def test_a_change_is_held_up_by_the_kernels_that_it_touches_only(repository: Pat
     assert faulty() == ["unread", "wrong"]
 
 
+def test_a_change_of_a_shared_file_is_held_up_by_the_kernels_that_declare_it(repository: Path) -> None:
+    (repository / "common").mkdir()
+    (repository / "common" / "scale.h").write_text("")
+    settings = '[[inputs]]\nkernel = "wrong"\npaths = ["common"]\n'
+    (repository / "kci.toml").write_text(settings)
+    commit_all(repository)
+
+    def faulty() -> list[str]:
+        workspace = open_workspace([repository], set_aside=True)
+        plan = plan_run(workspace, PlanRequest(affected="HEAD")).plan
+        return [Path(item.path).name for item in plan.faulty]
+
+    (repository / "common" / "scale.h").write_text("// changed\n")
+    assert faulty() == ["wrong"]
+    (repository / "catalog.toml").write_text(kci("catalog", "show", "--format", "toml").stdout)
+    (repository / "kci.toml").write_text(f'catalog = "catalog.toml"\n{settings}')
+    commit_all(repository)
+    assert faulty() == []
+    with (repository / "catalog.toml").open("a") as file:
+        file.write("# changed\n")
+    assert faulty() == ["unread", "wrong"]
+
+
 def test_one_kernel_by_its_name(repository: Path) -> None:
     workspace = open_workspace([repository], set_aside=True)
     assert [kernel.build.name for kernel in workspace.only(["sound"]).kernels] == ["sound"]

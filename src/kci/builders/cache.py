@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Callable
 from pathlib import Path
 
+from kci.builders.request import Log
 from kci.files.cache_place import cache_place
+from kci.files.replace import replacing
+
+CACHE_OPTION = "--cache or KCI_CACHE"
+"""What names another place, for hints."""
 
 
 def default_cache() -> Path:
@@ -13,10 +20,33 @@ def default_cache() -> Path:
     return Path(cache_place())
 
 
+def made_once(folder: Path, is_there: Callable[[], bool], make: Callable[[Path], None], log: Log) -> None:
+    """Make a folder of the cache unless it is there; it appears only when it is whole, and several may ask at once.
+
+    Args:
+        folder: which one.
+        is_there: whether it is there and usable.
+        make: makes it at the path that it is given.
+        log: takes a line if another process is waited for.
+
+    Raises:
+        FindingsError: nothing can be written there.
+    """
+    if not is_there():
+        with replacing(folder, log) as replacement:
+            if not is_there():
+                make(replacement.staging)
+                replacement.commit()
+
+
 def work_dir(cache: Path, kernel_dir: Path, variant: str) -> Path:
     """Where the objects of one variant of one kernel stay between builds, so that a rebuild compiles what changed.
 
     It is outside of the kernel's directory, which may be read-only and is nobody's place for objects.
     """
-    place = hashlib.sha256(str(kernel_dir.resolve()).encode()).hexdigest()[:12]
-    return cache / "work" / f"{kernel_dir.resolve().name}-{place}" / variant
+    return cache / "work" / f"{kernel_dir.resolve().name}-{place_digest(kernel_dir)}" / variant
+
+
+def place_digest(directory: Path) -> str:
+    """What tells directories of one name apart."""
+    return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:12]

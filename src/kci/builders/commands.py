@@ -10,6 +10,7 @@ to a shell unquoted, and this way it sees nothing odd.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
@@ -44,6 +45,7 @@ EXPORTS = "exports.map"
 TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
 """What torch's own CMake gives nvcc."""
 
+_ODD = re.compile(r"[^\w./-]", re.ASCII)
 _GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip", "xpu": "torch_xpu"}
 """Torch's library for a GPU backend."""
 
@@ -252,10 +254,10 @@ def _same_bytes(unit: Unit) -> list[str]:
     """What makes nvcc give the same object in any directory.
 
     It hashes the source's real path into names that are local to a file, and a process id into names of temporary
-    files. The first is told by cudafe++'s own option; with the object's folder in place of the temporary one there is
-    no second.
+    files. The first is told by cudafe++'s own option, which nvcc splits at commas and gives to a shell unquoted; with
+    the object's folder in place of the temporary one there is no second.
     """
-    place = f"--orig_src_path_name=/kci/{seen(unit, unit.source)}"
+    place = f"--orig_src_path_name=/kci/{_ODD.sub('_', seen(unit, unit.source))}"
     return ["-Xcudafe", place, f"--frandom-seed={unit.object}", "-objtemp"]
 
 

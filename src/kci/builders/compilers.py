@@ -31,14 +31,22 @@ def cxx_compiler() -> tuple[str, ...]:
     """
     hint = "install one, for example: apt-get install g++"
     if explicit := os.environ.get("CXX"):
-        words = tuple(shlex.split(explicit))
+        try:
+            words = [_placed(word) for word in shlex.split(explicit)]
+        except ValueError:  # a quote without its end
+            words = []
         if not words or shutil.which(words[0]) is None:
             raise MissingToolError(f"CXX={explicit} names a C++ compiler that is not there", hint=hint)
-        return words
+        return tuple(words)
     for name in _CXX_NAMES:
         if found := shutil.which(name):
-            return (found,)
+            return (_placed(found),)
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
+
+
+def _placed(word: str) -> str:
+    """A path from the root on, because compilers are started in another directory; any other word as it is."""
+    return str(Path(word).absolute()) if "/" in word and Path(word).exists() else word
 
 
 def knows_gnu_unique(cxx: tuple[str, ...]) -> bool:

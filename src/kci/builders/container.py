@@ -21,6 +21,7 @@ import msgspec
 from kci.builders.process import Finished, guarded, run
 from kci.builders.request import Log
 from kci.builders.running_wheel import PACKAGE, running_wheel
+from kci.config.find_settings import locate
 from kci.errors import BuildFailedError, FindingsError, MissingToolError, UnsafeError, UsageError
 
 ENGINES = ("docker", "podman")
@@ -39,6 +40,8 @@ PASSED_ON = (
     "GITHUB_RUN_ID",
     "HTTPS_PROXY",
     "HTTP_PROXY",
+    "KCI_ATTEMPT",
+    "KCI_RUN",
     "KCI_TORCH_INDEX",
     "MAX_JOBS",
     "NO_PROXY",
@@ -138,8 +141,6 @@ def container_command(
     workdir: Path | None = None,
     environment: Iterable[str] = (),
     settings: Iterable[tuple[str, str]] = (),
-    gpus: bool = False,
-    rocm: bool = False,
 ) -> list[str]:
     """The docker command that runs something in an image.
 
@@ -150,8 +151,6 @@ def container_command(
         workdir: where to run it.
         environment: names of variables that are passed on.
         settings: variables that are set.
-        gpus: give it the NVIDIA GPUs.
-        rocm: give it the AMD GPUs.
 
     Raises:
         UsageError: the image's name or a path is not one that can be passed safely.
@@ -164,23 +163,22 @@ def container_command(
         arguments.append(f"--user={os.getuid()}:{os.getgid()}")
         if name == "podman" and os.getuid() != 0:
             arguments.append("--userns=keep-id")
-    for mount in sorted({item.path: item for item in sorted(mounts)}.values()):
-        arguments.append(_mount(mount))
-    for name in sorted(environment):
-        arguments.append(f"--env={name}")
-    for name, value in sorted(settings):
-        arguments.append(f"--env={name}={value}")
-    if gpus:
-        arguments.append("--gpus=all" if name == "docker" else "--device=nvidia.com/gpu=all")
-    if rocm:
-        arguments += ["--device=/dev/kfd", "--device=/dev/dri", "--group-add=video", "--group-add=render"]
+    arguments += [_mount(mount) for mount in sorted({item.path: item for item in sorted(mounts)}.values())]
+    arguments += [f"--env={variable}" for variable in sorted(environment)]
+    arguments += [f"--env={variable}={value}" for variable, value in sorted(settings)]
     if workdir is not None:
         arguments.append(f"--workdir={workdir}")
     return [*arguments, image, *command]
 
 
 def build_command(
-    image: str, kernel_dir: Path, arguments: Sequence[str], *, writable: Iterable[Path], cache: Path
+    image: str,
+    kernel_dir: Path,
+    arguments: Sequence[str],
+    *,
+    writable: Iterable[Path],
+    cache: Path,
+    readable: Iterable[Path] = (),
 ) -> list[str]:
     """The command that runs `kci build` in an image.
 
@@ -190,12 +188,14 @@ def build_command(
         arguments: what follows `kci`, with absolute paths and `--container none`.
         writable: the directories that take the variant and the artifact. All else of this machine is read-only.
         cache: the cache directory.
+        readable: files that it reads beside the repository.
 
     Raises:
         UsageError: as `container_command`.
     """
     source, digest, mounts = kci_source(cache)
-    mounts = [*mounts, *_sources(kernel_dir.resolve()), Mount(cache.resolve(), writable=True)]
+    mounts = [*mounts, *_sources(kernel_dir), Mount(cache.resolve(), writable=True)]
+    mounts += [Mount(path.resolve()) for path in readable]
     mounts += [Mount(path.resolve(), writable=True) for path in writable]
     mounts += [Mount(path) for name in PLACES for path in _named_places(name)]
     # An environment belongs to its image, whose Python it points at, and to one kci.
@@ -213,7 +213,14 @@ def build_command(
 
 
 def run_in_container(
-    image: str, kernel_dir: Path, arguments: Sequence[str], *, writable: Iterable[Path], cache: Path, log: Log
+    image: str,
+    kernel_dir: Path,
+    arguments: Sequence[str],
+    *,
+    writable: Iterable[Path],
+    cache: Path,
+    log: Log,
+    readable: Iterable[Path] = (),
 ) -> Finished:
     """Run `kci build` in an image; the arguments are those of `build_command`, and `log` takes lines of progress.
 
@@ -228,7 +235,7 @@ def run_in_container(
         place.mkdir(parents=True, exist_ok=True)
     if (wheel := running_wheel()) is not None:
         wheel.write(cache.resolve())
-    command = build_command(image, kernel_dir, arguments, writable=places, cache=cache)
+    command = build_command(image, kernel_dir, arguments, writable=places, cache=cache, readable=readable)
     container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
     named = [*command[:2], f"--name={container}", *command[2:]]
     # What is stopped takes no container along: docker's belongs to a service, and podman keeps a record of its own.
@@ -320,15 +327,12 @@ def kci_source(cache: Path) -> tuple[str, str, list[Mount]]:
 
 def _sources(kernel_dir: Path) -> list[Mount]:
     """The repository that a kernel is in (read-only), and where its git data is if that is elsewhere."""
-    for place in (kernel_dir, *kernel_dir.parents):
-        marker = place / ".git"
-        if marker.is_dir():
-            return [Mount(place)]
-        if marker.is_file():
-            done = run(["git", "-C", str(place), "rev-parse", "--path-format=absolute", "--git-common-dir"])
-            common = Path(done.output.strip())
-            return [Mount(place), *([Mount(common)] if done.code == 0 and common.is_dir() else [])]
-    return [Mount(kernel_dir)]
+    place = locate(kernel_dir)[0]
+    if (place / ".git").is_file():
+        done = run(["git", "-C", str(place), "rev-parse", "--path-format=absolute", "--git-common-dir"])
+        common = Path(done.output.strip())
+        return [Mount(place), *([Mount(common)] if done.code == 0 and common.is_dir() else [])]
+    return [Mount(place)]
 
 
 def _named_places(variable: str) -> list[Path]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from kci.builders.cache import made_once
 from kci.builders.environment import same_version
-from kci.builders.pip_installs import pip_install, run_pip
-from kci.builders.process import run, shown
+from kci.builders.pip_installs import install, pip_install
+from kci.builders.process import run
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
-from kci.files.lock import locked
 
-_RELEASE = re.compile(r"release (\d+\.\d+)")
+_RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
 
@@ -94,52 +93,34 @@ def ensure_toolkit(toolkit: Toolkit, python: Path, log: Log) -> Toolkit:
     Raises:
         MissingToolError: the wheels cannot be installed.
     """
-    if toolkit.wheels is None or toolkit.complete:
-        return toolkit
-    with locked(toolkit.wheels, log):
-        if not toolkit.complete:
+    if toolkit.wheels is not None:
+
+        def make(place: Path) -> None:
             log(f"installing nvcc {toolkit.version} into {toolkit.wheels}")
-            fetch(toolkit.wheels, lambda target: toolkit.setup(python, target)[0], f"nvcc {toolkit.version}", log)
+            install(toolkit.setup(python, place)[0], f"nvcc {toolkit.version}", log, place.parent)
+
+        made_once(toolkit.wheels, lambda: toolkit.complete, make, log)
     return toolkit
-
-
-def fetch(folder: Path, command: Callable[[Path], list[str]], what: str, log: Log) -> None:
-    """Install wheels into a folder that appears only when it is whole.
-
-    Args:
-        folder: where they go.
-        command: gives the pip command for a folder.
-        what: what they are, for the message.
-        log: is told how far downloads are.
-
-    Raises:
-        MissingToolError: pip failed.
-    """
-    partial = folder.with_name(folder.name + ".part")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.rmtree(folder, ignore_errors=True)
-    arguments = command(partial)
-    done = run_pip(arguments, log)
-    if done.code != 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        hint = "check the network and the package index"
-        raise MissingToolError(f"cannot install {what}\n{shown(arguments)}\n{done.tail()}", hint=hint)
-    partial.rename(folder)
 
 
 def nvcc_version(nvcc: Path) -> str | None:
     """The release that an nvcc says it is, or None if it says nothing useful."""
+    found = _said(nvcc)
+    return found[1] if found else None
+
+
+def nvcc_name(toolkit: Toolkit) -> str:
+    """What its nvcc is, as exactly as it says: two of one release can make different code."""
+    found = _said(toolkit.nvcc)
+    return f"nvcc {(found[2] or found[1]) if found else toolkit.version}"
+
+
+def _said(nvcc: Path) -> re.Match[str] | None:
     try:
         done = run([str(nvcc), "--version"])
     except MissingToolError:
         return None
-    found = _RELEASE.search(done.output)
-    return found[1] if done.code == 0 and found else None
-
-
-def _is_reproducible(nvcc: Path) -> bool:
-    help_text = run([str(nvcc), "--help"]).output
-    return "--frandom-seed" in help_text and "-objtemp" in help_text
+    return _RELEASE.search(done.output) if done.code == 0 else None
 
 
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:
@@ -150,14 +131,20 @@ def _host_toolkit(version: str, log: Log) -> Toolkit | None:
             what = f"is CUDA {found}" if found else "does not run"
             hint = f"set NVCC to the nvcc of CUDA {version}, or unset it"
             raise MissingToolError(f"NVCC={explicit} {what}, but the variant needs CUDA {version}", hint=hint)
-        return Toolkit(version, Path(nvcc), _root(Path(nvcc)), reproducible=_is_reproducible(Path(nvcc)))
+        return _toolkit(version, Path(nvcc).absolute())
     for nvcc_path in _candidates(version):
         found = nvcc_version(nvcc_path)
         if same_version(found, version):
-            return Toolkit(version, nvcc_path, _root(nvcc_path), reproducible=_is_reproducible(nvcc_path))
+            return _toolkit(version, nvcc_path)
         if found:
             log(f"{nvcc_path} is CUDA {found}, not {version}: not used")
     return None
+
+
+def _toolkit(version: str, nvcc: Path) -> Toolkit:
+    help_text = run([str(nvcc), "--help"]).output
+    reproducible = "--frandom-seed" in help_text and "-objtemp" in help_text
+    return Toolkit(version, nvcc, _root(nvcc), reproducible=reproducible)
 
 
 def _candidates(version: str) -> list[Path]:
@@ -167,6 +154,7 @@ def _candidates(version: str) -> list[Path]:
     places = [home / "bin" / "nvcc" for home in homes]
     places += [Path(on_path)] if on_path else []
     places += [Path(f"/usr/local/cuda-{version}/bin/nvcc"), Path("/usr/local/cuda/bin/nvcc")]
+    places = [place.absolute() for place in places]  # nvcc is started in another directory
     return [place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)]
 
 

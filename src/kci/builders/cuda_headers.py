@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import platform
 import re
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from kci.builders.cache import made_once
 from kci.builders.cuda import Toolkit
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
-from kci.files.lock import locked
 
 LINK = "cuda-headers"
 """Their link in the work directory."""
@@ -58,23 +57,15 @@ def ensure_library_headers(headers: LibraryHeaders, log: Log) -> None:
     Raises:
         MissingToolError: the index cannot be reached, or serves no byte ranges.
     """
-    if headers.complete:
-        return
     from kci.builders.wheel_ranges import extract, find_wheel  # noqa: PLC0415  - slow to import, and most builds need no network
 
-    with locked(headers.folder, log):
-        if headers.complete:
-            return
-        partial = headers.folder.with_name(headers.folder.name + ".part")
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            for requirement in headers.requirements:
-                package, _, version = requirement.partition("==")
-                log(f"taking the headers out of {requirement}")
-                extract(find_wheel(package, version, platform.machine()), below_include, partial, log)
-            partial.rename(headers.folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    def make(place: Path) -> None:
+        for requirement in headers.requirements:
+            package, _, version = requirement.partition("==")
+            log(f"taking the headers out of {requirement}")
+            extract(find_wheel(package, version, platform.machine()), below_include, place, log)
+
+    made_once(headers.folder, lambda: headers.complete, make, log)
 
 
 def below_include(path: str) -> str | None:

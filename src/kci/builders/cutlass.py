@@ -8,10 +8,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.builders.cache import made_once
 from kci.builders.oneapi import tla_version
 from kci.builders.pip_installs import pip_install, run_pip
 from kci.builders.process import run, shown
@@ -19,7 +21,6 @@ from kci.builders.request import Log
 from kci.builders.toolchains import CutlassRelease, toolchains
 from kci.config.values import Depend
 from kci.errors import MissingToolError
-from kci.files.lock import locked
 
 SOURCE_DIR = "CUTLASS_SRC_DIR"
 """The reference's own variable: a checkout of CUTLASS to use as it is."""
@@ -112,17 +113,7 @@ def ensure_headers(headers: Iterable[Headers], python: Path, log: Log) -> None:
         MissingToolError: they cannot be had, or are not those of the pinned commit.
     """
     for item in headers:
-        if item.complete:
-            continue
-        with locked(item.folder, log):
-            if not item.complete:
-                log(f"getting {item.name} from {item.where}")
-                partial = item.folder.with_name(item.folder.name + ".part")
-                try:
-                    _get(item, python, partial, log)
-                    partial.rename(item.folder)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
+        made_once(item.folder, item.folder.is_dir, partial(_get, item, python, log=log), log)
 
 
 def headers_digest(folder: Path) -> str:
@@ -172,12 +163,11 @@ def _given(depend: Depend, variable: str, folder: Path, release: CutlassRelease,
     return Headers(depend.value, folder, _INCLUDE, HeaderSource.FOLDER, str(folder), release)
 
 
-def _get(item: Headers, python: Path, partial: Path, log: Log) -> None:
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.parent.mkdir(parents=True, exist_ok=True)
+def _get(item: Headers, python: Path, place: Path, log: Log) -> None:
+    log(f"getting {item.name} from {item.where}")
     if item.source is HeaderSource.ARCHIVE:
-        _unpack(item, partial)
-    for command in item.setup(python, partial):
+        _unpack(item, place)
+    for command in item.setup(python, place):
         # Addresses can be anybody's, and git knows some that are commands (`ext::`).
         limits = {"GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_TERMINAL_PROMPT": "0"}
         environment = {**os.environ, **limits}
@@ -185,9 +175,9 @@ def _get(item: Headers, python: Path, partial: Path, log: Log) -> None:
         done = run_pip(command, log, environment) if wheel else run(command, env=environment)
         if done.code != 0:
             raise MissingToolError(f"cannot get {item.name}\n{shown(command)}\n{done.tail()}", hint=_hint(item.name))
-    shutil.rmtree(partial / ".git", ignore_errors=True)
+    shutil.rmtree(place / ".git", ignore_errors=True)
     if item.source is not HeaderSource.WHEEL and item.release is not None:
-        found = headers_digest(partial)
+        found = headers_digest(place)
         if found != item.release.digest:
             message = f"{item.where} does not hold {item.name} {item.release.tag}: its headers have the digest {found}"
             raise MissingToolError(f"{message}, not {item.release.digest}", hint="use another mirror")
@@ -195,6 +185,7 @@ def _get(item: Headers, python: Path, partial: Path, log: Log) -> None:
 
 def _unpack(item: Headers, into: Path) -> None:
     """Take the headers out of an archive; everything in it lies below one directory, whatever that is called."""
+    import http.client  # noqa: PLC0415
     import tarfile  # noqa: PLC0415  - slow to import, and most builds need no network
     import urllib.request  # noqa: PLC0415
 
@@ -212,7 +203,7 @@ def _unpack(item: Headers, into: Path) -> None:
                 target = into / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content.read() if content else b"")
-    except (OSError, ValueError, tarfile.TarError) as error:
+    except (OSError, http.client.HTTPException, ValueError, tarfile.TarError) as error:
         raise MissingToolError(f"cannot get {item.name} from {item.where}: {error}", hint=_hint(item.name)) from error
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from kci.builders import apple, msvc, oneapi
 from kci.builders.commands import KERNEL, PYTHON, TORCH, Toolchain
 from kci.builders.cuda import Toolkit
-from kci.builders.cutlass import find_headers
+from kci.builders.cutlass import Headers, find_headers
 from kci.builders.environment import Environment
 from kci.builders.process import shown
 from kci.builders.recipe import Recipe, checked_sources, commands, make_recipe
@@ -45,7 +45,8 @@ def elsewhere_commands(request: Request, lacking: MissingToolError, log: Log) ->
     note = f"# not run by kci: {lacking.message.splitlines()[0]}"
     sources = checked_sources(request, log)
     if variant.system.endswith("linux") and variant.backend != "metal":
-        recipe = make_recipe(request, sources, _assumed(request, log))
+        headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=variant.compute or "")
+        recipe = make_recipe(request, sources, _assumed(request, headers))
         return [note, *_setup(request), *_in_work_directory(recipe)]
     if variant.system.endswith("darwin") and variant.backend in apple.BACKENDS:
         module = apple.commands(variant, request.kernel_id, sources)
@@ -92,7 +93,7 @@ def _folder(request: Request) -> Path:
     return request.cache / "elsewhere" / request.variant.name
 
 
-def _assumed(request: Request, log: Log) -> Toolchain:
+def _assumed(request: Request, headers: tuple[Headers, ...]) -> Toolchain:
     """The tools for Linux, by their usual names and places."""
     variant = request.variant
     cpu = variant.system.partition("-")[0]
@@ -119,9 +120,7 @@ def _assumed(request: Request, log: Log) -> Toolchain:
         if variant.backend == "cuda"
         else None,
         rocm=Rocm(compute, compute, rocm, rocm / "lib") if variant.backend == "rocm" else None,
-        sycl=oneapi.code_for(request.build.components("xpu").values(), compute) if variant.backend == "xpu" else None,
-        headers=find_headers(
-            checked_sources(request, log).depends, request.cache, request.mirrors, log, compute=compute
-        ),
+        sycl=oneapi.code_for(request.build, compute) if variant.backend == "xpu" else None,
+        headers=headers,
         nvcc_flags=("--target-directory", _CUDA_FOLDERS[cpu]) if cross else (),
     )

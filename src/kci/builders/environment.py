@@ -18,8 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.pip_installs import newer_pip, pip_install, run_pip
-from kci.builders.process import Finished, run, shown
+from kci.builders.cache import CACHE_OPTION
+from kci.builders.pip_installs import install, newer_pip, pip_install
+from kci.builders.process import run
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
@@ -174,7 +175,9 @@ def own() -> Environment:
     if ninja is None:
         hint = "pip install ninja, or leave out --no-isolation"
         raise MissingToolError("ninja is not installed", hint=hint)
-    return Environment(python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja), root=None)
+    return Environment(
+        python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja).absolute(), root=None
+    )
 
 
 def ensure(environment: Environment, log: Log) -> Environment:
@@ -223,7 +226,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
     with locked(root, log):
         if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
             log(f"installing the packages that load kernels into {root}")
-            _must([*pip_install(environment.python), *packages], "the runtime packages", log, environment.root)
+            install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
@@ -270,7 +273,7 @@ def python_include() -> Path:
 
 
 def _make(environment: Environment, log: Log) -> None:
-    index = toolchains().index_url(environment.flavour)
+    index, root = toolchains().index_url(environment.flavour), environment.root or Path()
     reachable = bool(environment.requirement) or _reachable(index)
     if not reachable and environment.flavour.startswith("rocm"):
         hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
@@ -280,19 +283,19 @@ def _make(environment: Environment, log: Log) -> None:
     venv, *torch, ninja = environment.setup(from_index=reachable)
     made = run(venv)
     if made.code != 0:
-        hint = program_hint(made.output, environment.root or "", "--cache or KCI_CACHE")
+        hint = program_hint(made.output, root, CACHE_OPTION)
         hint = hint or "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
         raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
     newer_pip(environment.python)
     if environment.headers_only:
-        log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {environment.root}")
+        log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {root}")
         _take_headers(environment, index if reachable else None, log)
     for command in torch:
         what = environment.requirement or f"torch {environment.release} ({environment.flavour})"
-        log(f"installing {what} into {environment.root}")
-        _must(command, what, log, environment.root)
+        log(f"installing {what} into {root}")
+        install(command, what, log, root)
     _check_flavour(environment)
-    _must(ninja, "ninja", log, environment.root)
+    install(ninja, "ninja", log, root)
 
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
@@ -324,29 +327,21 @@ def _check_flavour(environment: Environment) -> None:
         )
 
 
-def _must(command: list[str], what: str, log: Log, into: Path | None) -> Finished:
-    done = run_pip(command, log)
-    if done.code != 0:
-        hint = program_hint(done.output, into or "", "--cache or KCI_CACHE")
-        hint = hint or "check the network and that this Python has wheels for it"
-        raise MissingToolError(f"cannot install {what}\n{shown(command)}\n{done.tail()}", hint=hint)
-    return done
-
-
 def _reachable(url: str) -> bool:
     """Whether a wheel index answers, asked once and briefly: pip itself would retry for minutes."""
     if os.environ.get("PIP_NO_INDEX"):
         return False
+    import http.client  # noqa: PLC0415
     import urllib.error  # noqa: PLC0415  - slow to import, and most builds need no network
     import urllib.request  # noqa: PLC0415
 
-    request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - the address is in our own data
     try:
+        request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - our own data, or the user's word
         with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
             return True
     except urllib.error.HTTPError as error:
         return error.code == 405  # it is there, and does not like a HEAD
-    except (OSError, ValueError):
+    except (OSError, http.client.HTTPException, ValueError):
         return False
 
 

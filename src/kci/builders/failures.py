@@ -7,6 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
+from kci.builders.cache import CACHE_OPTION
 from kci.builders.compiler_words import ErrorSpot, as_written, excerpt, first_failed, named_error
 from kci.builders.process import Finished
 from kci.builders.recipe import Recipe
@@ -25,7 +26,6 @@ _OLD_STANDARD = re.compile(r"(C\+\+\d+) or later compatible compiler is required
 _MISSING_HEADER = re.compile(
     r"^(\S+): No such file or directory|cannot open source file \"([^\"]+)\"|^'([^']+)' file not found"
 )
-CACHE_OPTION = "--cache or KCI_CACHE"
 
 
 def unwritable(work: Path, error: OSError) -> BuildFailedError:

@@ -3,7 +3,8 @@
 Arguments: the number of a pipe that kci holds the other end of; how many words of a command follow that undoes what is
 left of one that was stopped, and those words; then the command. However kci ends, by SIGKILL as well,
 the pipe closes with it. Then the command is asked to end, and after a while everything below it is killed: this process
-takes over whatever lost its parent (PR_SET_CHILD_SUBREAPER), so that nothing gets away. kci's lock on the work
+takes over whatever lost its parent (PR_SET_CHILD_SUBREAPER), so that nothing gets away. What a command leaves that ends
+by itself is killed as well: nobody waits for it. kci's lock on the work
 directory is open here and in everything below, so that the next kci waits until the last of them is gone.
 """
 
@@ -39,6 +40,8 @@ def main() -> int:
         ready, _, _ = select.select([alive, wake], [], [])
         received = os.read(wake, 4096) if wake in ready else b""
         if (code := _ended(child)) is not None:
+            if not undo:  # what a container engine leaves cleans up behind the container
+                _kill_rest(child)
             return code
         if alive in ready or set(received) & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
             return _stop(child, wake, undo)
@@ -79,11 +82,15 @@ def _stop(child: int, wake: int, undo: list[str]) -> int:
     _wait(child, wake, _GRACE_SECONDS)
     if undo:
         _wait(_start(undo), wake, _UNDO_SECONDS)
+    _kill_rest(child)
+    return 128 + signal.SIGTERM
+
+
+def _kill_rest(child: int) -> None:
     while below := _descendants():
         for pid in below:
             _signal(pid, signal.SIGKILL)
         _ended(child)
-    return 128 + signal.SIGTERM
 
 
 def _wait(child: int, wake: int, seconds: float) -> None:

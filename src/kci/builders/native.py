@@ -24,7 +24,7 @@ from kci.builders.compilers import (
     refuse_backend,
     version_line,
 )
-from kci.builders.cuda import Toolkit, ensure_toolkit, find_toolkit, nvcc_version
+from kci.builders.cuda import Toolkit, ensure_toolkit, find_toolkit, nvcc_name
 from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
 from kci.builders.cutlass import ensure_headers, find_headers
 from kci.builders.environment import (
@@ -43,11 +43,12 @@ from kci.builders.job_limits import nvcc_threads
 from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import ninja_text
 from kci.builders.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
+from kci.builders.outdated_objects import OutdatedObjects
 from kci.builders.package import write_package
 from kci.builders.paths import refused
 from kci.builders.process import Finished, guarded
 from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
-from kci.builders.recipe import TOOLS_FILE, Recipe, checked_sources, make_recipe
+from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, CacheUse, Log, Request
 from kci.builders.rocm import HOMES, Rocm, find_rocm
 from kci.builders.toolchains import toolchains
@@ -57,13 +58,14 @@ from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
-from kci.plan.inputs import inputs_for
 from kci.plan.recorded import RecordedInputs
 
 NINJA_RECORDS = ".ninja_log"
 """How long each command took before, in the work directory."""
 
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
+_SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
+"""A compiler cache that remembers what was included does not see a header that would be found before it now."""
 _FRESH = {"CCACHE_RECACHE": "1", "SCCACHE_RECACHE": "1"}
 """With these a compiler cache compiles what it has, one that `CXX` names as well."""
 
@@ -81,13 +83,12 @@ def plan(request: Request, log: Log) -> Recipe:
     _check_machine(request)
     sources = checked_sources(request, log)
     environment = _environment(request)
-    headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=request.variant.compute or "")
-    variant = request.variant
-    compute = variant.compute or ""
+    variant, compute = request.variant, request.variant.compute or ""
+    headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=compute)
     cxx = find_icpx(compute) if variant.backend == "xpu" else cxx_compiler()
     cuda = find_toolkit(compute, request.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
-    sycl = code_for(request.build.components("xpu").values(), compute) if variant.backend == "xpu" else None
+    sycl = code_for(request.build, compute) if variant.backend == "xpu" else None
     launcher = find_compiler_cache(cxx)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
@@ -120,7 +121,7 @@ def build(request: Request, log: Log) -> Built:
         KciError: as `plan`.
     """
     recipe = plan(request, log)
-    watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
+    watch = Watch(request)
     environment = ensure(recipe.chain.environment, log)
     if not recipe.target.tvm_ffi:
         _check_torch(request, environment)
@@ -137,6 +138,7 @@ def build(request: Request, log: Log) -> Built:
             raise unwritable(work, error) from error
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
+        OutdatedObjects(work, watch.paths).remove(step for step in recipe.steps if step.depfile)
         done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
             raise failed_build(recipe, request, done)
@@ -157,7 +159,7 @@ def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInp
     read = read_by_compilers(recipe.work, named, chain, covered, watch.inputs)
     if any(unit.language is Language.HIP for unit in recipe.sources.units):
         read |= {f"{watch.inputs.tree.root}/{real}" for real in covered}
-    return watch.compiled(read, "; ".join(recipe.files[TOOLS_FILE].splitlines()))
+    return watch.compiled(read, "; ".join(chain.versions))
 
 
 def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
@@ -271,7 +273,7 @@ def _versions(
 ) -> tuple[str, ...]:
     torch = environment.requirement or f"torch {environment.release or read_torch_version(environment).release}"
     found = [version_line(cxx), torch]
-    found += [f"nvcc {nvcc_version(cuda.nvcc) or cuda.version}"] if cuda else []
+    found += [nvcc_name(cuda)] if cuda else []
     found += [version_line((str(rocm.hipcc),)), f"ROCm {rocm.release}"] if rocm else []
     return tuple(found)
 
@@ -295,9 +297,11 @@ def _prepare(recipe: Recipe) -> None:
 def _compile_environment(chain: Toolchain) -> dict[str, str]:
     """The caller's environment, with compilers speaking English.
 
-    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version.
+    hipcc finds its parts by variables, which may name another ROCm than the one that has the variant's version. The
+    linker would make an RPATH of one.
     """
-    made = {**os.environ, "LC_ALL": "C"}
+    made = {**os.environ, **_SURE, "LC_ALL": "C"}
+    made.pop("LD_RUN_PATH", None)
     if chain.rocm is not None:
         made |= {name: str(chain.rocm.root) for name in HOMES} | {"HIP_PLATFORM": "amd"}
     return made

@@ -9,7 +9,6 @@ from kci.builders.read_files import Watch
 from kci.builders.request import Built, Log, Request
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.names import Kind
-from kci.plan.inputs import inputs_for
 from kci.plurals import count
 
 
@@ -25,7 +24,7 @@ def build(request: Request, log: Log) -> Built:
     check(request)
     package = package_dir(request.kernel_dir, request.build)
     files = all_files(request.kernel_dir, package)
-    watch = Watch(request, request.inputs or inputs_for(request.build, request.kernel_dir))
+    watch = Watch(request)
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {count(len(files), 'file')} of {package.name}")

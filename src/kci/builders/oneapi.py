@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
 
 import msgspec
 
 from kci.builders.environment import same_version
 from kci.builders.process import run
 from kci.builders.toolchains import SyclTlaVersion, toolchains
-from kci.config.model import Component, XpuComponent
+from kci.config.model import Build, XpuComponent
 from kci.config.values import Depend, Version
 from kci.errors import MissingToolError
 
@@ -59,17 +58,17 @@ class SyclCode(msgspec.Struct, frozen=True):
     defines: tuple[str, ...] = ()
 
 
-def code_for(components: Iterable[Component], compute: str) -> SyclCode:
+def code_for(build: Build, compute: str) -> SyclCode:
     """What to make for an XPU variant.
 
     Args:
-        components: those of the variant. One that depends on SYCL*TLA decides for all, as in the reference.
+        build: the kernel's. A component that depends on SYCL*TLA decides for all, as in the reference.
         compute: the variant's oneAPI version.
 
     Raises:
         MissingToolError: there is no SYCL*TLA for that version.
     """
-    parts = [part for part in components if isinstance(part, XpuComponent)]
+    parts = [part for part in build.components("xpu").values() if isinstance(part, XpuComponent)]
     plain, tla = toolchains().sycl, toolchains().sycl_tla
     if not any(Depend.SYCL_TLA in part.depends for part in parts):
         return SyclCode(plain.targets, plain.devices)

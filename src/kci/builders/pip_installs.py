@@ -8,11 +8,13 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kci.builders.process import Finished, run, stream
+from kci.builders.cache import CACHE_OPTION
+from kci.builders.process import Finished, run, shown, stream
 from kci.builders.request import Log
 from kci.builders.toolchains import toolchains
 from kci.builders.transfer import Transfer
 from kci.errors import MissingToolError
+from kci.files.full_disk import program_hint
 
 _SAYS_BYTES = (24, 1)
 """Since this version pip has the progress bar `raw`: a line with the bytes so far and in all, now and then."""
@@ -43,6 +45,25 @@ def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = No
     done = stream(command, PipLines(log), env={**(os.environ if env is None else env), **raw})
     said = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
     return Finished(done.code, "".join(said))
+
+
+def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
+    """Run a pip command that has to succeed.
+
+    Args:
+        command: one that begins with `pip_install`.
+        what: what it installs, for the message.
+        log: is told how far downloads are.
+        into: where it writes, for the hint.
+
+    Raises:
+        MissingToolError: pip failed.
+    """
+    done = run_pip(command, log)
+    if done.code != 0:
+        hint = program_hint(done.output, into, CACHE_OPTION)
+        hint = hint or "check the network and that this Python has wheels for it"
+        raise MissingToolError(f"cannot install {what}\n{shown(command)}\n{done.tail()}", hint=hint)
 
 
 def newer_pip(python: Path) -> None:

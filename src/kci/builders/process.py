@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.program_scope import in_scope
-from kci.builders.request import Log
+from kci.builders.request import Log, silent
 from kci.errors import MissingToolError
 from kci.plurals import count
 
@@ -41,7 +41,7 @@ def run(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, st
     Raises:
         MissingToolError: there is no such program, or it is not executable here.
     """
-    return stream(command, lambda _line: None, cwd=cwd, env=env)
+    return stream(command, silent, cwd=cwd, env=env)
 
 
 def stream(

@@ -30,14 +30,16 @@ _ESCAPED = re.compile(r"\\([ #\t])")
 class Watch:
     """The inputs of one build: looked at before it, and again after it."""
 
-    def __init__(self, request: Request, inputs: KernelInputs) -> None:
+    def __init__(self, request: Request) -> None:
         """Look at the files before anything reads them.
 
         Raises:
             FindingsError: an include leads out of the kernel (KCI145), or a file cannot be read.
         """
-        self.inputs = inputs
+        self.inputs = inputs = request.files()
         self.variant = request.variant
+        self.paths = {f"{inputs.tree.root}/{path}" for path, _ in inputs.of(request.variant)}
+        """Where the files lie that may be read; links are not followed."""
         self.covered = {real for _, real in inputs.of(request.variant) if real}
         self._before = {real: inputs.tree.digest(real) for real in self.covered}
 
@@ -124,11 +126,15 @@ def named_by_compilers(work: Path, objects: Iterable[str]) -> list[str]:
     Raises:
         BuildFailedError: a compiler has left no dependency file.
     """
-    return sorted({name for file in objects for name in _dependencies(work / f"{file}.d")})
+    return sorted({name for file in objects for name in dependencies(work / f"{file}.d")})
 
 
-def _dependencies(depfile: Path) -> list[str]:
-    """What a dependency file names behind its target; it is a rule of make."""
+def dependencies(depfile: Path) -> list[str]:
+    """What a dependency file names behind its target; it is a rule of make.
+
+    Raises:
+        BuildFailedError: it cannot be read.
+    """
     try:
         text = os.fsdecode(depfile.read_bytes())
     except OSError as error:

@@ -28,11 +28,12 @@ from kci.builders.ninjafile import Step
 from kci.builders.package import installed_files, package_dir
 from kci.builders.process import shown
 from kci.builders.request import Log, Request
+from kci.builders.toolchain_identity import environment_flags
 from kci.builders.units import Language, Sources, Unit, collect
 from kci.matrix.names import Kind
 
-TOOLS_FILE = "tools.txt"
-"""What every command depends on: the versions of the tools."""
+_TOOLS_FILE = "tools.txt"
+"""What every command depends on: the versions of the tools, and what they take from the environment."""
 
 _TOOLS = {Language.CXX: "c++", Language.CUDA: "nvcc", Language.HIP: "hipcc"}
 
@@ -172,7 +173,7 @@ def _generated(chain: Toolchain) -> dict[str, str]:
     return {
         f"{GENERATED}/registration.h": generate.REGISTRATION_H,
         "stub.cpp": generate.STUB_CPP,
-        TOOLS_FILE: "\n".join(chain.versions) + "\n",
+        _TOOLS_FILE: "\n".join([*chain.versions, *environment_flags(), ""]),
         EXPORTS: generate.EXPORTS_MAP,
         **older_systems.files(chain),
     }

@@ -10,7 +10,7 @@ import msgspec
 from kci.builders.job_budget import JobBudget
 from kci.config.model import Build
 from kci.matrix.variants import Variant
-from kci.plan.inputs import KernelInputs
+from kci.plan.inputs import KernelInputs, inputs_for
 from kci.plan.recorded import RecordedInputs
 
 Log = Callable[[str], None]
@@ -32,19 +32,31 @@ class Request(msgspec.Struct, frozen=True):
     output: Path
     """The variant directory to make."""
     cache: Path
+    """Where environments, toolkits and objects are kept, as an absolute path; see `default_cache`."""
+    builder: str = "auto"
+    """One of `BUILDERS`; auto is noarch for a noarch variant and native for every other."""
     isolation: bool = True
     """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
     jobs: int | None = None
+    """How many compilers to run at once; by default as many as cores and memory allow."""
     budget: JobBudget | None = None
     """What it shares with other builds in place of `jobs` of its own."""
     fresh: bool = False
     """Compile everything, whatever a compiler cache has."""
     inputs: KernelInputs | None = None
-    """What the variant is made from, as the plan's fingerprint sees it; worked out anew if it is not given."""
+    """What the variant is made from, as the plan's fingerprint sees it; see `files`."""
     archs: tuple[str, ...] = ()
     """Only these of the archs that the components are for, for a quick build; all of them if there is none."""
     mirrors: Mapping[str, str] = {}
     """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
+
+    def files(self) -> KernelInputs:
+        """Its inputs; those that are on the disk now if they were not given.
+
+        Raises:
+            FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).
+        """
+        return self.inputs or inputs_for(self.build, self.kernel_dir)
 
 
 class CacheUse(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from functools import cache as remembered
 from pathlib import Path
 
 from kci.builders.compilers import cxx_compiler, version_line
-from kci.builders.cuda import find_toolkit, nvcc_version
+from kci.builders.cuda import find_toolkit, nvcc_name
 from kci.builders.environment import own, read_torch_version
 from kci.builders.process import run
 from kci.builders.request import silent
@@ -48,8 +48,7 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         _torch(variant, isolation=isolation),
     ]
     if variant.backend == "cuda" and variant.compute:
-        toolkit = find_toolkit(variant.compute, cache, silent)
-        lines.append(f"nvcc {nvcc_version(toolkit.nvcc) or toolkit.version}")
+        lines.append(nvcc_name(find_toolkit(variant.compute, cache, silent)))
     if variant.backend == "rocm" and variant.compute:
         rocm = find_rocm(variant.compute, variant.system, silent)
         lines += [_said((str(rocm.hipcc), "--version")), f"ROCm {rocm.release}"]

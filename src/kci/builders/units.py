@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import posixpath
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
@@ -27,12 +28,15 @@ from kci.config.source_kinds import (
     OBJC_ENDINGS,
 )
 from kci.config.values import Backend, Depend, Version
-from kci.errors import BuildFailedError
+from kci.errors import BuildFailedError, UsageError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
+from kci.matrix.variants import Variant
 from kci.plan.inputs import active
 
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
+_ELSEWHERE = {"darwin": ("Darwin", "AppleClang"), "windows": ("Windows", "MSVC")}
+"""The platform and the C++ compiler of another operating system, as CMake calls them."""
 
 
 class Language(enum.StrEnum):
@@ -59,7 +63,7 @@ class Unit(msgspec.Struct, frozen=True):
     """One source to compile."""
 
     source: PurePosixPath
-    """Relative to the kernel, with every link followed."""
+    """Relative to the kernel, as build.toml names it: a link has a language and a folder of its own."""
     shown: str
     """The path as build.toml names it."""
     object: str
@@ -102,6 +106,8 @@ class _Origin(msgspec.Struct, frozen=True):
     """The language of the sources that hold device code."""
     device_flags: tuple[str, ...] = ()
     archs: tuple[str, ...] = ()
+    left: bool = False
+    """Whether it has no code for the archs that were asked for."""
     depends: tuple[Depend, ...] = ()
 
 
@@ -114,6 +120,7 @@ def collect(request: Request, log: Log) -> Sources:
         FindingsError: a source is missing or of the wrong kind, a flag cannot be carried, or no arch is left.
         UnsafeError: a path leads out of the kernel's directory.
         BuildFailedError: no component is left.
+        UsageError: no component is for an arch that was asked for.
     """
     framework = request.build.torch or request.build.tvm_ffi
     assert framework is not None  # noqa: S101  - the native builder is asked for compiled kernels only
@@ -123,16 +130,19 @@ def collect(request: Request, log: Log) -> Sources:
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
     origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
+    if request.archs and all(origin.left for origin in origins if origin.archs):
+        hint = "kci matrix --format json says which archs it is for"
+        raise UsageError(f"no component has code for {', '.join(request.archs)}", hint=hint)
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
-        for unit in _units(request.kernel_dir, origin):
+        for unit in _units(request, origin):
             known = units.get(unit.source)
             place = f"obj/{len(units):03d}/{_plain_name(unit.shown)}.o"
             units[unit.source] = (
                 msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
             )
     return Sources(
-        units=_with_names(request.kernel_dir, units.values()),
+        units=_with_names(request, units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
     )
@@ -151,7 +161,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     include, flags = component.include or (), component.cxx_flags or ()
     origin = _Origin(f"kernel.{label}", component.src, include, flags, depends=component.depends)
     if isinstance(component, XpuComponent):
-        code = oneapi.code_for(request.build.components("xpu").values(), request.variant.compute or "")
+        code = oneapi.code_for(request.build, request.variant.compute or "")
         flags = (*origin.cxx_flags, *oneapi.compile_flags(code), *(component.sycl_flags or ()))
         return msgspec.structs.replace(origin, cxx_flags=flags)
     if isinstance(component, MetalComponent):
@@ -167,31 +177,37 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
         language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
         flags = component.hip_flags or ()
     tables = arch_tables(request.variant.archs_since or OLDEST)
-    archs = _chosen(request, label, component_archs(component, compute, tables), log)
-    if not archs:
+    listed = component_archs(component, compute, tables)
+    archs = _chosen(request, listed) if request.archs else listed
+    if not listed:
         wanted = ", ".join(asked or ()) or "no archs"
         raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
     if language is Language.CUDA:
         for arch in archs:
             if not toolkits().builds(arch.removesuffix(PTX), compute):
                 raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
-    return msgspec.structs.replace(origin, device=language, device_flags=flags, archs=archs)
+    if not archs:
+        log(f"component {label} has no code for {', '.join(request.archs)}: compiled for {listed[0]} alone")
+    # Its functions have to be there all the same.
+    return msgspec.structs.replace(
+        origin, device=language, device_flags=flags, archs=archs or listed[:1], left=not archs
+    )
 
 
-def _chosen(request: Request, label: str, archs: tuple[str, ...], log: Log) -> tuple[str, ...]:
+def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
     """What is left of a component's archs if only some are asked for.
 
-    A component that has nothing for them is compiled for one arch all the same, so that its functions are there.
+    Raises:
+        UsageError: one that is asked for is none that the toolkit knows.
     """
-    if not request.archs or not archs:
-        return archs
     if request.variant.backend == Backend.ROCM:
-        found = tuple(arch for arch in archs if arch in request.archs)
-    else:
-        found = intersect_capabilities(archs, tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs))
-    if not found:
-        log(f"component {label} has no code for {', '.join(request.archs)}: compiled for {archs[0]} alone")
-    return found or archs[:1]
+        return tuple(arch for arch in archs if arch in request.archs)
+    compute = Version.parse(request.variant.compute or "")
+    for arch in request.archs:
+        if not toolkits().builds(arch.removesuffix(PTX), compute):
+            raise UsageError(f"CUDA {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
+    bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs)
+    return intersect_capabilities(archs, bases, exact=False)
 
 
 def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
@@ -199,46 +215,52 @@ def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
     return (flag for flag in flags if compute >= _STUB_SINCE or not flag.startswith(_STUB_FLAGS))
 
 
-def _units(kernel_dir: Path, origin: _Origin) -> Iterator[Unit]:
+def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
-    root = kernel_dir.resolve()
+    kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
+    flags: dict[Language, tuple[str, ...]] = {}
     include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
     for entry in dict.fromkeys(origin.src):
-        source = source_file(kernel_dir, entry, f"{origin.label}.src")
+        source_file(kernel_dir, entry, f"{origin.label}.src")
         language = _language(origin, entry)
         if language is None:
             continue
+        if language not in flags:
+            flags[language] = tuple(_evaluated(request.variant, origin, language))
         yield Unit(
-            source=_relative(root, source),
+            source=PurePosixPath(posixpath.normpath(entry)),
             shown=entry,
             object="",
             language=language,
             include=include,
-            flags=tuple(_evaluated(origin, language)),
+            flags=flags[language],
             archs=() if language is Language.CXX else origin.archs,
             depends=origin.depends,
         )
 
 
-def _evaluated(origin: _Origin, language: Language) -> Iterator[str]:
+def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterator[str]:
     """The author's flags for a language, with CMake's generator expressions evaluated."""
-    for flag in origin.cxx_flags if language is Language.CXX else origin.device_flags:
-        if "$<" not in flag:
-            yield flag
-            continue
-        facts = Facts(language.value.upper(), {"CXX": compiler_id(cxx_compiler()), "CUDA": "NVIDIA", "HIP": "Clang"})
+    given = origin.cxx_flags if language is Language.CXX else origin.device_flags
+    if not any("$<" in flag for flag in given):
+        yield from given
+        return
+    platform, compiler = _ELSEWHERE.get(variant.system.partition("-")[2], ("Linux", ""))
+    compiler = compiler or ("IntelLLVM" if variant.backend == Backend.XPU else compiler_id(cxx_compiler()))
+    facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"}, platform)
+    for flag in given:
         try:
             yield from expanded(flag, facts)
         except ValueError as error:
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
 
 
-def _with_names(kernel_dir: Path, units: Iterable[Unit]) -> tuple[Unit, ...]:
+def _with_names(request: Request, units: Iterable[Unit]) -> tuple[Unit, ...]:
     """The units, each knowing whether it is given the extension's name."""
     found = {unit.source.as_posix(): unit for unit in units}
-    named = sources_with_name(kernel_dir.resolve(), found)
+    named = sources_with_name(request, found)
     return tuple(msgspec.structs.replace(unit, named=source in named) for source, unit in found.items())
 
 

@@ -8,6 +8,7 @@ together. remotezip does this too, but asks once for each file, and torch has te
 from __future__ import annotations
 
 import bisect
+import http.client
 import io
 import json
 import os
@@ -15,6 +16,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
@@ -23,9 +25,11 @@ import msgspec
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from kci.builders.request import Log
+from kci.builders.cache import CACHE_OPTION
+from kci.builders.request import Log, silent
 from kci.builders.transfer import Transfer
 from kci.errors import MissingToolError
+from kci.files.full_disk import room_hint
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
@@ -34,6 +38,19 @@ _BLOCK = 1 << 16
 _PART = 1 << 18
 _GAP = 1 << 18
 """Files that lie closer together are read in one request, with what is between them."""
+
+_UNREADABLE = (
+    OSError,
+    http.client.HTTPException,
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    NotImplementedError,
+)
+"""How an index or a wheel shows that it is not what it should be."""
 
 _MOST = 1 << 30
 """No wheel has more bytes of headers; this many are a mistake or an attack."""
@@ -115,7 +132,7 @@ class RangeFile(io.RawIOBase):
             return data, int(answer.headers["Content-Range"].rpartition("/")[2])
 
 
-def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, log: Log = lambda _line: None) -> int:
+def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, log: Log = silent) -> int:
     """Take files out of a wheel.
 
     Args:
@@ -145,9 +162,10 @@ def extract(wheel: WheelFile, wanted: Callable[[str], str | None], into: Path, l
             for info in picked:
                 _write(into, str(chosen[info.filename]), archive.read(info))
         return file.downloaded
-    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
+    except _UNREADABLE as error:
         message = f"cannot take headers out of {wheel.name}: {error}"
-        raise MissingToolError(message, hint="check the network, and that the index serves byte ranges") from error
+        full = room_hint(error, CACHE_OPTION) if isinstance(error, OSError) else ""
+        raise MissingToolError(message, hint=full or "check the network, and that it serves byte ranges") from error
 
 
 def find_wheel(package: str, version: str, platform: str, index: str | None = None) -> WheelFile:
@@ -168,7 +186,7 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
         request = urllib.request.Request(page, headers={"Accept": _ACCEPT})  # noqa: S310  - https or the user's own
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
             listed = _listed(answer.read(), answer.headers.get_content_type())
-    except (OSError, ValueError) as error:
+    except _UNREADABLE as error:
         raise MissingToolError(f"the index {page} does not answer: {error}", hint="check the network") from error
     for name, address in sorted(listed.items()):
         if _is_for(name, version, platform):

@@ -6,7 +6,7 @@ KCI128) before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,13 +17,13 @@ from kci.catalog.runners import default_runners
 from kci.catalog.toolkits import toolkits
 from kci.config.document import Document, KeyPath
 from kci.config.values import Backend, Version
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.files.dated_data import Dated, load_dated
 
 
 def check_catalog(catalog: Catalog) -> list[Diagnostic]:
     """Everything that is wrong with the rows of a catalog, in file order."""
-    return _in_file_order(diagnostic for rule in RULES for diagnostic in rule(catalog))
+    return sorted((diagnostic for rule in RULES for diagnostic in rule(catalog)), key=in_file_order)
 
 
 def check_overlay(base: Catalog, overlay: Overlay) -> list[Diagnostic]:
@@ -31,11 +31,7 @@ def check_overlay(base: Catalog, overlay: Overlay) -> list[Diagnostic]:
     found = [*overlay_without_effect(base, overlay), *_twice(overlay.rows)]
     path = overlay.document.path
     found += [item for item in check_catalog(apply(base, overlay)) if item.path == path and item not in found]
-    return _in_file_order(found)
-
-
-def _in_file_order(found: Iterable[Diagnostic]) -> list[Diagnostic]:
-    return sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
+    return sorted(found, key=in_file_order)
 
 
 def row_twice(catalog: Catalog) -> Iterator[Diagnostic]:

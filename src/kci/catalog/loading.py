@@ -24,12 +24,16 @@ def editions() -> list[str]:
     return sorted(file.stem for file in _EDITIONS.glob("*.toml"))
 
 
-def load_catalog(name: str | None = None) -> Catalog:
+def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Catalog:
     """Load an edition by its name, or a file (an edition or an overlay) by its path; the default edition for None.
+
+    Args:
+        name: what to load.
+        within: the overlays that lead to it.
 
     Raises:
         UsageError: there is no such edition.
-        FindingsError: the file is not a catalog.
+        FindingsError: the file is not a catalog, or an overlay that changes itself (KCI120).
     """
     if name is None or name in editions():
         return _shipped(name or DEFAULT_EDITION)
@@ -41,7 +45,12 @@ def load_catalog(name: str | None = None) -> Catalog:
 
     if is_overlay(document):
         overlay = read_overlay(document)
-        return apply(load_catalog(overlay.edition), overlay)
+        within = (*within, name)
+        if overlay.edition in within:
+            span = document.value_span(("edition",))
+            message, hint = f"`edition` leads back to {overlay.edition}", f"name one of {', '.join(editions())}"
+            raise refuse(finding("KCI120", message, hint=hint, path=document.path, span=span))
+        return apply(load_catalog(overlay.edition, within=within), overlay)
     return interpret_edition(document)
 
 
@@ -70,13 +79,13 @@ def interpret_edition(document: Document) -> Catalog:
         data = {**data, "as-of": data["as-of"].isoformat()}
     table = convert_table(document, data, _CatalogFile)
     try:
-        date.fromisoformat(table.as_of)
+        as_of = date.fromisoformat(table.as_of).isoformat()
     except ValueError:
         span = document.value_span(("as-of",))
         message = f"`as-of` must be a date, not {table.as_of!r}"
         raise refuse(finding("KCI120", message, hint="such as 2026-08-20", path=document.path, span=span)) from None
     rows = expand(document, table.row, (), table.name)
-    return Catalog(table.name, table.as_of, table.source, rows, table.neighbors, document)
+    return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
 
 
 def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:

@@ -9,8 +9,7 @@ import click
 
 from kci.cli import Options, completed
 from kci.cli._output import print_grouped
-from kci.config.values import Tier
-from kci.matrix.names import SYSTEMS
+from kci.config.values import SYSTEMS, Tier
 from kci.workspace.choice import BACKENDS, Choice
 from kci.workspace.workspace import Workspace, open_workspace
 
@@ -29,7 +28,7 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
         click.option("--only", multiple=True, metavar="GLOB", shell_complete=completed("variants"),
                      help="Only variants whose name matches."),
-        click.option("--where", metavar="EXPR",
+        click.option("--where", multiple=True, metavar="EXPR",
                      help="Only variants that match, such as 'cuda>=13.0 and torch==newest'."),
         CATALOG,
     ]  # fmt: skip
@@ -40,7 +39,9 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def take_choice(selection: dict[str, Any]) -> Choice:
     """What `selection_options` have set, as a value."""
-    return Choice(**{name: selection[name] for name in ("tier", "systems", "backends", "only", "where")})
+    texts = selection["where"]
+    where = " or ".join(f"({text})" for text in texts) if len(texts) > 1 else next(iter(texts), None)
+    return Choice(where=where, **{name: selection[name] for name in ("tier", "systems", "backends", "only")})
 
 
 def opened(options: Options, kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:

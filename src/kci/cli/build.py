@@ -57,7 +57,7 @@ from kci.tree.leg_record import artifact_name
 @click.option("--commit", metavar="SHA", help="The commit of the sources, where they lie outside of their repository.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
-@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where kci keeps its environments.")
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj

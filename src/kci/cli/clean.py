@@ -20,7 +20,7 @@ from kci.plurals import count
     "--older-than", type=click.IntRange(0), default=0, metavar="DAYS", help="Only what has not changed since."
 )
 @click.option("-y", "--yes", is_flag=True, help="Remove it. Without this, nothing is removed.")
-@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="The cache.")
+@click.option("--cache", type=click.Path(path_type=Path), help="The cache.")
 @click.pass_obj
 def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: bool, cache: Path | None) -> None:
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.

@@ -26,7 +26,7 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @click.command("doctor", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", help="The form of the answer.")
-@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(

@@ -29,7 +29,7 @@ from kci.run.one_variant import BuildOptions
 @click.option("--into", type=click.Path(path_type=Path), help="The tree; one folder per kernel if there are several.")
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
 @click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
-@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where kci keeps its environments.")
 @click.option(
     "--engine",
     metavar="NAME",

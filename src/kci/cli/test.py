@@ -40,7 +40,7 @@ from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 )
 @click.option("--record", type=click.Path(path_type=Path), help="Write what came of it as JSON to this file.")
 @click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
-@click.option("--cache", type=click.Path(path_type=Path), envvar="KCI_CACHE", help="Where kci keeps its environments.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(

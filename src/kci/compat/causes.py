@@ -8,6 +8,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from kci.config.values import python_name
+from kci.diagnostics import printable
 from kci.files.dated_data import Dated, load_dated
 
 MAX_LENGTH = 1000
@@ -17,7 +18,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.\w+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
 _HEX = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-f]{7,64})\b")
-_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]|\.\d)")
+_NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?![\w.]|\.\d)")
+"""Whole ones, and those with a fraction that cannot be a version."""
 _SPACE = re.compile(r"\s+")
 _TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _LINE_LENGTH = 200
@@ -29,17 +31,13 @@ def first_error(text: str) -> str:
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
     telling = [line for line in lines if _TELLING.search(line)]
     first = (telling or lines or [""])[0][:MAX_LENGTH]
-    return "".join(char if char.isprintable() else "?" for char in first)
+    return printable(first, "?")
 
 
 def excerpt(text: str) -> str:
     """The lines of an error around the one that says something; empty where it is the only one."""
     plain = _ANSI.sub("", text[: 64 * MAX_LENGTH])
-    lines = [
-        "".join(char if char.isprintable() else " " for char in line.rstrip())[:_LINE_LENGTH]
-        for line in plain.splitlines()
-        if line.strip()
-    ]
+    lines = [printable(line.rstrip(), " ")[:_LINE_LENGTH] for line in plain.splitlines() if line.strip()]
     telling = next((number for number, line in enumerate(lines) if _TELLING.search(line)), 0)
     shown = lines[max(0, telling - 2) : telling + 8]
     return "\n".join(shown) if len(shown) > 1 else ""

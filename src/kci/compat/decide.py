@@ -145,7 +145,8 @@ class WatchState:
             state.flaky = True
         needed = self.needed
         if state.flaky and state.fails < 2 * needed:
-            self._join(failure, run, state, f"flaky: {cause}", flaky=True)
+            if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
+                self._join(failure, run, state, f"flaky: {cause}", flaky=True)
             return
         state.flaky = False
         in_other = any(not self.open[key].flaky for key in state.issues)

@@ -6,11 +6,23 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+
+from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
+from kci.files.typed_data import json_to_type
 
 _SECONDS = 120
+
+_Shape = TypeVar("_Shape")
+
+
+class Account(msgspec.Struct, frozen=True):
+    """Who has made something."""
+
+    login: str = ""
 
 
 class GitHubApi:
@@ -55,6 +67,27 @@ class GitHubApi:
             raise FindingsError("GitHub does not answer", hint="the next run makes up for it") from None
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            reason = "".join(char if char.isprintable() else " " for char in (said or ["no reason"])[0])[:300]
+            reason = printable((said or ["no reason"])[0], " ")[:300]
             raise FindingsError(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", hint=self._hint)
         return bytes(done.stdout)
+
+    def get(self, path: str, shape: type[_Shape]) -> _Shape:
+        """What GitHub says, as a type.
+
+        Raises:
+            MissingToolError: see `ask`.
+            FindingsError: see `ask`; or the answer cannot be read.
+        """
+        return read_answer(self.ask("GET", path), shape)
+
+
+def read_answer(answer: bytes, shape: type[_Shape]) -> _Shape:
+    """An answer as a type.
+
+    Raises:
+        FindingsError: it is none.
+    """
+    try:
+        return json_to_type(answer, shape)
+    except msgspec.DecodeError as error:
+        raise FindingsError(f"GitHub's answer cannot be read: {error}") from None

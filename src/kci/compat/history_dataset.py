@@ -11,8 +11,7 @@ from typing import Any
 
 from kci.compat.history import RecordedRun, run_file
 from kci.compat.history_branch import FOLDER
-from kci.compat.hub_listing import hub_client
-from kci.errors import FindingsError
+from kci.compat.hub_listing import ask_hub, hub_client
 
 
 class HistoryDataset:
@@ -50,13 +49,8 @@ class HistoryDataset:
         return len(new)
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        try:
-            return question()
-        except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
-            lines = str(error).strip().splitlines() or [type(error).__name__]
-            reason = "".join(char if char.isprintable() else " " for char in lines[0])[:300]
-            hint = "does the dataset exist, and does HF_TOKEN allow to write to it?"
-            raise FindingsError(f"the dataset {self.repo_id} takes no commit: {reason}", hint=hint) from error
+        hint = "does the dataset exist, and does HF_TOKEN allow to write to it?"
+        return ask_hub(question, f"the dataset {self.repo_id} takes no commit", hint)
 
 
 def _additions(files: dict[str, bytes]) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ import msgspec
 
 from kci.compat.held import Held, Holding, is_variant_name
 from kci.compat.signer import signature_problem, signer_of
+from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
 from kci.files.bounded_json import read_bounded
 from kci.tree.digest import SIGNATURE, Digest, validate
@@ -144,13 +145,27 @@ class HubRepository:
         )
         return read_bounded(Path(local), MAX_BYTES)
 
-    def _ask(self, question: Any) -> Any:
-        try:
-            return question()
-        except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
-            reason = str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
-            hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
-            raise FindingsError(f"{self.source} cannot be read: {reason}", hint=hint) from error
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
+        return ask_hub(question, f"{self.source} cannot be read", hint)
+
+
+def ask_hub(question: Callable[[], Any], failed: str, hint: str) -> Any:
+    """What the Hub's client answers.
+
+    Args:
+        question: asks it.
+        failed: what to say if it does not answer; its reason follows.
+        hint: what to do then.
+
+    Raises:
+        FindingsError: it does not.
+    """
+    try:
+        return question()
+    except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise FindingsError(f"{failed}: {printable(lines[0], ' ')[:300]}", hint=hint) from error
 
 
 def hub_client(token: str | bool | None = None) -> Any:

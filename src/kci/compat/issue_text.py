@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from kci.compat.history import Failure, RecordedRun
+from kci.diagnostics import printable
 
 SHOWN = 50
 """Legs that an issue lists one by one."""
 
+_LINK = re.compile(r"https?://[\w.~:/?#!$&*+,;=%-]{1,490}", re.ASCII)
 _MARK = "<!-- kci-cause: {} since run {} -->"
 
 
@@ -21,7 +24,7 @@ def issue_title(cause: str, legs: Iterable[str]) -> str:
     """Kernels and cause in one line."""
     kernels = sorted({leg.partition(" ")[0] for leg in legs})
     which = ", ".join(kernels[:3]) + (f" and {len(kernels) - 3} more" if len(kernels) > 3 else "")
-    return f"{which}: {plain(cause)}"[:200]
+    return f"{which}: {plain(cause)}"[:200].rstrip()  # as GitHub keeps it
 
 
 def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[str], recovered: bool) -> str:
@@ -41,8 +44,8 @@ def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[st
     ]
     lines += ["", *(f"    {line}" for line in [plain(failure.error)]), ""]
     lines.append(f"First seen in run {since.run} ({plain(since.at)})" + _with(since) + ".")
-    if failure.log:
-        lines.append(f"Log: {plain(failure.log)}")
+    if log := web_link(failure.log):
+        lines.append(f"Log: {log}")
     if failure.replay:
         lines += ["", "To see it on your own machine:", "", f"    {plain(failure.replay)}"]
     lines += ["", f"{len(legs)} {'leg' if len(legs) == 1 else 'legs'}:", ""]
@@ -60,5 +63,9 @@ def _with(run: RecordedRun) -> str:
 
 def plain(text: str) -> str:
     """Text from a log on one line, which cannot end the comment, mention people or close a code span."""
-    kept = "".join(char if char.isprintable() else " " for char in text)
-    return kept.replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
+    return printable(text, " ").replace("`", "'").replace("-->", "-- >").replace("@", "@\u200b")[:2000]
+
+
+def web_link(text: str) -> str:
+    """An address that a browser may follow, and that is no other markup; empty for anything else."""
+    return text if _LINK.fullmatch(text) else ""

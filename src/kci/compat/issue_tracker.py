@@ -15,9 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from kci.compat.decide import ActionKind, IssueAction
-from kci.compat.github_api import GitHubApi
-from kci.errors import FindingsError
-from kci.files.typed_data import json_to_type
+from kci.compat.github_api import Account, GitHubApi
 
 _MARK = re.compile(r"<!-- kci-cause: ([0-9a-f]{12}) since run (\d{1,20}) -->")
 _PAGE, _PAGES = 100, 100
@@ -85,10 +83,6 @@ def carry_out(actions: Iterable[IssueAction], tracker: IssueTracker) -> list[str
     return done
 
 
-class _Author(msgspec.Struct, frozen=True):
-    login: str = ""
-
-
 class _Answer(msgspec.Struct, frozen=True):
     """An issue or pull request, as GitHub tells it."""
 
@@ -96,7 +90,7 @@ class _Answer(msgspec.Struct, frozen=True):
     state: str
     title: str
     body: str | None = None
-    user: _Author | None = None
+    user: Account | None = None
     pull_request: Any = None
 
 
@@ -112,18 +106,14 @@ class GitHubIssues:
             run: runs a command, as `subprocess.run` does.
         """
         hint = "may the job change issues (issues: write), and does the repository have any?"
-        self._ask = GitHubApi(repository, hint, run).ask
+        self._api = GitHubApi(repository, hint, run)
         self._author = author
 
     def issues(self) -> Iterable[TrackedIssue]:
         """See `IssueTracker`."""
         for page in range(1, _PAGES + 1):
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
-            answer = self._ask("GET", f"issues?{query}")
-            try:
-                found = json_to_type(answer, list[_Answer])
-            except msgspec.DecodeError as error:
-                raise FindingsError(f"GitHub's answer about issues cannot be read: {error}") from None
+            found = self._api.get(f"issues?{query}", list[_Answer])
             for item in found:
                 if item.pull_request is None and item.user is not None and item.user.login == self._author:
                     yield TrackedIssue(item.number, item.state == "open", item.title, item.body or "")
@@ -132,12 +122,12 @@ class GitHubIssues:
 
     def create(self, title: str, body: str) -> None:
         """See `IssueTracker`."""
-        self._ask("POST", "issues", title=title, body=body)
+        self._api.ask("POST", "issues", title=title, body=body)
 
     def edit(self, number: int, title: str, body: str) -> None:
         """See `IssueTracker`."""
-        self._ask("PATCH", f"issues/{number}", title=title, body=body)
+        self._api.ask("PATCH", f"issues/{number}", title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
         """See `IssueTracker`."""
-        self._ask("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")
+        self._api.ask("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")

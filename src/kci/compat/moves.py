@@ -22,6 +22,7 @@ from kci.config.reader import BUILD_TOML
 from kci.config.settings import KCI_TOML
 from kci.config.update import Update
 from kci.config.values import PullRequests
+from kci.diagnostics import printable
 from kci.errors import FindingsError
 from kci.matrix.migrations import whole_change
 from kci.workspace.migrating import KernelMigrations, migrations_of
@@ -155,15 +156,11 @@ def _kernel(needed: KernelMigrations, root: Path, *, alone: bool) -> WantedPull 
     title = f"{needed.kernel}: {done[0].title}" + (f" and {len(done) - 1} more" if len(done) > 1 else "")
     body += _WAKE + "\n"
     content = digest_of("\0".join([body, path, change.after.decode("utf-8")]))
-    return WantedPull(branch, about, _line(title)[:200], body, (_file(path, change, file),), content)
+    return WantedPull(branch, about, printable(title, " ")[:200], body, (_file(path, change, file),), content)
 
 
 def _file(path: str, change: Update, file: Path) -> FileChange:
     return FileChange(path, change.after.decode("utf-8"), bool(file.stat().st_mode & 0o100))
-
-
-def _line(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _fenced(lines: Sequence[str]) -> str:
@@ -175,5 +172,5 @@ def _fenced(lines: Sequence[str]) -> str:
         if size > _MAX_BODY:
             kept.append(f"... and {len(lines) - len(kept)} lines more: `kci catalog next` prints them")
             break
-        kept.append(_line(line).replace("```", "'''"))
+        kept.append(printable(line, " ").replace("```", "'''"))
     return "\n".join(["```text", *kept, "```"])

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import msgspec
 
-from kci.compat.github_api import GitHubApi
+from kci.compat.github_api import Account, GitHubApi, read_answer
 from kci.compat.pull_decisions import PREFIX, KnownPull, PullAction, PullActionKind, PullState, WantedPull
-from kci.errors import FindingsError
-from kci.files.typed_data import json_to_type
 
 _MARK = re.compile(r"<!-- kci-pull: ([0-9a-f]{12}) ([0-9a-f]{12})( withdrawn)? -->")
 _TRAILER = "kci-content: "
 _PAGE = 100
-
-_Shape = TypeVar("_Shape")
 
 
 class PullTracker(Protocol):
@@ -69,10 +65,6 @@ def pull_line(action: PullAction) -> str:
     return f"{action.kind} {action.branch}{number}: {action.wanted.title if action.wanted else action.reason}"
 
 
-class _Named(msgspec.Struct, frozen=True):
-    login: str = ""
-
-
 class _Head(msgspec.Struct, frozen=True):
     ref: str
     sha: str
@@ -83,7 +75,7 @@ class _Pull(msgspec.Struct, frozen=True):
     state: str
     head: _Head
     body: str | None = None
-    user: _Named | None = None
+    user: Account | None = None
     merged_at: str | None = None
 
 
@@ -129,7 +121,7 @@ class GitHubPulls:
         """See `PullTracker`."""
         for branch in sorted({*branches, *self._branches()}):
             query = f"state=all&head={self._api.owner}:{quote(branch)}&base={quote(self._base)}"
-            found = self._get(f"pulls?{query}&sort=created&direction=desc&per_page={_PAGE}", list[_Pull])
+            found = self._api.get(f"pulls?{query}&sort=created&direction=desc&per_page={_PAGE}", list[_Pull])
             for pull in found:
                 mark = _MARK.match(pull.body or "")
                 if mark is None or pull.user is None or pull.user.login != self._author or pull.head.ref != branch:
@@ -152,7 +144,7 @@ class GitHubPulls:
 
     def withdraw(self, number: int, branch: str, reason: str) -> None:
         """See `PullTracker`."""
-        body = self._get(f"pulls/{number}", _Pull).body or ""
+        body = self._api.get(f"pulls/{number}", _Pull).body or ""
         mark = _MARK.match(body)
         told = f"<!-- kci-pull: {mark[1]} {mark[2]} withdrawn -->" if mark else ""
         text = f"{told}\nWithdrawn by kci: {reason}.\n\n{body[mark.end() if mark else 0 :].strip()}\n"
@@ -161,7 +153,7 @@ class GitHubPulls:
 
     def _push(self, wanted: WantedPull) -> None:
         """Make the branch one commit on the commit that was looked at."""
-        base = self._get(f"git/commits/{self._commit}", _Commit)
+        base = self._api.get(f"git/commits/{self._commit}", _Commit)
         entries = [
             {"path": file.path, "mode": "100755" if file.executable else "100644", "type": "blob", "content": file.text}
             for file in wanted.files
@@ -177,25 +169,15 @@ class GitHubPulls:
 
     def _branches(self) -> set[str]:
         if self._refs is None:
-            found = self._get(f"git/matching-refs/heads/{PREFIX}", list[_Ref])
+            found = self._api.get(f"git/matching-refs/heads/{PREFIX}", list[_Ref])
             self._refs = {item.ref.removeprefix("refs/heads/") for item in found}
         return self._refs
 
     def _is_own(self, sha: str) -> bool:
-        return f"\n{_TRAILER}" in self._get(f"git/commits/{sha}", _Commit).message
+        return f"\n{_TRAILER}" in self._api.get(f"git/commits/{sha}", _Commit).message
 
     def _send(self, path: str, **fields: object) -> str:
-        return _read(self._api.ask("POST", path, **fields), _Object).sha
-
-    def _get(self, path: str, shape: type[_Shape]) -> _Shape:
-        return _read(self._api.ask("GET", path), shape)
-
-
-def _read(answer: bytes, shape: type[_Shape]) -> _Shape:
-    try:
-        return json_to_type(answer, shape)
-    except msgspec.DecodeError as error:
-        raise FindingsError(f"GitHub's answer about pull requests cannot be read: {error}") from None
+        return read_answer(self._api.ask("POST", path, **fields), _Object).sha
 
 
 def _marked(wanted: WantedPull) -> str:

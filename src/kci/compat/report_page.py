@@ -8,17 +8,15 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from kci.compat.issue_text import web_link
 from kci.compat.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
 from kci.files.templates import html_environment, integrity, template_folder
 from kci.plurals import count
 from kci.version import __version__
-
-if TYPE_CHECKING:
-    pass
 
 MAX_CELLS, MAX_BYTES = 2000, 1_000_000
 """A page with more is hard to read and slow to open: then every kernel has a page."""
@@ -169,7 +167,7 @@ def _render(grid: LegGrid, title: str, rows: Sequence[_RowView], **more: Any) ->
         "causes": [
             {
                 "text": cut(cause.cause, min(cause_room, _MOST)),
-                "legs": _count(len(cause.legs), "leg"),
+                "legs": count(len(cause.legs), "leg"),
                 "kernels": cut(_some(cause.kernels), 400),
                 "note": "" if cause.is_open else ", not often enough for an issue",
                 "first": " ".join(cause.legs[0].split(" ")[:2])[:_NAME_ROOM],
@@ -196,7 +194,7 @@ def _subtitle(grid: LegGrid) -> str:
     if grid.latest is None:
         return "No run is recorded yet."
     catalog = f", catalog {cut(grid.latest.catalog, 100)}" if grid.latest.catalog else ""
-    kernels = _count(len(grid.kernels), "kernel")
+    kernels = count(len(grid.kernels), "kernel")
     return f"After run {grid.latest.run} of {cut(grid.latest.at, 40)}{catalog}: {grid.size} legs of {kernels}."
 
 
@@ -214,7 +212,7 @@ def _view(number: int, kernel: str, cell: GridCell, room: int) -> _CellView:
         story=story_of(cell),
         recent=cell.recent.translate(_RECENT) if cell.recent.strip("p") else "",
         error=cut(failure.excerpt or failure.error, room) if failure else "",
-        log_link=_safe_link(failure.log) if failure and room > _LEAST else "",
+        log_link=web_link(failure.log) if failure and room > _LEAST else "",
         replay=cut(failure.replay, max(_LEAST, room // 2)) if failure else "",
     )
 
@@ -231,7 +229,7 @@ def story_of(cell: GridCell) -> str:
     if cell.since is None:
         return "No result is known."
     other = "passed" if cell.failure is not None and cell.state is CellState.FAILS else "was different"
-    began = f"Since {_run(cell.since)}, {_count(cell.runs, 'result')} in a row"
+    began = f"Since {_run(cell.since)}, {count(cell.runs, 'result')} in a row"
     if cell.before is not None:
         began += f"; it {other} last in {_run(cell.before)}"
     changed = f" New then: {cut(cell.changed, 200)}." if cell.failure is not None and cell.changed else ""
@@ -264,15 +262,6 @@ def cut(text: str, room: int) -> str:
         if taken > room - 3:
             return text[:number] + "…"
     return text
-
-
-def _safe_link(url: str) -> str:
-    """An address that a browser may follow: nothing but the web."""
-    return url if url.startswith(("https://", "http://")) and url.isprintable() and len(url) < 500 else ""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _some(names: Sequence[str]) -> str:

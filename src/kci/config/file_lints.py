@@ -13,9 +13,10 @@ from pathlib import Path
 
 from kci.config.depends_table import depends_table
 from kci.config.document import KeyPath
+from kci.config.model import CudaComponent
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.files.dated_data import Dated, load_dated
 from kci.suggest import one_of, suggestion
 
@@ -29,11 +30,6 @@ def lint_file(kernel: Kernel) -> list[Diagnostic]:
     """What every lint of `FILE_LINTS` finds in a kernel's build.toml, in file order."""
     found = [diagnostic for lint in FILE_LINTS for diagnostic in lint(kernel)]
     return sorted(found, key=in_file_order)
-
-
-def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
-    """A sort key for diagnostics: file, place, rule, message."""
-    return (diagnostic.path, diagnostic.line, diagnostic.column, diagnostic.rule, diagnostic.message)
 
 
 def at_value(kernel: Kernel, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
@@ -91,25 +87,30 @@ def bounds_inverted(kernel: Kernel) -> Iterator[Diagnostic]:
             yield at_value(kernel, (*table, "minver"), "KCI133", message, "swap the two, or remove one")
 
 
-def bounds_read_differently(kernel: Kernel) -> Iterator[Diagnostic]:
-    """KCI135: a bound whose spelling makes the reference drop the very version that it names.
+def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI135: a version without exactly two parts.
 
-    The reference compares bounds piece by piece as they are spelled, and a missing piece sorts lower
-    (docs/format.md#version-bounds). Its toolchains are spelled `major.minor`, so that a lower bound with more pieces,
-    or an upper bound with fewer, lies on the wrong side of the version that it equals.
+    The released reader refuses it, and older builders compare bounds part by part, with a missing part the lowest
+    (docs/format.md#version-bounds).
     """
+    for path, version in versions(kernel):
+        bad_abi = path[1] == "stable-abi" and len(version) < 2  # KCI144 says so
+        if version.text.count(".") != 1 and not bad_abi:
+            message = f"the reference refuses {version.text[:40]!r}, or reads it differently: it has not two parts"
+            hint = f'write "{version.minor_text}"' if len(version) <= 2 else "write major and minor only"
+            yield at_value(kernel, path, "KCI135", message, hint)
+
+
+def versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
+    """Every version of torch, its stable ABI or CUDA in a build.toml, with its place."""
     for table, least, most in _bounds(kernel):
-        name = ".".join(table)
-        if least is not None and len(least) <= 2 < len(least.text.split(".")):
-            message = (
-                f"the reference builder takes {least.minor_text} to be older than `{name}.minver` = {least.text!r}"
-            )
-            hint = f'write "{least.minor_text}"'
-            yield at_value(kernel, (*table, "minver"), "KCI135", message, hint)
-        if most is not None and len(most) <= 1 and "." not in most.text:
-            message = f"the reference builder takes {most.minor_text} to be newer than `{name}.maxver` = {most.text!r}"
-            hint = f'write "{most.minor_text}"'
-            yield at_value(kernel, (*table, "maxver"), "KCI135", message, hint)
+        for key, version in (("minver", least), ("maxver", most)):
+            if version is not None:
+                yield (*table, key), version
+    yield from _abi_versions(kernel)
+    for label, component in kernel.build.kernel.items():
+        if isinstance(component, CudaComponent) and component.cuda_minver is not None:
+            yield ("kernel", label, "cuda-minver"), component.cuda_minver
 
 
 def repo_id_missing(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -236,18 +237,10 @@ def components_under_noarch(kernel: Kernel) -> Iterator[Diagnostic]:
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI144: a stable ABI version whose minor is zero or missing (docs/format.md#stable-abi)."""
-    stable = kernel.build.torch.stable_abi if kernel.build.torch else None
-    if stable is None:
-        return
-    versions: dict[KeyPath, Version] = {(backend,): version for backend, version in stable.by_backend.items()}
-    if stable.every is not None:
-        versions[()] = stable.every
-    for path, version in versions.items():
+    for path, version in _abi_versions(kernel):
         if len(version) < 2:
             message = f"the stable ABI version {version.text!r} has no minor version"
-            yield at_value(
-                kernel, ("torch", "stable-abi", *path), "KCI144", message, 'write it completely, such as "2.11"'
-            )
+            yield at_value(kernel, path, "KCI144", message, 'write it completely, such as "2.11"')
 
 
 def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:
@@ -257,6 +250,15 @@ def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:
         if backend not in seen:
             seen.add(backend)
             yield index, backend
+
+
+def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
+    """Each version of the stable ABI, with its place."""
+    stable = kernel.build.torch.stable_abi if kernel.build.torch else None
+    if stable is not None and stable.every is not None:
+        yield ("torch", "stable-abi"), stable.every
+    for backend, version in stable.by_backend.items() if stable is not None else ():
+        yield ("torch", "stable-abi", backend), version
 
 
 def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Version | None]]:
@@ -284,7 +286,7 @@ FILE_LINTS: tuple[Lint, ...] = (
     component_undeclared,
     duplicate_backend,
     bounds_inverted,
-    bounds_read_differently,
+    version_spelling,
     repo_id_missing,
     repo_id_malformed,
     license_unknown,

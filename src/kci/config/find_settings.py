@@ -19,7 +19,7 @@ from kci.config.document import Document, parse_document, read_document, refuse
 from kci.config.model import decode_value
 from kci.config.settings import KCI_TOML, Machine, MachinesByBackend, Settings
 from kci.config.values import SYSTEMS
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.errors import UsageError
 from kci.files.typed_data import to_type
 from kci.suggest import one_of, suggestion
@@ -130,7 +130,7 @@ def interpret_settings(document: Document) -> Settings:
         misplaced = _misplaced_machines(document)
         told = {(item.line, item.column) for item in misplaced}
         problems = [item for item in explain(document, document.data, Settings) if (item.line, item.column) not in told]
-        problems = sorted(misplaced + problems, key=lambda item: (item.line, item.column, item.rule))
+        problems = sorted(misplaced + problems, key=in_file_order)
         if not problems:
             problems = [finding("KCI103", "the file does not have the structure of a kci.toml", path=document.path)]
         raise refuse(*problems) from None

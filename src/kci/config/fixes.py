@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.config.document import parse_document
-from kci.config.file_lints import bounds_read_differently, duplicate_backend
+from kci.config.file_lints import duplicate_backend, version_spelling, versions
 from kci.config.reader import Kernel, parse_kernel
 from kci.config.suppression import apply_comments
 from kci.config.update import Edits, Update, plan_update
@@ -26,7 +26,7 @@ def plan_fixes(raw: bytes, directory: str, shown_as: str) -> Update:
     updated = plan_update(raw, directory, shown_as)
     kernel = parse_kernel(updated.after, directory, shown_as)
     edits = Edits(parse_document(updated.after, shown_as))
-    _respell_bounds(kernel, edits)
+    _respell_versions(kernel, edits)
     _once_each(kernel, edits)
     after = edits.apply(updated.after.startswith(b"\xef\xbb\xbf"))
     if edits.changes:
@@ -39,16 +39,14 @@ def _reported(kernel: Kernel, found: list[Diagnostic]) -> list[Diagnostic]:
     return [item for item in apply_comments(found, kernel.document) if item in found]
 
 
-def _respell_bounds(kernel: Kernel, edits: Edits) -> None:
-    said = _reported(kernel, list(bounds_read_differently(kernel)))
-    for table in (("general", "cuda"), ("torch",)):
-        for key in ("minver", "maxver"):
-            span = kernel.document.spans((*table, key))
-            if span is not None and any((item.line, item.column) == (span[1].line, span[1].column) for item in said):
-                bounds = kernel.build.general.cuda if table != ("torch",) else kernel.build.torch
-                version = getattr(bounds, key)
-                quote = edits.text_of(span[1])[0]
-                edits.replace(span[1], f"{quote}{version.minor_text}{quote}", f"`{'.'.join(table)}.{key}` spelled out")
+def _respell_versions(kernel: Kernel, edits: Edits) -> None:
+    said = {(item.line, item.column) for item in _reported(kernel, list(version_spelling(kernel)))}
+    for path, version in versions(kernel):
+        span = edits.spans(path)[1]
+        if len(version) <= 2 and (span.line, span.column) in said:
+            quote = edits.text_of(span)[0]
+            shown = ".".join(map(str, path))
+            edits.replace(span, f"{quote}{version.minor_text}{quote}", f"`{shown}` with two parts")
 
 
 def _once_each(kernel: Kernel, edits: Edits) -> None:

@@ -31,7 +31,7 @@ from kci.config.values import (
     near_kernel_name,
     shorten,
 )
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.suggest import nearest_name, one_of, suggestion
 
 MAX_PROBLEMS = 200
@@ -50,7 +50,7 @@ def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPa
     if len(problems) > MAX_PROBLEMS:
         message = f"more than {MAX_PROBLEMS} problems, of which these are the first"
         problems[-1] = finding("KCI116", message, path=document.path)
-    return sorted(problems, key=lambda problem: (problem.line, problem.column, problem.rule, problem.message))
+    return sorted(problems, key=in_file_order)
 
 
 _PARSERS: dict[type, Callable[[str], object]] = {
@@ -111,7 +111,10 @@ class _Walk:
             yield from self.check_union([part for part in arguments if part is not types.NoneType], value, path)
         elif origin is tuple:
             if not isinstance(value, list):
-                yield self.wrong_type("an array", value, path)
+                of_tables = isinstance(value, dict) and hasattr(arguments[0], "__struct_fields__")
+                name = ".".join(part for part in path if isinstance(part, str))
+                hint = f"begin each with `[[{shorten(name)}]]`" if of_tables else ""
+                yield self.wrong_type("an array", value, path, hint)
                 return
             for index, element in enumerate(value):
                 yield from self.check(arguments[0], element, (*path, index))
@@ -156,7 +159,8 @@ class _Walk:
         if isinstance(value, bool) or not isinstance(value, int):
             yield self.wrong_type("an integer", value, path)
         elif not 0 <= value <= 2**63 - 1:
-            yield self.problem("KCI104", path, f"`{dotted(path)}` must not be negative" if value < 0 else "too large")
+            what = "must not be negative" if value < 0 else "is too large"
+            yield self.problem("KCI104", path, f"`{dotted(path)}` {what}")
 
     def check_plain(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         if wanted in _SHAPES:

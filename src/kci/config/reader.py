@@ -15,7 +15,7 @@ import msgspec
 
 from kci.config.document import Document, KeyPath, parse_document, read_document, refuse
 from kci.config.model import Build, to_build
-from kci.diagnostics import Diagnostic, Related, Severity, finding
+from kci.diagnostics import Diagnostic, Related, Severity, finding, in_file_order
 
 FRAMEWORKS = ("torch", "torch-noarch", "tvm-ffi")
 BUILD_TOML = "build.toml"
@@ -96,7 +96,7 @@ def interpret(document: Document, directory: str) -> Kernel:
         if older is not None:
             raise older
     if problems or build is None:
-        raise refuse(*sorted(problems, key=lambda item: (item.line, item.column, item.rule)))
+        raise refuse(*sorted(problems, key=in_file_order))
     if edition == 4:
         notes.append(
             finding(

@@ -9,3 +9,5 @@ METAL_ENDINGS = (".metal",)
 OBJC_ENDINGS = (".mm",)
 C_ENDINGS = (".c",)
 HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+SOURCE_ENDINGS = (*C_ENDINGS, *CXX_ENDINGS, *HIP_ENDINGS, *METAL_ENDINGS, *OBJC_ENDINGS, *HEADER_ENDINGS)
+"""All of these: whatever a preprocessor reads."""

@@ -17,6 +17,7 @@ from kci.config.document import KeyPath
 from kci.config.file_lints import at_value
 from kci.config.model import DEFAULT_PYEXT
 from kci.config.reader import Kernel
+from kci.config.source_kinds import SOURCE_ENDINGS
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
 from kci.files.include_scan import quoted_includes
@@ -28,8 +29,6 @@ GENERATED = frozenset({"torch-ext/registration.h"})
 
 MAX_MISSING = 50
 """How many missing sources of a file are named one by one."""
-
-_SCANNED = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hh", ".hip", ".hpp", ".hxx", ".inl", ".metal", ".mm")
 
 
 class _Source(NamedTuple):
@@ -131,7 +130,7 @@ def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     """
     sources = [(source, _normal(source.text)) for source in _sources(kernel) if not escapes(source.text)]
     listed = {path for _, path in sources}
-    below = tuple(f"{path}/" for path in listed if not path.endswith(_SCANNED) and (directory / path).is_dir())
+    below = tuple(f"{path}/" for path in listed if not path.endswith(SOURCE_ENDINGS) and (directory / path).is_dir())
     extensions = tuple(f".{ext}" for ext in kernel.build.framework.pyext or DEFAULT_PYEXT)
     reported: set[str] = set()
     includes = _Includes(directory)
@@ -196,7 +195,7 @@ class _Includes:
     def read(self, file: str) -> list[str]:
         """The names that a source inside the kernel includes in quotes."""
         try:
-            real = self.tree.file(file) if file.endswith(_SCANNED) else None
+            real = self.tree.file(file) if file.endswith(SOURCE_ENDINGS) else None
             return quoted_includes(self.tree.content(real)) if real is not None else []
         except KciError:
             return []

@@ -128,6 +128,10 @@ class Version(tuple[int, ...]):
         version.text = stripped
         return version
 
+    def __bool__(self) -> bool:
+        """A version is one, even 0, which has no part that counts."""
+        return True
+
     def __str__(self) -> str:
         return self.text
 

@@ -36,12 +36,13 @@ class GitRefusedError(FindingsError):
     """git cannot be run, does not end, or refuses a repository that belongs to another user."""
 
 
-def run_git(directory: Path, *arguments: str) -> bytes | None:
+def run_git(directory: Path, *arguments: str, given: bytes | None = None) -> bytes | None:
     """What a git command prints, or None where it fails: no repository, or no such object.
 
     Args:
         directory: any directory of the repository.
         arguments: a command that only reads. What a user typed must come after `--end-of-options` or `--`.
+        given: what it reads from its standard input.
 
     Raises:
         MissingToolError: git is not installed.
@@ -54,7 +55,7 @@ def run_git(directory: Path, *arguments: str) -> bytes | None:
     options = [part for setting in _HARMLESS for part in ("-c", setting)]
     command = [git, *options, "-C", str(directory), *arguments]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=_SECONDS)
+        done = subprocess.run(command, input=given, env=environment, capture_output=True, check=False, timeout=_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise GitRefusedError(
             f"git cannot be run in {directory}: {error}", hint="see what `git status` says"
@@ -129,7 +130,7 @@ def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, 
 
 
 _AT_ONCE = 200
-"""Paths on one command line."""
+"""Paths on one command line, and objects in one answer."""
 
 
 def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | None:
@@ -142,13 +143,27 @@ def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | No
         limit: the most bytes that are read.
     """
     entry = list_blobs(directory, commit, [path]).get(path)
-    return read_object(directory, entry.id, limit) if entry is not None and entry.mode.startswith("100") else None
+    if entry is None or not entry.mode.startswith("100"):
+        return None
+    size = run_git(directory, "cat-file", "-s", entry.id)
+    return read_objects(directory, [entry.id]).get(entry.id) if size is not None and int(size) <= limit else None
 
 
-def read_object(directory: Path, identity: str, limit: int | None = None) -> bytes | None:
-    """The content of a blob by its id; None if it is not here (a partial clone has not all), or larger than a limit."""
-    if limit is not None:
-        size = run_git(directory, "cat-file", "-s", identity)
-        if size is None or int(size) > limit:
-            return None
-    return run_git(directory, "cat-file", "blob", identity)
+def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]:
+    """The content of blobs by their ids. One that is not here is left out: a partial clone has not all.
+
+    Args:
+        directory: any directory of the repository.
+        identities: the full ids.
+    """
+    found: dict[str, bytes] = {}
+    for start in range(0, len(identities), _AT_ONCE):
+        asked = "".join(f"{identity}\n" for identity in identities[start : start + _AT_ONCE])
+        said, at = run_git(directory, "cat-file", "--batch", given=asked.encode()) or b"", 0
+        while at < len(said):
+            head, at = said[at : (end := said.index(b"\n", at))].split(b" "), end + 1
+            if head[1] == b"blob":  # and not `missing`, of which nothing follows
+                size = int(head[2])
+                found[head[0].decode()] = said[at : at + size]
+                at += size + 1
+    return found

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 
 from kci.catalog.arch_tables import ArchTables, arch_tables
+from kci.config.document import KeyPath
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
+from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.matrix.names import Kind
 
@@ -25,11 +28,23 @@ def too_old(component: Component, compute: Version | None) -> bool:
     return minver is not None and compute is not None and compute < minver
 
 
+def arch_lists(kernel: Kernel, backend: Backend) -> Iterator[tuple[KeyPath, tuple[str, ...]]]:
+    """Every list of archs that a build.toml has for CUDA or ROCm, with its place. Empty ones count as none."""
+    key = "cuda-capabilities" if backend is Backend.CUDA else "rocm-archs"
+    snake = key.replace("-", "_")
+    for label, part in kernel.build.components(backend).items():
+        if entries := getattr(part, snake):
+            yield ("kernel", label, key), entries
+    noarch = kernel.build.torch_noarch
+    if noarch is not None and (entries := getattr(noarch, snake)):
+        yield ("torch-noarch", key if key in kernel.document.data["torch-noarch"] else snake), entries
+
+
 def component_archs(component: Component, compute: Version, tables: ArchTables | None = None) -> tuple[str, ...]:
     """The archs that one CUDA or ROCm component is compiled for, in natural order.
 
-    Empty for a component that its `cuda-minver` leaves out at this toolkit, and for one whose list has nothing that
-    the toolkit can build (which the build then refuses).
+    An empty list counts as none, as in the reference. The result is empty for a component that its `cuda-minver` leaves
+    out at this toolkit, and for one whose list has nothing that the toolkit can build (which the build then refuses).
     """
     tables = tables or arch_tables()
     match component:
@@ -37,14 +52,11 @@ def component_archs(component: Component, compute: Version, tables: ArchTables |
             if too_old(component, compute):
                 return ()
             default = tables.cuda_default(compute)
-            if component.cuda_capabilities is None:
-                return default
-            intersect = exact_intersection if tables.exact else intersect_capabilities
-            return intersect(component.cuda_capabilities, default)
+            wanted = component.cuda_capabilities
+            return intersect_capabilities(wanted, default, exact=tables.exact) if wanted else default
         case RocmComponent():
-            if component.rocm_archs is None:
-                return tables.rocm
-            return tuple(sorted(set(component.rocm_archs) & set(tables.rocm)))
+            wanted = component.rocm_archs
+            return tuple(sorted(set(wanted) & set(tables.rocm))) if wanted else tables.rocm
         case _:
             return ()
 
@@ -70,54 +82,35 @@ def variant_archs(
 
 
 @lru_cache(maxsize=4096)  # a repository has many components and few different lists
-def exact_intersection(wanted: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
-    """The entries of a component's list whose plain form is in a toolkit's default list, in natural order.
+def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...], *, exact: bool) -> tuple[str, ...]:
+    """The reference's intersection of a component's capabilities with a toolkit's default list.
+
+    An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the plain
+    entries. Of these, exactly: the ones that are among the bases which are left. Loosely, as before 26 August 2026:
+    each base that is left picks the largest plain entry not above it, of the same major version unless that entry
+    asked for PTX.
 
     Args:
         wanted: capabilities such as `8.0`, `9.0a`, `12.0+PTX`.
         default: the toolkit's list; its `+PTX` marks do not count.
-    """
-    targets = {entry.removesuffix(PTX) for entry in default}
-    kept = {entry for entry in wanted if entry.removesuffix(PTX).rstrip("af") in targets}
-    plain = {entry for entry in kept if entry + PTX in kept}  # `8.0` beside `8.0+PTX` asks for nothing more
-    return tuple(sorted(kept - plain, key=natural))
-
-
-@lru_cache(maxsize=4096)
-def intersect_capabilities(wanted: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
-    """The reference's loose intersection of a component's capabilities with a toolkit's default list, of earlier days.
-
-    An entry with an `a` or `f` suffix is kept if its base is in the list, and takes that base away from the others.
-    Each base that is left picks the largest plain entry not above it, of the same major version unless that entry
-    asked for PTX. Entries therefore need not be in the list literally, and a plain entry next to its suffixed form
-    disappears.
-
-    Args:
-        wanted: capabilities such as `8.0`, `9.0a`, `12.0+PTX`.
-        default: the toolkit's list; its `+PTX` marks do not count.
+        exact: in which of the two ways.
 
     Returns:
         The result in natural order, each once; empty if nothing fits.
     """
     ptx = {entry.removesuffix(PTX) for entry in wanted if entry.endswith(PTX)}
-    plain = dict.fromkeys(entry.removesuffix(PTX) for entry in wanted)
-    targets = dict.fromkeys(entry.removesuffix(PTX) for entry in default)
-    result: set[str] = set()
-    for entry in [entry for entry in plain if entry.endswith(("a", "f"))]:
-        del plain[entry]
-        if entry[:-1] in targets:
-            result.add(entry)
-            del targets[entry[:-1]]
-    candidates = sorted(plain, key=natural)
-    for target in targets:
-        best = None
-        for entry in candidates:
-            if natural(entry) > natural(target):
-                break
-            if _major(entry) == _major(target) or entry in ptx:
-                best = entry
-        if best is not None:
-            result.add(best)
+    entries = {entry.removesuffix(PTX) for entry in wanted}
+    targets = {entry.removesuffix(PTX) for entry in default}
+    suffixed = {entry for entry in entries if entry.endswith(("a", "f"))}
+    result = {entry for entry in suffixed if entry[:-1] in targets}
+    targets -= {entry[:-1] for entry in result}
+    if exact:
+        result |= entries & targets
+    else:
+        plain = sorted(entries - suffixed, key=natural)
+        for target in targets:
+            below = [entry for entry in plain if natural(entry) <= natural(target)]
+            result.update([entry for entry in below if _major(entry) == _major(target) or entry in ptx][-1:])
     return tuple(sorted((entry + PTX if entry in ptx else entry for entry in result), key=natural))
 
 

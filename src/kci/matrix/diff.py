@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from kci.config.document import refuse
 from kci.diagnostics import finding
 from kci.errors import FindingsError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import decode_json, read_bounded, require_schema
 from kci.matrix.variants import KernelMatrix, Variant
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -116,6 +117,9 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
+_HOW = "create it with `kci matrix --format json`"
+
+
 class _MatrixFile(msgspec.Struct, frozen=True):
     schema: int
     kernels: tuple[KernelMatrix, ...]
@@ -129,20 +133,17 @@ def read_matrix_json(path: Path) -> tuple[KernelMatrix, ...]:
     """
     shown = str(path)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _refused("KCI002", f"cannot be read: {error.strerror or error}", shown) from None
-    if len(raw) > MAX_BYTES:
-        raise _refused("KCI002", f"the file is larger than {MAX_BYTES // 2**20} MiB", shown)
+        raw = read_bounded(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown)) from None
     try:
-        read = json_to_type(raw, _MatrixFile)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _refused("KCI216", f"not a matrix: {error}", shown) from None
-    if read.schema != 1:
-        raise _refused("KCI216", f"the matrix has schema {read.schema}, and this kci reads schema 1", shown)
+        read = decode_json(raw, _MatrixFile)
+        require_schema(read.schema, 1)
+    except ValueError as error:
+        raise refuse(finding("KCI216", f"not a matrix: {error}", path=shown, hint=_HOW)) from None
     if bad := next((text for text in _texts(read.kernels) if not text.isprintable() or len(text) > 4096), None):
-        raise _refused("KCI216", f"not a matrix: it holds the text {bad[:60]!r}", shown)
+        raise refuse(finding("KCI216", f"not a matrix: it holds the text {bad[:60]!r}", path=shown, hint=_HOW))
     return read.kernels
 
 
@@ -153,8 +154,3 @@ def _texts(kernels: Iterable[KernelMatrix]) -> Iterable[str]:
             values = (getattr(variant, field) for field in ("name", "system", "backend", *COMPARED))
             for value in values:
                 yield from value if isinstance(value, tuple) else (str(value),)
-
-
-def _refused(rule: str, message: str, shown: str) -> FindingsError:
-    hint = "create it with `kci matrix --format json`" if rule == "KCI216" else ""
-    return FindingsError(f"{shown}: {message}", diagnostics=[finding(rule, message, hint=hint, path=shown)])

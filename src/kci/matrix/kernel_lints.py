@@ -16,13 +16,14 @@ from kci.catalog.rows import Catalog, Row
 from kci.catalog.toolkits import toolkits
 from kci.config.document import KeyPath
 from kci.config.file_lints import at_key, at_value
-from kci.config.model import CudaComponent, RocmComponent
+from kci.config.model import Component, CudaComponent
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.diagnostics import Diagnostic
-from kci.matrix.archs import PTX, component_archs
+from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
+from kci.matrix.exclusion import exclusion
 from kci.matrix.names import Kind
-from kci.matrix.selection import exclusion, select
+from kci.matrix.selection import select
 from kci.matrix.variants import Variant
 from kci.suggest import one_of
 
@@ -47,6 +48,11 @@ class Subject:
                 found.setdefault(variant.backend, set()).add(Version.parse(variant.compute))
         return {backend: sorted(versions) for backend, versions in found.items()}
 
+    def usable(self, backend: Backend) -> list[Row]:
+        """The rows that a release could use for a declared backend, if the kernel had no bounds."""
+        rows = [row for row in self.catalog.rows if row.backend == backend and row.bundled]
+        return [row for row in rows if self.kernel.build.tvm_ffi is None or row.tvm_ffi is not None]
+
     @cached_property
     def entries(self) -> list[_Entry]:
         """Every known capability of every component's list, each once per list."""
@@ -58,10 +64,9 @@ class Subject:
             if isinstance(component, CudaComponent):
                 yield label, component
 
-    def toolkits_of(self, component: CudaComponent) -> list[Version]:
-        """The CUDA versions of the matrix at which a component is compiled."""
-        least = component.cuda_minver or Version()
-        return [compute for compute in self.computes(Backend.CUDA) if compute >= least]
+    def toolkits_of(self, component: Component) -> list[Version]:
+        """The compute versions of the matrix at which a component is compiled."""
+        return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
 
 
 Lint = Callable[[Subject], Iterator[Diagnostic]]
@@ -93,14 +98,7 @@ class _Entry(NamedTuple):
 
 def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
     """KCI150: no toolkit ever generated code for a capability."""
-    noarch = subject.kernel.build.torch_noarch
-    lists: list[tuple[KeyPath, tuple[str, ...]]] = [
-        (("kernel", label, "cuda-capabilities"), component.cuda_capabilities or ())
-        for label, component in subject.cuda_components()
-    ]
-    if noarch is not None and noarch.cuda_capabilities:
-        lists.append((_noarch_key(subject, "cuda_capabilities"), noarch.cuda_capabilities))
-    for place, entries in lists:
+    for place, entries in arch_lists(subject.kernel, Backend.CUDA):
         for index, entry in enumerate(entries):
             if not toolkits().ever_built(entry):
                 message = f"{entry[:40]!r} is not a capability that any CUDA toolkit supports"
@@ -140,7 +138,7 @@ def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
     """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
     for entry in subject.entries:
         if entry.lost:
-            reason, hint = _why_lost(entry, () if subject.catalog.archs.exact else _siblings(subject, entry))
+            reason, hint = _why_lost(entry, _siblings(subject, entry))
             message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
             yield at_value(subject.kernel, entry.place, "KCI152", message, hint)
 
@@ -171,47 +169,31 @@ def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
 
 def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
     """KCI155: nothing of a component's list is left at a toolkit: the reference stops there."""
-    for label, component in subject.kernel.build.kernel.items():
-        match component:
-            case CudaComponent(cuda_capabilities=wanted) if wanted is not None:
-                versions, key = subject.toolkits_of(component), "cuda-capabilities"
-            case RocmComponent(rocm_archs=wanted) if wanted is not None:
-                versions, key = subject.computes(Backend.ROCM), "rocm-archs"
-            case _:
+    for backend, name in ((Backend.CUDA, "CUDA"), (Backend.ROCM, "ROCm")):
+        for place, wanted in arch_lists(subject.kernel, backend):
+            if place[0] != "kernel":
                 continue
-        empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
-        if empty:
-            name = "CUDA" if component.backend is Backend.CUDA else "ROCm"
-            message = f"no entry of `{key}` is left for {name} {_list(empty)}: the build fails there"
-            meant = [near for entry in wanted if (near := _near_capability(entry)) and near != entry]
-            hint = "list an arch that it supports, or narrow the versions"
-            if meant and component.backend is Backend.CUDA:
-                hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
-            yield at_key(subject.kernel, ("kernel", label, key), "KCI155", message, hint)
+            component = subject.kernel.build.kernel[str(place[1])]
+            versions = subject.toolkits_of(component)
+            empty = [version for version in versions if not component_archs(component, version, subject.catalog.archs)]
+            if empty:
+                message = f"no entry of `{place[-1]}` is left for {name} {_list(empty)}: the build fails there"
+                meant = [near for entry in wanted if (near := _near_capability(entry)) and near != entry]
+                hint = "list an arch that it supports, or narrow the versions"
+                if meant and backend is Backend.CUDA:
+                    hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
+                yield at_key(subject.kernel, place, "KCI155", message, hint)
 
 
 def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
     """KCI156: a ROCm target outside of the reference's list: silently dropped from builds, never built for noarch."""
     allowed = subject.catalog.archs.rocm
-    noarch = subject.kernel.build.torch_noarch
-    lists: list[tuple[KeyPath, tuple[str, ...], str]] = [
-        (("kernel", label, "rocm-archs"), component.rocm_archs or (), ", and is left out")
-        for label, component in subject.kernel.build.kernel.items()
-        if isinstance(component, RocmComponent)
-    ]
-    if noarch is not None and noarch.rocm_archs:
-        lists.append((_noarch_key(subject, "rocm_archs"), noarch.rocm_archs, ""))
-    for place, entries, effect in lists:
+    for place, entries in arch_lists(subject.kernel, Backend.ROCM):
+        effect = ", and is left out" if place[0] == "kernel" else ""
         for index, entry in enumerate(entries):
             if entry not in allowed:
                 message = f"{entry[:40]!r} is not a target that ROCm variants are built for{effect}"
                 yield at_value(subject.kernel, (*place, index), "KCI156", message, f"remove it; {one_of(allowed)}")
-
-
-def _noarch_key(subject: Subject, key: str) -> KeyPath:
-    """Where a list of `[torch-noarch]` stands, in the spelling that the file has."""
-    kebab = key.replace("_", "-")
-    return ("torch-noarch", kebab if kebab in subject.kernel.document.data["torch-noarch"] else key)
 
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
@@ -246,7 +228,7 @@ def _siblings(subject: Subject, entry: _Entry) -> tuple[str, ...]:
 
 
 def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
-    """Why, and what to do; `siblings` are the entries of the list where they can take each other's place."""
+    """Why, and what to do; `siblings` are the entries of the list."""
     plain = entry.text.removesuffix(PTX)
     for suffix in "af":
         if any(sibling.removesuffix(PTX) == plain + suffix for sibling in siblings):
@@ -324,10 +306,10 @@ def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
 
 def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
     """KCI161: bounds leave no row of the catalog for a backend that has some."""
-    build, rows = subject.kernel.build, subject.catalog.rows
+    build = subject.kernel.build
     told: set[KeyPath] = set()
     for backend in dict.fromkeys(build.general.backends):
-        mine = [row for row in rows if row.backend == backend and row.bundled]
+        mine = subject.usable(backend)
         decisions = [exclusion(build, row) for row in mine]
         bounds = [decision for decision in decisions if decision and decision.rule in _BOUND_RULES]
         if not mine or len(bounds) != len(mine) or _inverted(subject.kernel, bounds[0].cause[:-1]):
@@ -342,12 +324,12 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
 
 def backend_without_rows(subject: Subject) -> Iterator[Diagnostic]:
     """KCI162: a declared backend for which the catalog has nothing that a release could have. KCI130 has [torch]'s."""
-    build, rows = subject.kernel.build, subject.catalog.rows
-    present = {row.backend for row in rows}
-    for index, backend in enumerate(build.general.backends):
-        if build.torch is not None or any(row.backend == backend and row.bundled for row in rows):
+    build = subject.kernel.build
+    for index, backend in enumerate(build.general.backends if build.torch is None else ()):
+        if subject.usable(backend):
             continue
-        what = "only rows that are not bundled" if backend in present else "no row"
+        bundled = [row.bundled for row in subject.catalog.rows if row.backend == backend]
+        what = "no row with a tvm-ffi" if any(bundled) else "only rows that are not bundled" if bundled else "no row"
         message = f"the catalog ({subject.catalog.name}) has {what} for {backend}: a release has no variant for it"
         hint = "add a row with an overlay in kci.toml"
         if build.torch_noarch is not None:

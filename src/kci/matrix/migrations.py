@@ -22,8 +22,8 @@ from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.config.update import Update, plan_update
 from kci.config.values import Backend, Version
 from kci.errors import FindingsError
-from kci.matrix.archs import compiled_components
-from kci.matrix.selection import exclusion
+from kci.matrix.archs import arch_lists, compiled_components
+from kci.matrix.exclusion import exclusion
 
 Edit = Callable[[MutableMapping[str, Any]], None]
 """Changes a parsed build.toml: plain data, and the document whose text is kept, in the same way."""
@@ -199,18 +199,9 @@ def _archs(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
     versions = _kernels_computes(kernel, catalog)
     if not versions:
         return
-    lists: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
-        (("kernel", label, "cuda-capabilities"), part.cuda_capabilities or ())
-        for label, part in kernel.build.kernel.items()
-        if isinstance(part, CudaComponent)
-    ]
-    noarch = kernel.build.torch_noarch
-    if noarch is not None and noarch.cuda_capabilities:
-        key = next(key for key in kernel.document.data["torch-noarch"] if key.replace("-", "_") == "cuda_capabilities")
-        lists.append((("torch-noarch", key), noarch.cuda_capabilities))
-    for place, entries in lists:
+    for place, entries in arch_lists(kernel, Backend.CUDA):
         for entry in dict.fromkeys(entries):
-            yield from _arch(place, entries, entry, versions)
+            yield from _arch(tuple(map(str, place)), entries, entry, versions)
 
 
 def _arch(place: tuple[str, ...], entries: Sequence[str], entry: str, versions: list[Version]) -> Iterator[_Due]:

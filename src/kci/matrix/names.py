@@ -22,10 +22,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from kci.config import values
-
-SYSTEMS = values.SYSTEMS
-"""Every system that a variant name can carry."""
+from kci.config.values import SYSTEMS
 
 COMPUTE_PREFIX = {"cuda": "cu", "rocm": "rocm", "xpu": "xpu", "cann": "cann"}
 """Backends whose compute part carries a version, and the prefix of that version."""
@@ -53,8 +50,7 @@ class VariantName(msgspec.Struct, frozen=True):
 
 def digits(version: Sequence[int]) -> str:
     """Major and minor run together, a missing minor counted as 0: (2, 9) is `29`, (13,) is `130`."""
-    major = version[0] if version else 0
-    minor = version[1] if len(version) > 1 else 0
+    major, minor = (*version, 0, 0)[:2]
     return f"{major}{minor}"
 
 

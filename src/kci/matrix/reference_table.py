@@ -16,10 +16,10 @@ import msgspec
 import tomlkit
 
 from kci.catalog.rows import Row
+from kci.config.document import refuse
 from kci.config.values import SYSTEMS, Backend, Version
 from kci.diagnostics import Diagnostic, Span, finding
-from kci.errors import FindingsError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import decode_json, read_bounded
 from kci.matrix.names import Kind, parse_variant_name
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -50,22 +50,20 @@ def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
     """
     shown = str(path)
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _refused([finding("KCI002", f"cannot be read: {error.strerror or error}", path=shown)]) from None
+        raw = read_bounded(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown)) from None
     return published_table(raw, shown, known)
 
 
 def published_table(raw: bytes, shown: str, known: Iterable[Row]) -> list[Published]:
     """Read a published table from its bytes; see `read_published`."""
-    if len(raw) > MAX_BYTES:
-        raise _refused([finding("KCI002", f"the file is larger than {MAX_BYTES // 1024 // 1024} MiB", path=shown)])
     try:
-        table = json_to_type(raw, dict[str, dict[str, list[str]]])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        table = decode_json(raw, dict[str, dict[str, list[str]]])
+    except ValueError as error:
         hint = "it maps systems to backends to lists of variant names"
-        raise _refused([finding("KCI120", f"not a build-variants.json: {error}", hint=hint, path=shown)]) from None
+        raise refuse(finding("KCI120", f"not a build-variants.json: {error}", hint=hint, path=shown)) from None
     rows = list(known)
     found: dict[Published, None] = {}
     problems: list[Diagnostic] = []
@@ -77,9 +75,9 @@ def published_table(raw: bytes, shown: str, known: Iterable[Row]) -> list[Publis
                 except ValueError as error:
                     problems.append(finding("KCI120", str(error), path=shown, span=_place(raw, name)))
     if problems:
-        raise _refused(problems)
+        raise refuse(*problems)
     if not found:
-        raise _refused([finding("KCI120", "the table names no variant", path=shown)])
+        raise refuse(finding("KCI120", "the table names no variant", path=shown))
     return in_table_order(found)
 
 
@@ -111,11 +109,6 @@ def _place(raw: bytes, name: str) -> Span | None:
     before = raw[:at].decode("utf-8", "replace")
     line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
     return Span(line, column, line, column + len(name) + 2)
-
-
-def _refused(problems: list[Diagnostic]) -> FindingsError:
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return FindingsError(f"{problems[0].path}: {problems[0].message}{more}", diagnostics=problems)
 
 
 IMPORTED = ("Made by `kci catalog import`. The table has no unbundled rows and no tvm-ffi versions.",)

@@ -17,27 +17,18 @@ import msgspec
 from msgspec.structs import replace
 
 from kci.catalog.arch_tables import ArchTables
-from kci.catalog.floors import floors
 from kci.catalog.loading import outside_range
 from kci.catalog.rows import Catalog, Removed, Row
-from kci.config.document import KeyPath
-from kci.config.model import Build, CudaGeneral, Torch
+from kci.config.model import Build
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Tier, Version
 from kci.matrix.archs import variant_archs
+from kci.matrix.exclusion import Decision, exclusion
 from kci.matrix.names import Kind, variant_name
 from kci.matrix.variants import Dropped, Kept, KernelMatrix, Matrix, Variant
 
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay
-
-
-class Decision(msgspec.Struct, frozen=True):
-    """Why a candidate is dropped: the rule, the reason, and the key of build.toml that decided (none: the catalog)."""
-
-    rule: str
-    reason: str
-    cause: KeyPath = ()
 
 
 class Filtered(msgspec.Struct, frozen=True):
@@ -306,47 +297,6 @@ def _preference(pair: tuple[Row, Variant]) -> tuple[bool, tuple[int, ...], tuple
     row = pair[0]
     newest_first = tuple(-part for part in (*row.torch, 0, 0, 0)[:3])
     return (not row.bundled, newest_first, row.compute or ())
-
-
-_NEWEST = Version.parse("99.9")
-"""The reference's upper bound where none is written."""
-
-
-def exclusion(build: Build, row: Row) -> Decision | None:
-    """Why a row is not for a kernel, or None if it is. Bounds are inclusive and compare as versions.
-
-    The reference compares the raw spelling, so that `maxver = "13"` drops CUDA 13.0 there; that is taken for a bug
-    (docs/format.md#version-bounds), and `kci check` warns about such a spelling.
-    """
-    if row.backend not in build.general.backends:
-        return Decision("KCI201", f"the kernel does not declare {row.backend}", ("general", "backends"))
-    if build.tvm_ffi is not None and row.tvm_ffi is None:
-        return Decision("KCI206", "the catalog's row has no tvm-ffi", ("tvm-ffi",))
-    if row.backend is Backend.CUDA and row.compute is not None:
-        bounds = build.general.cuda or CudaGeneral()
-        low, high = bounds.minver or floors().cuda, bounds.maxver or _NEWEST
-        if row.compute < low:
-            reason = f"CUDA {row.compute.text} is older than general.cuda.minver ({_shown(low, bounds.minver)})"
-            return Decision("KCI202", reason, ("general", "cuda", "minver"))
-        if row.compute > high:
-            reason = f"CUDA {row.compute.text} is newer than general.cuda.maxver ({_shown(high, bounds.maxver)})"
-            return Decision("KCI203", reason, ("general", "cuda", "maxver"))
-    return _torch_exclusion(build.torch, row) if build.torch is not None else None
-
-
-def _torch_exclusion(torch: Torch, row: Row) -> Decision | None:
-    low, high = torch.minver or floors().torch, torch.maxver or _NEWEST
-    if row.torch < low:
-        reason = f"torch {row.torch.text} is older than torch.minver ({_shown(low, torch.minver)})"
-        return Decision("KCI204", reason, ("torch", "minver"))
-    if row.torch > high:
-        reason = f"torch {row.torch.text} is newer than torch.maxver ({_shown(high, torch.maxver)})"
-        return Decision("KCI205", reason, ("torch", "maxver"))
-    return None
-
-
-def _shown(bound: Version, written: Version | None) -> str:
-    return bound.text if written is not None else f"{bound.text} by default"
 
 
 def noarch_by_name(build: Build, name: str, system: str) -> Variant | None:

@@ -59,29 +59,36 @@ class KernelEnd:
         return BINDING in effect.labels or bool(effect.labels & active(self.kernel.build, variant).keys())
 
 
-class View(msgspec.Struct, frozen=True):
+class View:
     """One kernel at both ends of a change."""
 
-    name: str
-    directory: str
-    """Relative to the repository's root, with `/`; empty for the root itself."""
-    now: KernelEnd
-    then: KernelEnd | None = None
-    """None if it was not there at the base, or could not be planned."""
+    def __init__(self, name: str, directory: str, now: KernelEnd, then: KernelEnd | None = None) -> None:
+        """One kernel.
 
-    def moved(self) -> set[str]:
+        Args:
+            name: its name.
+            directory: relative to the repository's root, with `/`; empty for the root itself.
+            now: how it is.
+            then: how it was; None if it was not there at the base, or could not be planned.
+        """
+        self.name = name
+        self.directory = directory
+        self.now = now
+        self.then = then
+
+    @cached_property
+    def moved(self) -> frozenset[str]:
         """The variants that are made from something else now, new ones among them."""
         before = self.then.fingerprints if self.then is not None else {}
-        return {name for name, value in self.now.fingerprints.items() if before.get(name) != value}
+        return frozenset(name for name, value in self.now.fingerprints.items() if before.get(name) != value)
 
-    def made_otherwise(self) -> set[str]:
-        """Those of them that are made with something else: not only the files differ."""
-        before = self.then.fingerprints if self.then is not None else {}
-        return {
-            name
-            for name in self.moved()
-            if name not in before or made_with(before[name]) != made_with(self.now.fingerprints[name])
-        }
+    @cached_property
+    def made_otherwise(self) -> tuple[str, ...]:
+        """Those of them that are made with something else: not only the files differ. Sorted."""
+        before, now = self.then.fingerprints if self.then is not None else {}, self.now.fingerprints
+        return tuple(
+            sorted(name for name in self.moved if name not in before or made_with(before[name]) != made_with(now[name]))
+        )
 
 
 class Touch(msgspec.Struct, frozen=True):
@@ -127,7 +134,7 @@ def affected(
 
 def narrow(matrix: Matrix, views: Iterable[View]) -> Matrix:
     """The matrix with the touched variants only, and without the kernels of which none is left."""
-    touched = {view.name: view.moved() for view in views}
+    touched = {view.name: view.moved for view in views}
     kernels = []
     for kernel in matrix.kernels:
         kept = tuple(item for item in kernel.variants if item.name in touched.get(kernel.name, ()))
@@ -169,9 +176,10 @@ def _decide(path: str, view: View) -> Touch:
     for end in (view.now, view.then):
         if end is not None:
             effect = end.prints.inputs.effect(path)
-            touched |= end.readers(effect)
-            reasons += [effect.reason] if effect.labels or effect.noarch else []
-    touched &= view.moved()
+            if effect.labels or effect.noarch:
+                touched |= end.readers(effect)
+                reasons.append(effect.reason)
+    touched &= view.moved
     if not reasons:
         return Touch(path, view.name, (), view.now.prints.inputs.effect(path).reason)
     if not touched:
@@ -181,23 +189,19 @@ def _decide(path: str, view: View) -> Touch:
 
 def _by_build_toml(path: str, view: View) -> Touch:
     if view.then is None:
-        return Touch(path, view.name, tuple(sorted(view.moved())), "the kernel could not be planned at the base")
+        return Touch(path, view.name, tuple(sorted(view.moved)), "the kernel could not be planned at the base")
     keys = changed_keys(view.then.kernel.document.data, view.now.kernel.document.data)
     if not keys:
         return Touch(path, view.name, (), "only comments and layout changed in it")
-    touched = view.made_otherwise()
-    if not touched:
-        return Touch(path, view.name, (), f"{_shown(keys)} changed, which decides nothing that is in a variant")
-    return Touch(path, view.name, tuple(sorted(touched)), f"{_shown(keys)} changed")
+    nothing = "" if view.made_otherwise else ", which decides nothing that is in a variant"
+    return Touch(path, view.name, view.made_otherwise, f"{_shown(keys)} changed{nothing}")
 
 
 def _by_settings(path: str, keys: tuple[str, ...], view: View) -> Touch:
     if not keys:
         return Touch(path, view.name, (), "only comments and layout changed in it")
-    touched = tuple(sorted(view.made_otherwise()))
-    return Touch(
-        path, view.name, touched, f"{_shown(keys)} changed" + ("" if touched else ", which decides no variant")
-    )
+    nothing = "" if view.made_otherwise else ", which decides no variant"
+    return Touch(path, view.name, view.made_otherwise, f"{_shown(keys)} changed{nothing}")
 
 
 def _shown(keys: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -86,20 +87,25 @@ def money(costs: dict[str, float]) -> str:
     return " + ".join(f"{cost:.2f} {currency}" for currency, cost in costs.items()) or "nothing"
 
 
-def simulate(legs: Iterable[Leg]) -> tuple[int, int]:
-    """Waves and wall-clock minutes if each pool takes its legs, longest first, as machines get free."""
-    waves = wall = 0
+def starts(legs: Sequence[Leg]) -> list[int]:
+    """The minute in which each leg starts if every pool takes its legs, longest first, as machines get free."""
     by_pool: dict[Pool, list[int]] = {}
-    for leg in legs:
-        by_pool.setdefault(leg.pool, []).append(leg.minutes)
-    for pool, minutes in by_pool.items():
-        machines = min(pool.size or len(minutes), len(minutes))
-        waves = max(waves, -(-len(minutes) // machines))
-        busy = [0] * machines
-        for took in sorted(minutes, reverse=True):
-            heapq.heapreplace(busy, busy[0] + took)
-        wall = max(wall, *busy)
-    return waves, wall
+    for index, leg in enumerate(legs):
+        by_pool.setdefault(leg.pool, []).append(index)
+    found = [0] * len(legs)
+    for pool, same in by_pool.items():
+        busy = [0] * min(pool.size or len(same), len(same))
+        for index in sorted(same, key=lambda at: (-legs[at].minutes, legs[at].kernel, legs[at].name)):
+            found[index] = busy[0]
+            heapq.heapreplace(busy, busy[0] + legs[index].minutes)
+    return found
+
+
+def simulate(legs: Sequence[Leg]) -> tuple[int, int]:
+    """Waves and wall-clock minutes of a run in which legs begin as `starts` says."""
+    pools = Counter(leg.pool for leg in legs)
+    waves = max((-(-many // min(pool.size or many, many)) for pool, many in pools.items()), default=0)
+    return waves, max((start + leg.minutes for start, leg in zip(starts(legs), legs, strict=True)), default=0)
 
 
 class Alternative(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -11,6 +12,11 @@ import msgspec
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.git import GitRefusedError, run_git
+
+_DIFFERENCE = re.compile(
+    rb"(.*)(?:\n[0-9a-f]{40,64}){2}\n(?:\^([0-9a-f]{40,64})\n)?(?:\^[0-9a-f]{40,64}\n)*", re.DOTALL
+)
+"""A repository's top directory, the two commits, and where their histories parted: at several places, or at none."""
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -37,17 +43,15 @@ def changes_since(directory: Path, base: str) -> Changes:
     """
     if base.startswith("-"):
         raise _no_base(f"{base!r} is not a revision", "name a branch, a tag or a commit")
-    top = _git(directory, "rev-parse", "--show-toplevel")
-    if top is None:
-        raise _no_base(f"{directory} is not in a git repository", "--affected needs one; plan without it")
-    root = Path(os.fsdecode(top.rstrip(b"\n")))
-    commit = _text(_git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}"))
-    if commit is None:
+    found = _DIFFERENCE.fullmatch(_git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b"")
+    if found is None:
+        if _git(directory, "rev-parse", "--show-toplevel") is None:
+            raise _no_base(f"{directory} is not in a git repository", "--affected needs one; plan without it")
         raise _no_base(f"there is no commit {base!r} here", "fetch it: `fetch-depth: 0` of actions/checkout does")
-    parted = _text(_git(root, "merge-base", commit, "HEAD"))
-    if parted is None:
+    if not found[2]:
         hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
         raise _no_base(f"HEAD and {base!r} have no common commit here", hint)
+    root, parted = Path(os.fsdecode(found[1])), found[2].decode()
     # Without rename detection a renamed file is one that went and one that came, so both of its names count.
     changed = _git(
         root, "diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-relative",

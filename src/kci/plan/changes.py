@@ -13,7 +13,7 @@ from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.config.settings import Settings
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError
-from kci.files.git import list_blobs, read_blob, read_object
+from kci.files.git import list_blobs, read_blob, read_objects
 from kci.files.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.affected import KernelEnd, Touch, View, affected, changed_keys, narrow
@@ -81,20 +81,18 @@ def only_affected(
         directory = _directory(kernel, changes)
         prints = Fingerprints(kernel, tree, now.settings.inputs_of(kernel.build.name))
         prints.inputs.refuse_escapes()
-        end = KernelEnd(kernel, prints, _toolchains(selected, now))
-        views.append(View(selected.name, directory, end, _at_base(kernel, directory, changes, old_tree, before)))
-    views = [view for view in views if deciding or _may_be_touched(view, changes)]
+        if deciding or _may_be_touched(directory, prints, changes):
+            end = KernelEnd(kernel, prints, _toolchains(selected, now))
+            views.append(View(selected.name, directory, end, _at_base(kernel, directory, changes, old_tree, before)))
     said = {where: _keys(origin, path) for where, path in deciding.items()}
     return narrow(matrix, views), affected(changes.files, views, said)
 
 
-def _may_be_touched(view: View, changes: Changes) -> bool:
-    """Whether any changed file is the kernel's or is read by it; a kernel without one is as it was."""
-    places = [view.directory, *view.now.prints.inputs.graph.allowed]
-    places += view.then.prints.inputs.graph.allowed if view.then is not None else ()
+def _may_be_touched(directory: str, prints: Fingerprints, changes: Changes) -> bool:
+    """Whether any changed file is the kernel's or is read by it; without one it is as it was, if the settings are."""
     return any(
         not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
-        for place in places
+        for place in (directory, *prints.inputs.graph.allowed)
         for file in changes.files
     )
 
@@ -134,18 +132,21 @@ def _toolchains(selected: KernelMatrix, terms: Terms) -> dict[Variant, str]:
 def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
     """What the changed files were at the base."""
     blobs = list_blobs(changes.root, changes.base, changes.files)
+    contents = read_objects(changes.root, sorted({blob.id for blob in blobs.values() if blob.mode != _SUBMODULE}))
     found: dict[str, tuple[EntryKind, bytes] | None] = dict.fromkeys(changes.files)
     for path, blob in blobs.items():
-        if blob.mode == "160000":
+        if blob.mode == _SUBMODULE:
             found[path] = (EntryKind.OTHER, blob.id.encode())
-            continue
-        content = read_object(changes.root, blob.id)
-        if content is None:
+        elif blob.id in contents:
+            found[path] = (EntryKind.LINK if blob.mode == "120000" else EntryKind.FILE, contents[blob.id])
+        else:
             message = f"{path} of {changes.base[:12]} is not here: the clone is a partial one"
             hint = "fetch it: a clone without --filter has all"
             raise FindingsError(message, hint=hint, diagnostics=[finding("KCI312", message, hint=hint)])
-        found[path] = (EntryKind.LINK if blob.mode == "120000" else EntryKind.FILE, content)
     return found
+
+
+_SUBMODULE = "160000"
 
 
 def _keys(base: Base, path: Path) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
         FindingsError: more legs than one matrix may have (KCI305), more text than the outputs of a job (KCI306), or
             two artifacts of one name (KCI307).
     """
-    refuse_over_limit(plan)
+    refuse_errors(check_limits(plan))
     if shard is None and len(plan.shards) > 1:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in one matrix"
         hint = f"print each of the {len(plan.shards)} matrices with --shard 0 to {len(plan.shards) - 1}"
@@ -89,21 +89,16 @@ def check_limits(plan: Plan) -> list[Diagnostic]:
     return found
 
 
-def refuse_over_limit(plan: Plan) -> list[Diagnostic]:
-    """Check the limits, for a plan that is to run.
-
-    Returns:
-        warnings.
+def refuse_errors(found: Iterable[Diagnostic]) -> None:
+    """Raise the errors among what was found.
 
     Raises:
-        FindingsError: a limit that makes the run fail.
+        FindingsError: there is one.
     """
-    found = check_limits(plan)
     problems = [item for item in found if item.severity is Severity.ERROR]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise FindingsError(problems[0].message + more, hint=problems[0].hint, diagnostics=problems)
-    return found
 
 
 def leg_entry(tier: str, leg: Leg) -> dict[str, Any]:

@@ -127,8 +127,8 @@ class KernelInputs:
         Args:
             path: where it lies in the tree.
         """
-        reads = {label for label, reached in self._reached.items() if _reads(reached.files, path)}
-        compiled, noarch = (_reads(part, path) for part in reversed(self._package))
+        reads = {label for label, places in self._places.items() if path in places}
+        noarch, compiled = (path in places for places in self._package_places)
         in_package, noarch = noarch, noarch and self.build.torch_noarch is not None
         if compiled:
             return Effect(frozenset({BINDING}), noarch, "part of the Python package, which every variant has")
@@ -236,6 +236,14 @@ class KernelInputs:
         )
         return all_files, compiled
 
+    @cached_property
+    def _places(self) -> dict[str, frozenset[str]]:
+        return {label: _with_parents(reached.files) for label, reached in self._reached.items()}
+
+    @cached_property
+    def _package_places(self) -> tuple[frozenset[str], ...]:
+        return tuple(_with_parents(part) for part in self._package)
+
     def graph_path(self, path: str) -> str:
         """A path of build.toml in the tree."""
         return f"{self.kernel}/{path}" if self.kernel else path
@@ -335,7 +343,12 @@ def flags_of(part: Component) -> tuple[str, ...]:
     return tuple(flag for key in keys for flag in getattr(part, key, None) or ())
 
 
-def _reads(files: Iterable[tuple[str, str]], path: str) -> bool:
-    """Whether a path is among some files: itself, what is behind a link, or a link or submodule on the way to one."""
-    below = f"{path}/"
-    return any(path in item or item[0].startswith(below) or item[1].startswith(below) for item in files)
+def _with_parents(files: Iterable[tuple[str, str]]) -> frozenset[str]:
+    """Where a change changes some files: they, what is behind a link, and each link or submodule on the way to one."""
+    found: set[str] = set()
+    for place in (part for item in files for part in item):
+        here = place
+        while here and here not in found:
+            found.add(here)
+            here = here.rpartition("/")[0]
+    return frozenset(found)

@@ -53,7 +53,6 @@ def make_plan(
     runners: Runners | None = None,
     options: PlanOptions | None = None,
     *,
-    container: bool = True,
     durations: Durations = NO_DURATIONS,
 ) -> Plan:
     """Give every variant of a matrix a runner and an image.
@@ -64,7 +63,6 @@ def make_plan(
         matrix: what to build.
         runners: the machines; by default those that kci ships.
         options: how to make the plan.
-        container: False for `PlanOptions.container` of False, where nothing else is wished for.
         durations: what variants took in earlier runs.
 
     Raises:
@@ -72,7 +70,7 @@ def make_plan(
             there are more legs than the matrices hold (KCI305).
     """
     runners = runners or default_runners()
-    options = options or PlanOptions(container=container)
+    options = options or PlanOptions()
     _refuse_twins(matrix)
     estimates = _estimates(matrix, runners, options)
     durations = durations.calibrated(estimates)

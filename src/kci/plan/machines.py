@@ -6,8 +6,7 @@ import msgspec
 
 from kci.catalog.runners import BuildDefaults, LegLimit, Runner, Runners, default_runners
 from kci.config.settings import ImageBySystem, Machine, MachinesByBackend, Settings, by_name
-from kci.config.values import Backend
-from kci.matrix.names import SYSTEMS
+from kci.config.values import SYSTEMS, Backend
 
 RUNNER_KINDS = (*(str(backend) for backend in Backend), "noarch")
 """What a runner can be for."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 
 from kci.matrix.table_page import PageRow, PageSection, table_page
-from kci.plan.budget import Estimate, money
+from kci.plan.budget import Estimate, money, starts
 from kci.plan.plan import Leg, Plan
 from kci.plurals import count
 
@@ -16,31 +15,12 @@ _MOST_SHOWN = 40
 """Legs that a graph shows one by one; GitHub draws no larger ones."""
 
 
-def starts(legs: Sequence[Leg]) -> dict[str, int]:
-    """The minute in which each leg starts if every pool takes its legs, longest first, as machines get free.
-
-    The same as `budget.simulate`, which counts without naming the legs.
-    """
-    by_pool: dict[object, list[Leg]] = {}
-    for leg in legs:
-        by_pool.setdefault(leg.pool, []).append(leg)
-    found: dict[str, int] = {}
-    for pool, same in by_pool.items():
-        size = getattr(pool, "size", None)
-        busy = [0] * min(size or len(same), len(same))
-        for leg in sorted(same, key=lambda item: (-item.minutes, item.kernel, item.name)):
-            found[f"{leg.kernel} {leg.name}"] = busy[0]
-            heapq.heapreplace(busy, busy[0] + leg.minutes)
-    return found
-
-
 def plan_page(plan: Plan, made: Estimate) -> str:
     """A page with every leg as a bar over time, and what no job can build."""
-    begins = starts(plan.legs)
     whole = max(made.wall_minutes, 1)
     rows = []
-    for leg in sorted(plan.legs, key=lambda item: (begins[f"{item.kernel} {item.name}"], item.kernel, item.name)):
-        start = begins[f"{leg.kernel} {leg.name}"]
+    begins = zip(starts(plan.legs), plan.legs, strict=True)
+    for start, leg in sorted(begins, key=lambda item: (item[0], item[1].kernel, item[1].name)):
         cost = money({leg.currency: leg.minutes * leg.rate}) if leg.rate is not None else "unknown"
         takes = f"{'' if leg.measured else '~'}{leg.minutes} min"
         facts = (leg.kernel, str(leg.backend), leg.system)

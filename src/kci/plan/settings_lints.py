@@ -14,7 +14,7 @@ from kci.config.document import Document, KeyPath
 from kci.config.find_settings import FoundSettings
 from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.matrix.migrations import MIGRATIONS
 from kci.suggest import nearest, one_of
 
@@ -49,7 +49,7 @@ def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) 
         return []
     subject = _Subject(found.settings, found.document, kernels)
     said = [diagnostic for lint in SETTINGS_LINTS for diagnostic in lint(subject)]
-    return sorted(said, key=lambda item: (item.line, item.column, item.rule, item.message))
+    return sorted(said, key=in_file_order)
 
 
 def label_malformed(subject: _Subject) -> Iterator[Diagnostic]:

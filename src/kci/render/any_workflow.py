@@ -13,9 +13,9 @@ from kci.catalog.runners import is_hosted, quotas
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.plan.settings_lints import is_cron
 from kci.render.expressions import Place, expressions, places
-from kci.render.github_limits import file_problem, refused_expressions, refused_jobs, refused_matrices
+from kci.render.github_limits import read_workflow, refused_expressions, refused_jobs, refused_matrices
 from kci.render.workflow_calls import Found, call_problems
-from kci.render.workflow_yaml import line_numbers, load_workflow
+from kci.render.workflow_yaml import line_numbers
 
 _ATTACKER = re.compile(
     r"github\.(?:head_ref\b|event\.(?:[\w-]+\.)*(?:title|body|message|page_name)\b"
@@ -37,14 +37,13 @@ class Workflow(NamedTuple):
 
     @property
     def triggers(self) -> Mapping[str, Any]:
-        """What starts it; YAML 1.1 reads the key `on` as true."""
-        value: Any = self.data.get("on", self.data.get(True))  # type: ignore[call-overload]
-        match value:
-            case str():
+        """What starts it."""
+        match self.data.get("on"):
+            case str() as value:
                 return {value: None}
-            case list():
+            case list() as value:
                 return {str(item): None for item in value}
-            case dict():
+            case dict() as value:
                 return {str(key): item for key, item in value.items()}
         return {}
 
@@ -70,10 +69,11 @@ def check_any(files: Mapping[str, str]) -> list[Diagnostic]:
     found: list[Diagnostic] = []
     parsed: dict[str, Mapping[str, Any]] = {}
     for path in sorted(files):
-        if problem := file_problem(files[path], path):
-            found.append(problem)
+        workflow = read_workflow(files[path], path)
+        if isinstance(workflow, Diagnostic):
+            found.append(workflow)
         else:
-            parsed[path] = load_workflow(files[path])
+            parsed[path] = workflow
     for path, data in parsed.items():
         lines = line_numbers(files[path])
         said = [item for rule in _RULES for item in rule(Workflow(data))] + list(call_problems(path, parsed))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-_EXPRESSION = re.compile(r"\$\{\{((?:'(?:[^']|'')*'|(?!\}\}).)*)\}\}", re.DOTALL)
+_EXPRESSION = re.compile(r"\$\{\{((?:'[^']*+'|\}(?!\})|[^'}])*+)\}\}")
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
 _CALL = re.compile(r"(?<![\w.-])([A-Za-z_]\w*)\s*\(")
 _NAME = re.compile(r"(?<![\w.-])([A-Za-z_][\w-]*)(?![\w-])(?!\s*\()")
@@ -71,7 +71,11 @@ def _strings(value: Any, kind: str, path: str, job: str = "", step: int = -1) ->
 
 def expressions(place: Place) -> list[str]:
     """The expressions in a string; an `if` is one as a whole, with or without the braces."""
-    found: list[str] = _EXPRESSION.findall(place.text)
+    found = []
+    start = place.text.find("${{")
+    while start >= 0 and (match := _EXPRESSION.match(place.text, start)):  # one without an end has no other behind it
+        found.append(match[1])
+        start = place.text.find("${{", match.end())
     if not found and place.kind in ("job.if", "steps.if"):
         return [place.text]
     return found
@@ -128,11 +132,11 @@ def output_problem(
             return problem
     for job_id, what, output in _NEED.findall(code):
         other = workflow["jobs"].get(job_id)
-        if other is None or job_id not in _listed(job.get("needs")):
+        if other is None or job_id not in needed(job):
             return f"{place.path} reads job `{job_id}`, which `{place.job}` does not need"
         if "uses" in other and known is None:
             continue  # its outputs are those of the called workflow
-        if what != "result" and (what != "outputs" or output not in other.get("outputs", {})):
+        if what != "result" and (what != "outputs" or output not in (other.get("outputs") or {})):
             return f"{place.path} reads `needs.{job_id}.{what}{'.' + output if output else ''}`, which no step sets"
     return ""
 
@@ -149,10 +153,12 @@ def _step_problem(
     if what in ("outcome", "conclusion") or known is None:
         return ""
     set_by_step = known.get(str(step.get("uses", "")).split("@")[0], ())
-    if what != "outputs" or (output not in set_by_step and f"{output}=" not in step.get("run", "")):
+    if what != "outputs" or (output not in set_by_step and f"{output}=" not in str(step.get("run"))):
         return f"{place.path} reads `steps.{step_id}.{what}{'.' + output if output else ''}`, which no step sets"
     return ""
 
 
-def _listed(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value or ())
+def needed(job: Mapping[str, Any]) -> list[Any]:
+    """The jobs that a job needs; a workflow may name one without a list."""
+    needs = job.get("needs") or []
+    return needs if isinstance(needs, list) else [needs]

@@ -11,7 +11,7 @@ from typing import Any
 from kci.diagnostics import Diagnostic, finding
 from kci.files.dated_data import Dated, load_dated
 from kci.plan.grouping import twins
-from kci.render.expressions import context_problem, expressions, output_problem, places
+from kci.render.expressions import context_problem, expressions, needed, output_problem, places
 from kci.render.pins import shipped_pins
 from kci.render.workflow_yaml import load_workflow
 
@@ -78,24 +78,25 @@ def check_workflow(text: str, path: str) -> list[Diagnostic]:
     Returns:
         diagnostics KCI410 to KCI418; empty when GitHub will take the file.
     """
-    if problem := file_problem(text, path):
-        return [problem]
-    workflow = load_workflow(text)
+    workflow = read_workflow(text, path)
+    if isinstance(workflow, Diagnostic):
+        return [workflow]
     checks = (_house, refused_jobs, refused_matrices, refused_expressions, _house_expressions)
     return [finding(rule, message, path=path) for check in checks for rule, message in check(workflow)]
 
 
-def file_problem(text: str, path: str) -> Diagnostic | None:
-    """Why a file is no workflow at all: KCI410 or KCI418."""
+def read_workflow(text: str, path: str) -> Mapping[str, Any] | Diagnostic:
+    """A workflow file, or why it is none: KCI410 or KCI418."""
     size = len(text.encode())
     if size > limits().max_file_bytes:
         message = f"{size:,} bytes, and GitHub takes {limits().max_file_bytes:,}"
         return finding("KCI410", message, path=path, hint="use `--mode runtime`")
     try:
-        problem = _shape_problem(load_workflow(text))
+        workflow: Mapping[str, Any] = load_workflow(text)
+        problem = _shape_problem(workflow)
     except ValueError as error:
         problem = f"not valid YAML: {error}"
-    return finding("KCI418", problem, path=path) if problem else None
+    return finding("KCI418", problem, path=path) if problem else workflow
 
 
 def _shape_problem(workflow: Any) -> str:
@@ -106,6 +107,10 @@ def _shape_problem(workflow: Any) -> str:
         steps = job.get("steps", []) if isinstance(job, dict) else None
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             return f"job `{job_id}` is not a table with a list of steps"
+        if not all(isinstance(need, str) for need in (job_id, *needed(job))):
+            return f"job `{job_id}`: the id of a job, here or in `needs`, is no text"
+        if not isinstance(job.get("outputs") or {}, dict):
+            return f"the outputs of job `{job_id}` are not a table"
     return ""
 
 
@@ -134,7 +139,7 @@ def refused_jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         )
         ids = [str(step["id"]).lower() for step in job.get("steps", []) if "id" in step]
         yield from (("KCI412", f"job `{job_id}` has two steps with the id `{name}`") for name in twins(ids))
-        for need in _needs(job):
+        for need in needed(job):
             if need not in workflow["jobs"]:
                 yield "KCI413", f"job `{job_id}` needs `{need}`, which does not exist"
     if circle := _circle(workflow["jobs"]):
@@ -143,7 +148,7 @@ def refused_jobs(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _circle(jobs: Mapping[str, Any]) -> list[str]:
     """The jobs that can never start, because they wait for each other."""
-    waiting = {job_id: {need for need in _needs(job) if need in jobs} for job_id, job in jobs.items()}
+    waiting = {job_id: {need for need in needed(job) if need in jobs} for job_id, job in jobs.items()}
     while ready := [job_id for job_id, needs in waiting.items() if not needs & waiting.keys()]:
         for job_id in ready:
             del waiting[job_id]
@@ -200,11 +205,6 @@ def _house_expressions(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             general = output_problem(place, expression, workflow, None)
             if not general and (problem := output_problem(place, expression, workflow, known)):
                 yield "KCI414", problem
-
-
-def _needs(job: Mapping[str, Any]) -> list[str]:
-    needs = job.get("needs") or []
-    return [needs] if isinstance(needs, str) else list(needs)
 
 
 def _short(text: str) -> str:

@@ -111,7 +111,7 @@ def child_pipeline(plan: PlanDocument, publish: PublishJobs | None = None, versi
     Raises:
         UnsafeError: a name or path holds an expression or control characters.
     """
-    refuse_unsafe([plan.legs, plan.kernels, plan.tests, plan.faulty])
+    refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
     legs = [_leg(leg, plan.tier) for leg in plan.legs]
     built = {leg.kernel for leg in plan.legs}
     kernels = [_kernel(plan, kernel) for kernel in plan.kernels if kernel.name in built]

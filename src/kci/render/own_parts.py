@@ -16,14 +16,16 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.render.committed import read_committed
+from kci.render.header import plain_newlines
 from kci.render.pins import Pin, repinned
+from kci.render.workflow_yaml import load_workflow
 from kci.suggest import nearest
 
 if TYPE_CHECKING:
@@ -146,7 +148,8 @@ def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
     steps: dict[str, str] = {}
     own: dict[str, str] = {}
     jobs = ""
-    for path, text in texts.items():
+    for path, written in texts.items():
+        text = plain_newlines(written)  # a checkout on Windows may have other line ends
         name = path.removeprefix(f"{FOLDER}/")
         point = name.removesuffix(".yml")
         if name.startswith("templates/"):
@@ -163,7 +166,7 @@ def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
             problems.append(finding("KCI423", f"{name} is not a part", path=path, hint=nearest(name, known)))
     if problems:
         raise FindingsError(f"{FOLDER}: these parts cannot be put into the workflow files", diagnostics=problems)
-    ids = tuple(str(job) for job in _loaded(jobs)) if jobs else ()
+    ids = tuple(str(job) for job in load_workflow(jobs)) if jobs else ()
     return OwnParts(steps, jobs, ids, own)
 
 
@@ -190,12 +193,10 @@ def _template_problems(path: str, text: str, templates: Mapping[str, str]) -> It
 
 
 def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
-    import yaml  # noqa: PLC0415 - slow to import, and only rendering needs it
-
     try:
-        value = _loaded(text)
-    except yaml.YAMLError as error:
-        yield finding("KCI422", f"not valid YAML: {' '.join(str(error).split())[:200]}", path=path)
+        value = load_workflow(text)
+    except ValueError as error:
+        yield finding("KCI422", f"not valid YAML: {error}", path=path)
         return
     if re.search(r"^(---|\.\.\.|%|@@)", text, re.MULTILINE) or "\t" in text:
         yield finding("KCI422", "it holds a document marker, a directive or a tab", path=path, hint="remove it")
@@ -207,9 +208,3 @@ def _yaml_problems(path: str, text: str, *, jobs: bool) -> Iterator[Diagnostic]:
         yield finding("KCI422", f"it must be {what}", path=path)
     elif not jobs and (wrong := next((step for step in items if ("run" in step) == ("uses" in step)), None)):
         yield finding("KCI422", f"a step has either `run` or `uses`: {str(wrong)[:80]}", path=path)
-
-
-def _loaded(text: str) -> Any:
-    import yaml  # noqa: PLC0415
-
-    return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe

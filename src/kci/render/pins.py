@@ -24,7 +24,7 @@ RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
 _USES = re.compile(r"^\s*(?:-\s+)?uses:\s*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$")
 _SHA = re.compile(r"[0-9a-f]{40}")
-_VERSION = re.compile(r"v\d+(?:\.\d+)*")
+_VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
 
 
 class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -37,6 +38,10 @@ _IS_PR = "github.event_name == 'pull_request' || github.event_name == 'merge_gro
 _OWN_BRANCH = (
     "(github.event_name == 'merge_group' || github.event.pull_request.head.repo.full_name == github.repository)"
 )
+
+
+_FILTER_SIGNS = re.compile(r"^!|\+")
+"""What is no text in GitHub's filters for branches, and can be in the name of one."""
 
 
 class Mode(enum.StrEnum):
@@ -156,6 +161,7 @@ def render(
         "kernels": inputs.kernels,
         "mode": str(inputs.mode),
         "branch": inputs.branch,
+        "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
         "several": inputs.callers > 0,
         "callers": inputs.callers,
         "caller_names": caller_names(inputs.callers),

@@ -59,7 +59,7 @@ def called_locally(job: Mapping[str, Any]) -> str:
 
 def _declared(callee: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The inputs of a called workflow; None where it cannot be called."""
-    triggers: Any = callee.get("on", callee.get(True))  # type: ignore[call-overload]
+    triggers = callee.get("on")
     if triggers == "workflow_call" or (isinstance(triggers, list) and "workflow_call" in triggers):
         return {}
     if not isinstance(triggers, dict) or "workflow_call" not in triggers:
@@ -70,9 +70,9 @@ def _declared(callee: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _inputs_of(job: Mapping[str, Any], declared: Mapping[str, Any], name: str, where: str) -> Iterator[Found]:
-    given = job.get("with") or {}
+    given = job.get("with")
     known = {str(key).lower() for key in declared}
-    passed = {str(key).lower() for key in given}
+    passed = {str(key).lower() for key in given} if isinstance(given, dict) else set()
     for key in sorted(passed - known):
         yield Found("KCI432", f"{name} has no input `{key}`", where)
     for key, about in declared.items():

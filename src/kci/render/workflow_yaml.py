@@ -1,10 +1,17 @@
-"""Reading YAML as GitHub reads a workflow: a key that is there twice, or a merge key, makes the file invalid."""
+"""Reading YAML as GitHub reads a workflow: a key that is there twice, or a merge key, makes the file invalid.
+
+As in YAML 1.2, `on`, `yes` and `no` are texts, and so is a date.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from functools import cache
 from typing import Any
+
+_MOST_NODES = 500_000
+"""No file that GitHub takes has more, unless its aliases repeat themselves."""
 
 
 def load_workflow(text: str) -> Any:
@@ -16,9 +23,29 @@ def load_workflow(text: str) -> Any:
     import yaml  # noqa: PLC0415 - slow to import, and only rendering needs it
 
     try:
-        return yaml.load(text, Loader=_loader())  # noqa: S506 - it is a safe one
+        loader = _loader()(text)
+        try:
+            node = loader.get_single_node()
+            if _size(node, {}) > _MOST_NODES:
+                raise ValueError("its aliases make it too large")
+            return loader.construct_document(node) if node is not None else None
+        finally:
+            loader.dispose()
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(" ".join(str(error).split())[:300]) from None
+
+
+def _size(node: Any, known: dict[int, int]) -> int:
+    """How many nodes there are with every alias written out; one that is inside of itself has no end."""
+    import yaml  # noqa: PLC0415
+
+    if id(node) not in known:
+        known[id(node)] = _MOST_NODES + 1  # until it is counted
+        below = node.value if isinstance(node, yaml.SequenceNode) else ()
+        if isinstance(node, yaml.MappingNode):
+            below = [part for pair in node.value for part in pair]
+        known[id(node)] = 1 + sum(_size(item, known) for item in below)
+    return known[id(node)]
 
 
 def line_numbers(text: str) -> dict[str, int]:
@@ -62,4 +89,11 @@ def _loader() -> type:
             found: dict[Hashable, Any] = super().construct_mapping(node, deep)
             return found
 
+    other = {f"tag:yaml.org,2002:{kind}" for kind in ("bool", "timestamp")}
+    kept = {start: [rule for rule in rules if rule[0] not in other]
+            for start, rules in base.yaml_implicit_resolvers.items()}  # fmt: skip
+    Strict.yaml_implicit_resolvers = kept
+    Strict.add_implicit_resolver(
+        "tag:yaml.org,2002:bool", re.compile("(?:true|True|TRUE|false|False|FALSE)$"), [*"tTfF"]
+    )
     return Strict

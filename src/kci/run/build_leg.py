@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from kci.builders.build import plan_commands
 from kci.builders.container import build_command, choose_image, run_in_container
+from kci.builders.request import Log
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Variant
 from kci.plan.legs import Unplaced, place
-from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir
+from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir, request_for
 from kci.run.reproducible import require_reproducible
-from kci.tree import identity
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.pack import pack
 from kci.verify import verify
 from kci.workspace.workspace import Workspace
-
-Log = Callable[[str], None]
 
 _ABOUT_BINARIES = ("KCI74", "KCI75", "KCI76")
 
@@ -105,6 +103,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         Path(request.kernel.directory).resolve(),
         _inner_arguments(workspace, request),
         writable=_writable(request),
+        readable=_readable(workspace),
         cache=request.options.cache,
         log=log,
     )
@@ -134,28 +133,18 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     """
     own = image_of(workspace, request.kernel, request.variant)
     image = {"none": None, "auto": own or None}.get(request.container, request.container)
-    directory = Path(request.kernel.directory)
     if image is not None:
-        arguments = _inner_arguments(workspace, request)
+        directory, arguments = Path(request.kernel.directory).resolve(), _inner_arguments(workspace, request)
         command = build_command(
-            image, directory.resolve(), arguments, writable=_writable(request), cache=request.options.cache
+            image,
+            directory,
+            arguments,
+            writable=_writable(request),
+            readable=_readable(workspace),
+            cache=request.options.cache,
         )
         return [shlex.join(command)]
-    build = request.kernel.build
-    unique = request.options.unique_id or identity.unique_id(directory)
-    return plan_commands(
-        directory,
-        build,
-        request.variant,
-        identity.kernel_id(build.name, request.variant.backend, unique),
-        request.directory,
-        builder=request.options.builder,
-        isolation=request.options.isolation,
-        jobs=request.options.jobs,
-        cache=request.options.cache,
-        archs=request.options.archs,
-        mirrors=request.options.mirrors,
-    )
+    return plan_commands(request_for(request.kernel, request.variant, request.directory, request.options))
 
 
 def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
@@ -168,16 +157,19 @@ def _writable(request: LegRequest) -> list[Path]:
     return [request.output.resolve(), *([request.artifact.resolve().parent] if request.artifact else [])]
 
 
+def _readable(workspace: Workspace) -> list[Path]:
+    return [workspace.catalog_file] if workspace.catalog_name and workspace.catalog_file else []
+
+
 def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
     """The `kci build` that the container runs: the same build, with absolute paths and without a container."""
     directory = Path(request.kernel.directory).resolve()
     arguments = ["build", str(directory), "--variant", request.variant.name, "--container", "none"]
     arguments += ["--output", str(request.output.resolve()), "--builder", request.options.builder]
-    catalog = workspace.catalog_name
     optional = {
         "--pack": request.artifact.resolve() if request.artifact else None,
         "--tier": request.tier,
-        "--catalog": Path(catalog).resolve() if catalog and Path(catalog).exists() else catalog,
+        "--catalog": next((path.resolve() for path in _readable(workspace)), workspace.catalog_name),
         "--unique-id": request.options.unique_id,
         "--commit": request.options.commit,
         "--jobs": request.options.jobs,

@@ -6,7 +6,6 @@ what that was, as the compilers listed it. Builds without a record, whose builde
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -17,7 +16,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.builders.cache import place_digest
 from kci.builders.job_budget import JobBudget
+from kci.builders.request import silent
 from kci.config.reader import Kernel
 from kci.errors import KciError
 from kci.files.bounded_json import read_json, require_schema
@@ -66,8 +67,7 @@ class KeptBuilds:
         self.kernel = kernel
         self.prints = prints
         self.options = options
-        where = hashlib.sha256(str(Path(kernel.directory).resolve()).encode()).hexdigest()[:12]
-        self._place = options.cache / "run" / f"{kernel.build.name}-{where}"
+        self._place = options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
 
     def fingerprint(self, variant: Variant, toolchain: str) -> str:
         """What a build now would be made from.
@@ -127,18 +127,26 @@ class KeptBuilds:
     def _forget_old(self, variant: str, keep: Path) -> None:
         """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
         made = [entry for entry in self._place.glob(f"*/{variant}") if entry.parent != keep]
-        made.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+        made.sort(key=_changed, reverse=True)
         for old in made[KEPT_BUILDS - 1 :]:
             with locked(old):
                 (old.parent / RECORD).unlink(missing_ok=True)
                 shutil.rmtree(old, ignore_errors=True)
 
 
+def _changed(path: Path) -> float:
+    """When something was changed last; 0 if another run has removed it meanwhile."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def _finish_record(record: Path) -> None:
     """Remove what a kci left that was killed while it wrote the record; what it was about is taken all the same."""
     if any(os.path.lexists(beside(record, purpose)) for purpose in ("lock", "new", "old")):
         with suppress(OSError), locked(record):
-            recover(record, lambda _line: None)
+            recover(record, silent)
 
 
 def _digest(directory: Path) -> str:

@@ -12,29 +12,27 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
 
-from kci.builders.cuda import fetch
+from kci.builders.cache import made_once
 from kci.builders.environment import ensure_runtime
-from kci.builders.pip_installs import pip_install
+from kci.builders.pip_installs import install, pip_install
 from kci.builders.process import Finished, guarded
+from kci.builders.request import Log, silent
 from kci.builders.toolchains import toolchains
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError
-from kci.files.lock import locked
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.plurals import count
 from kci.run.run_records import one_line
 from kci.suggest import suggestion
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.verify.load_rules import probe, unfit
-
-Log = Callable[[str], None]
 
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
@@ -47,6 +45,7 @@ from kernels import get_local_kernel
 kernel = get_local_kernel(Path(sys.argv[1]), backend=sys.argv[2])
 print("kci:" + json.dumps(sorted(name for name in vars(kernel) if not name.startswith("_"))))
 """
+_LOADED = "kci:["
 
 
 class TestState(enum.StrEnum):
@@ -162,7 +161,7 @@ def run_kernel_tests(
         log(f"loading {variant_dir.name}")
         environment = _environment(tree, (), metadata) | _python_path(own)
         loaded = _run([str(python), "-c", _LOAD, str(tree), name.backend], None, environment)
-        if loaded.code != 0:
+        if loaded.code != 0 or _LOADED not in loaded.output:
             return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
         if sources is None or not (sources / "tests").is_dir():
             where = "no tests directory" if sources else "no kernel to take tests from"
@@ -213,14 +212,16 @@ def _packages(wanted: Sequence[str], python: Path, cache: Path, log: Log) -> Pat
     """A folder with packages and not with what they depend on: that is torch, for some, of which there must be one."""
     if not wanted:
         return None
-    key = hashlib.sha256("\n".join([str(python), *sorted(wanted)]).encode()).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode("\n".join([str(python), *sorted(wanted)]))).hexdigest()[:16]
     folder = cache / "test-packages" / key
     what = ", ".join(wanted)
-    with locked(folder, log):
-        if not folder.is_dir():
-            log(f"installing {what} for the tests")
-            pip = [*pip_install(python), "--no-deps"]
-            fetch(folder, lambda target: [*pip, "--target", str(target), "--", *wanted], what, log)
+
+    def make(place: Path) -> None:
+        log(f"installing {what} for the tests")
+        command = [*pip_install(python), "--no-deps", "--target", str(place), "--", *wanted]
+        install(command, what, log, folder.parent)
+
+    made_once(folder, folder.is_dir, make, log)
     return folder
 
 
@@ -244,10 +245,10 @@ def _tested(
     environment = _environment(tree, repositories(sources, metadata.name), metadata)
     done = _run(command, sources, environment | _python_path(packages, own))
     passed, failed, skipped = _counts(report)
-    if done.code == _NOTHING_SELECTED or (done.code == 0 and not passed):
-        state = TestState.NOTHING_RAN
+    if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
+        state = TestState.FAILED
     else:
-        state = TestState.PASSED if done.code == 0 else TestState.FAILED
+        state = TestState.PASSED if passed and done.code == 0 else TestState.NOTHING_RAN
     output = "" if state is TestState.PASSED else done.tail()
     return TestReport(metadata.name, variant_dir.name, state, passed, failed, skipped, output)
 
@@ -262,7 +263,7 @@ def _environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[s
 
 
 def _run(command: list[str], cwd: Path | None, environment: dict[str, str]) -> Finished:
-    return guarded(command, lambda _line: None, cwd=cwd, env=environment)
+    return guarded(command, silent, cwd=cwd, env=environment)
 
 
 def _counts(report: Path) -> tuple[int, int, int]:

@@ -15,7 +15,9 @@ from kci.builders.compiler_cache import find_compiler_cache
 from kci.builders.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
 from kci.builders.container import engine, require_engine
 from kci.builders.cuda import find_toolkit
+from kci.builders.oneapi import find_icpx
 from kci.builders.process import run
+from kci.builders.request import silent
 from kci.builders.rocm import find_rocm
 from kci.catalog.rows import Catalog
 from kci.config.values import Version
@@ -75,22 +77,23 @@ def _basics(cache: Path) -> Iterator[Examined]:
 def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     """A toolkit of each version that the catalog has for this system."""
     system = this_system()
-    for backend in ("cuda", "rocm"):
+    for backend in ("cuda", "rocm", "xpu"):
         rows = {row.compute for row in catalog.rows if row.backend == backend and row.system == system and row.compute}
         for compute in sorted(rows):
             yield _asked(f"{backend} {compute.minor_text}", _finder(backend, compute, cache, system))
-    for backend, tool in (("xpu", "icpx"), ("metal", "xcrun")):
-        if any(row.backend == backend and row.system == system for row in catalog.rows):
-            found = f"{tool} is here" if shutil.which(tool) else f"there is no {tool}"
-            remedy = "kci does not compile for it itself: kci build --builder nix"
-            yield Examined(backend, Health.MISSING, found, remedy)
+    if any(row.backend == "metal" and row.system == system for row in catalog.rows):
+        found = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
+        remedy = "kci does not compile for it itself: kci build --builder nix"
+        yield Examined("metal", Health.MISSING, found, remedy)
 
 
 def _finder(backend: str, compute: Version, cache: Path, system: str) -> Callable[[], str]:
     def find() -> str:
         if backend == "rocm":
-            return f"hipcc in {find_rocm(compute.minor_text, system, _nothing).root}"
-        toolkit = find_toolkit(compute.minor_text, cache, _nothing)
+            return f"hipcc in {find_rocm(compute.minor_text, system, silent).root}"
+        if backend == "xpu":
+            return find_icpx(compute.minor_text)[0]
+        toolkit = find_toolkit(compute.minor_text, cache, silent)
         if toolkit.wheels is None:
             return f"nvcc in {toolkit.root}"
         return f"from wheels, in {toolkit.wheels}" + ("" if toolkit.complete else ", which the first build downloads")
@@ -135,7 +138,3 @@ def _program(what: str, name: str, arguments: list[str], remedy: str) -> Examine
     if done.code != 0 or not lines:
         return Examined(what, Health.NOTE, f"{name} does not answer", remedy)
     return Examined(what, Health.OK, lines[0][:100])
-
-
-def _nothing(_line: str) -> None:
-    """A search says nothing of what it passes over."""

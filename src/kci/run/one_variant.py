@@ -10,7 +10,7 @@ import msgspec
 
 from kci.builders.build import build_variant
 from kci.builders.job_budget import JobBudget
-from kci.builders.request import Built
+from kci.builders.request import Request
 from kci.config.reader import Kernel
 from kci.errors import FindingsError, UnsafeError
 from kci.files.replace import replacing
@@ -51,6 +51,35 @@ class BuiltVariant(msgspec.Struct, frozen=True):
     """As `Built.watched`."""
 
 
+def request_for(
+    kernel: Kernel, variant: Variant, output: Path, options: BuildOptions, unique: str | None = None
+) -> Request:
+    """What to ask of a builder.
+
+    Args:
+        kernel: what to build.
+        variant: one of its variants.
+        output: the directory to make.
+        options: how to build.
+        unique: the unique id of the sources, where it is known.
+    """
+    directory = Path(kernel.directory)
+    unique = unique or options.unique_id or identity.unique_id(directory)
+    return Request(
+        kernel_dir=directory,
+        build=kernel.build,
+        variant=variant,
+        kernel_id=identity.kernel_id(kernel.build.name, variant.backend, unique),
+        output=output,
+        cache=options.cache.absolute(),
+        builder=options.builder,
+        isolation=options.isolation,
+        jobs=options.jobs,
+        archs=options.archs,
+        mirrors=options.mirrors,
+    )
+
+
 def make_variant_dir(
     kernel: Kernel,
     variant: Variant,
@@ -80,21 +109,8 @@ def make_variant_dir(
     final = output / variant.name
     with replacing(final, log) as replacement:
         check_replaceable(final, kernel.build.name)
-        built: Built = build_variant(
-            kernel_dir,
-            kernel.build,
-            variant,
-            identity.kernel_id(kernel.build.name, variant.backend, unique),
-            replacement.staging,
-            builder=options.builder,
-            isolation=options.isolation,
-            jobs=options.jobs,
-            budget=budget,
-            cache=options.cache,
-            archs=options.archs,
-            mirrors=options.mirrors,
-            log=log,
-        )
+        request = request_for(kernel, variant, replacement.staging, options, unique)
+        built = build_variant(msgspec.structs.replace(request, budget=budget), log)
         if options.archs:
             mark_partial(replacement.staging, options.archs)
         if not built.sealed:

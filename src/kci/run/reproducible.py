@@ -7,6 +7,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from kci.builders.build import build_variant
 from kci.builders.cache import work_dir
 from kci.config.reader import Kernel
@@ -15,8 +17,7 @@ from kci.errors import FindingsError
 from kci.files.source_tree import SourceTree
 from kci.matrix.variants import Variant
 from kci.plan.inputs import KernelInputs, inputs_for
-from kci.run.one_variant import BuildOptions
-from kci.tree import identity
+from kci.run.one_variant import BuildOptions, request_for
 from kci.tree.differences import compare, listed
 from kci.tree.metadata import FILE_NAME
 from kci.tree.partial import mark_partial
@@ -43,29 +44,14 @@ def require_reproducible(
         KciError: the second build failed.
     """
     directory = Path(kernel.directory)
-    unique = options.unique_id or identity.unique_id(directory)
     with tempfile.TemporaryDirectory(prefix="kci-again-") as folder:
         place = Path(folder).resolve()
         inputs = _copied(inputs_for(kernel.build, directory), variant, place / "sources")
         again, second = place / "sources" / inputs.kernel, place / variant.name
         log(f"building {variant.name} again in {again}")
         try:
-            build_variant(
-                again,
-                kernel.build,
-                variant,
-                identity.kernel_id(kernel.build.name, variant.backend, unique),
-                second,
-                builder=options.builder,
-                isolation=options.isolation,
-                jobs=options.jobs,
-                cache=options.cache,
-                archs=options.archs,
-                mirrors=options.mirrors,
-                log=log,
-                inputs=inputs,
-                fresh=True,
-            )
+            request = request_for(kernel, variant, second, options)
+            build_variant(msgspec.structs.replace(request, kernel_dir=again, inputs=inputs, fresh=True), log)
             if options.archs:
                 mark_partial(second, options.archs)
             found = [item for item in compare(made, second, symbol_names) if item.name != FILE_NAME]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from kci.builders.request import Log
 from kci.compat.history import LegOutcome, LegResult
 from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError
 from kci.files.replace import write_atomic
@@ -16,8 +17,6 @@ from kci.run.build_leg import LegRequest, build_leg
 from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests
 from kci.run.run_records import first_error
 from kci.workspace.workspace import Workspace
-
-Log = Callable[[str], None]
 
 _KEPT = 16_000
 """Characters of an error, from its end: what went wrong is said last."""

@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Meta
 
 from kci.builders.request import CacheUse
+from kci.config.values import SYSTEMS
 from kci.files.typed_data import json_to_type
-from kci.matrix.names import SYSTEMS, artifact_stem, parse_variant_name
+from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
 from kci.plan.recorded import RecordedInputs
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from kci.diagnostics import Diagnostic, rules
+from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.errors import UsageError
 from kci.files.lock import beside
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
@@ -71,7 +71,7 @@ def verify_with_suppressions(
         for item in verified.diagnostics
         if (not select or item.rule.startswith((*select, *_UNREAD))) and not item.rule.startswith(tuple(ignore))
     ]
-    ordered = sorted(found, key=lambda item: (item.path, item.line, item.column, item.rule, item.message))
+    ordered = sorted(found, key=in_file_order)
     return Verification(tuple(ordered), verified.suppressed)
 
 

@@ -11,12 +11,12 @@ from kci.catalog.loading import load_catalog
 from kci.catalog.overlay import Overlay, for_kernel, overlays_of
 from kci.catalog.rows import Catalog
 from kci.config.discover import find_kernels
-from kci.config.file_lints import in_file_order, lint_file
+from kci.config.file_lints import lint_file
 from kci.config.find_settings import FoundSettings, find_settings, locate
 from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.source_lints import lint_sources, source_escapes
 from kci.config.suppression import apply_comments, apply_settings
-from kci.diagnostics import Diagnostic, Severity, finding
+from kci.diagnostics import Diagnostic, Severity, finding, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.files.source_tree import SourceTree
 from kci.matrix.kernel_lints import lint_matrix

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from kci.config.values import Backend, Tier
+from kci.config.values import SYSTEMS, Backend, Tier
 from kci.errors import UsageError
-from kci.matrix.names import SYSTEMS
 from kci.matrix.selection import Narrow
 from kci.suggest import nearest
 
@@ -30,7 +29,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def filtered(self) -> bool:
         """Whether anything but the tier narrows."""
-        return bool(self.systems or self.backends or self.only or self.where)
+        return bool(self.systems or self.backends or self.only) or self.where is not None
 
     def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
         """The filters of `compute_matrix`.

@@ -41,7 +41,7 @@ def without_faulty(workspace: Workspace) -> tuple[Workspace, tuple[FaultyKernel,
     return (workspace.of(sound) if faulty else workspace), tuple(faulty)
 
 
-def touched_since(faulty: Sequence[FaultyKernel], base: str) -> tuple[FaultyKernel, ...]:
+def touched_since(faulty: Sequence[FaultyKernel], workspace: Workspace, base: str) -> tuple[FaultyKernel, ...]:
     """Those that a change since a base may have made faulty; a change elsewhere is not held up by the others.
 
     Raises:
@@ -51,7 +51,14 @@ def touched_since(faulty: Sequence[FaultyKernel], base: str) -> tuple[FaultyKern
     if not faulty:
         return ()
     changes = changes_since(Path(faulty[0].path), base)
-    if any(_OF_ALL.fullmatch(file) for file in changes.files):
-        return tuple(faulty)
     changed = [changes.root.resolve() / file for file in changes.files]
-    return tuple(item for item in faulty if any(file.is_relative_to(Path(item.path).resolve()) for file in changed))
+    catalog = workspace.catalog_file
+    if any(_OF_ALL.fullmatch(file) for file in changes.files) or (catalog and catalog.resolve() in changed):
+        return tuple(faulty)
+    root, settings = workspace.settings.root, workspace.settings.settings
+    return tuple(
+        item
+        for item in faulty
+        for places in [[Path(item.path), *(root / entry for entry in settings.inputs_of(item.kernel))]]
+        if any(file.is_relative_to(place.resolve()) for place in places for file in changed)
+    )

@@ -13,8 +13,7 @@ from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
-from kci.diagnostics import Diagnostic, Severity
-from kci.errors import FindingsError
+from kci.diagnostics import Diagnostic
 from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
@@ -24,7 +23,7 @@ from kci.plan.changed_files import clean_commit
 from kci.plan.changes import Base, Terms, only_affected
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.fingerprint import Fingerprints, fingerprints
-from kci.plan.github import as_json, check_limits, github_matrix
+from kci.plan.github import as_json, check_limits, github_matrix, refuse_errors
 from kci.plan.inputs import SourceTrees
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
@@ -80,10 +79,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
         Raises:
             FindingsError: it breaks a limit.
         """
-        problems = [item for item in self.diagnostics if item.severity is Severity.ERROR]
-        if problems:
-            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-            raise FindingsError(problems[0].message + more, hint=problems[0].hint, diagnostics=problems)
+        refuse_errors(self.diagnostics)
 
     def of(self, plan: Plan) -> PlannedRun:
         """The same run with another plan: a part of this one."""
@@ -133,7 +129,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
-        faulty = touched_since(faulty, request.affected)
+        faulty = touched_since(faulty, workspace, request.affected)
     if request.fingerprints or request.published:
         options = _with_fingerprints(options, workspace, matrix, request)
     took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS

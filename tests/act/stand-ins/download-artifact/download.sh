@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A name goes into the path itself, a pattern into one folder for each artifact. Without token and run id the real
-# action cannot fetch what an earlier attempt uploaded, so a workflow of ours without them fails here.
+# A name goes into the path itself. A pattern goes into one folder for each artifact if it matches several, and into the
+# path itself if it matches one. Without token and run id the real action cannot fetch what an earlier attempt uploaded,
+# so a workflow of ours without them fails here.
 set -euo pipefail
 
 if [ -n "${KCI_ACT_FIND_INSTALLED:-}" ]; then bash "$KCI_ACT_FIND_INSTALLED"; fi
@@ -28,14 +29,13 @@ if [ -n "$INPUT_NAME" ]; then
   cp -R "$KCI_ACT_STORE/$INPUT_NAME/." "$INPUT_PATH"
   exit
 fi
-found=0
+found=()
 for kept in "$KCI_ACT_STORE"/*; do
-  name=$(basename "$kept")
   # shellcheck disable=SC2053 # the pattern is meant to be a pattern
-  if [ -d "$kept" ] && [[ $name == $INPUT_PATTERN ]]; then
-    mkdir -p "$INPUT_PATH"
-    cp -R "$kept" "$INPUT_PATH"
-    found=$((found + 1))
-  fi
+  if [ -d "$kept" ] && [[ $(basename "$kept") == $INPUT_PATTERN ]]; then found+=("$kept"); fi
 done
-echo "Total of $found artifact(s) downloaded"
+for kept in "${found[@]}"; do
+  mkdir -p "$INPUT_PATH"
+  if [ "${#found[@]}" = 1 ]; then cp -R "$kept/." "$INPUT_PATH"; else cp -R "$kept" "$INPUT_PATH"; fi
+done
+echo "Total of ${#found[@]} artifact(s) downloaded"
