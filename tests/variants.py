@@ -7,6 +7,7 @@ from pathlib import Path
 from kci.config.model import Build
 from kci.config.reader import parse_kernel
 from kci.matrix.names import Kind, parse_variant_name
+from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.identity import GitState
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.metadata import metadata_for, seal
@@ -54,6 +55,11 @@ def make_variant(
         target.write_bytes(content if isinstance(content, bytes) else content.encode())
     seal(directory, metadata)
     return directory
+
+
+def variant_digest(directory: Path) -> str:
+    """What a manifest says of a variant directory."""
+    return directory_digest(file_hashes(directory))
 
 
 def leg_of(directory: Path, **changes: object) -> LegRecord:

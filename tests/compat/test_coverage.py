@@ -24,10 +24,9 @@ from kci.compat.signer import signature_problem, signer_of
 from kci.errors import FindingsError, UsageError
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
-from kci.tree.digest import variant_digest
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Origin, Present, encode
-from variants import make_variant
+from variants import make_variant, variant_digest
 
 OLD, NEW = "torch212-cxx11-cpu-x86_64-linux", "torch213-cxx11-cpu-x86_64-linux"
 SURPLUS = "torch29-cxx11-cpu-x86_64-linux"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
@@ -148,3 +149,27 @@ def test_the_inputs_have_to_be_the_ones_that_were_named(
         (tmp_path / "run" / "inputs" / item.sha256).write_bytes(content)
     script("run", folder)
     assert (result(folder)["ended"], (folder / "log.txt").read_text()) == (ended, said)
+
+
+@pytest.mark.parametrize("left", ["exec sleep 3600", "while :; do echo noise; done"])
+def test_what_a_command_leaves_behind_does_not_keep_its_job_from_ending(tmp_path: Path, left: str) -> None:
+    line = f"({left}) & echo $! > {{out}}/pid; head -c 50000 /dev/zero | tr '\\0' x; exit 3"
+    folder = job(tmp_path / "j", "sh", "-c", line, artifacts=("pid",))
+    try:
+        assert script("run", folder).returncode == 3
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # one that writes ends when nobody reads any more
+            os.kill(int((folder / "out" / "pid").read_text()), signal.SIGKILL)
+    assert result(folder)["ended"] == "exit"
+    assert (folder / "log.txt").read_text().count("x") == 50000
+
+
+@pytest.mark.parametrize("spoil", ["mkdir ../alive", "mkdir ../claim", "printf '\\377' > ../claim"])
+def test_a_job_that_spoils_its_own_folder_costs_itself_only(tmp_path: Path, spoil: str) -> None:
+    bad = job(tmp_path / "bad", "sh", "-c", f"rm ../alive ../claim; {spoil}; kill -9 $PPID")
+    good = job(tmp_path / "good", "true")
+    script("run", bad, KCI_ENGINE_JOB="7_0")
+    script("run", good)
+    for verb in ("status", "start", "cancel"):
+        done = subprocess.run([sys.executable, SCRIPT, verb, bad, good], capture_output=True, text=True, check=True)
+        assert done.stdout.split()[1:] == ["ended"]

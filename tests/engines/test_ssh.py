@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import getpass
 import importlib.util
 import os
@@ -10,15 +11,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.runner import Result, kci
 from conftest import ROOT
 from engines.background import Client
 from engines.slurm_cluster import wait_for
+from kci.config.engine_settings import EngineKind, EngineSettings
+from kci.engines.job import EngineJob, InputFile
+from kci.engines.protocol import Batch, EngineHome
+from kci.engines.ssh import SshEngine
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
 from run.cuda_python import python_with_cuda
@@ -202,6 +208,34 @@ def test_a_client_that_is_killed_finds_its_legs_again_and_can_cancel_them(sshd: 
     (job,) = [path for path in jobs if '"torch-cpu"' in (path / "job.json").read_text()]
     wait_for((job / "result.json").exists, "the leg to end")
     assert '"cancelled"' in (job / "result.json").read_text()
+
+
+@pytest.mark.skipif(not HAS_LIBRARY, reason="no asyncssh: pip install 'kci[ssh]'")
+def test_sending_much_may_take_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tree of some GB over the line of a home would be sent from its beginning for ever."""
+
+    limits = []
+
+    async def wait_for(work: Coroutine[None, None, None], seconds: float) -> None:
+        limits.append(seconds)
+        await work
+
+    async def put(_engine: SshEngine, _batch: Batch) -> None:
+        pass
+
+    monkeypatch.setattr(asyncio, "wait_for", wait_for)
+    monkeypatch.setattr(SshEngine, "_put", put)
+    (tmp_path / "known").touch()
+    settings = EngineSettings(type=EngineKind.SSH, host="127.0.0.1", known_hosts=str(tmp_path / "known"))
+    engine = SshEngine(settings, EngineHome("r", tmp_path))
+    job = EngineJob(
+        name="kci-job-1", run="r", attempt=1, kernel="k", leg="l", variants=("v",), command=("true",), cores=1,
+        memory_gb=1, timeout=1, most_bytes=1, inputs=(InputFile("tree.tar", "0" * 64, 1024**3),),
+    )  # fmt: skip
+    for sent in (job, msgspec.structs.replace(job, inputs=())):
+        engine.put(Batch("b", (sent,)))
+    assert limits[0] - limits[1] > 3600
+    engine.close()
 
 
 def test_without_the_library_the_command_that_gets_it_is_named(

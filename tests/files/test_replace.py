@@ -312,3 +312,10 @@ def test_nothing_is_lost_between_processes_that_read_change_and_replace(tmp_path
         writer.communicate()
     assert len(names(target)) == 60
     assert names(tmp_path) == ["build"]
+
+
+def test_a_pipe_in_a_directory_is_not_opened(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir()
+    os.mkfifo(tmp_path / "made" / "pipe")
+    line = "import sys; from pathlib import Path; from kci.files.replace import flush; flush(Path(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", line, tmp_path / "made"], check=True, timeout=60)

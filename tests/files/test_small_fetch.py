@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 
 from kci.errors import FindingsError
+from kci.files import small_fetch
 from kci.files.small_fetch import fetch
 
 
@@ -24,6 +28,8 @@ class Pages(BaseHTTPRequestHandler):
         self.send_response(int(status))
         if status.startswith("3"):
             self.send_header("Location", text if "://" in text else f"/{text}")
+        if status == "200" and text:
+            self.send_header("Content-Length", text)
         self.send_header("X-Told", "yes")
         self.end_headers()
         if status == "200":
@@ -85,6 +91,33 @@ def test_only_encrypted_addresses_are_asked(address: str) -> None:
 def test_an_answer_without_end_is_cut(server: tuple[str, list[tuple[str, str | None]]]) -> None:
     with pytest.raises(FindingsError, match="larger than"):
         fetch(f"{server[0]}/200", limit=99)
+
+
+def test_an_answer_that_is_cut_short_is_none(server: tuple[str, list[tuple[str, str | None]]]) -> None:
+    assert len(fetch(f"{server[0]}/200/100").body) == 100
+    with pytest.raises(FindingsError, match="ends too early: 1 bytes are missing"):
+        fetch(f"{server[0]}/200/101")
+
+
+def test_an_answer_that_comes_in_drops_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    minutes, done = itertools.count(0, 60), threading.Event()
+    monkeypatch.setattr(small_fetch, "time", SimpleNamespace(monotonic=lambda: next(minutes)))
+    monkeypatch.setattr(small_fetch, "_SECONDS", 20)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            with server.accept()[0] as connection:
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx")
+                done.wait()
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        try:
+            with pytest.raises(FindingsError, match="takes longer than"):
+                fetch(f"http://127.0.0.1:{server.getsockname()[1]}/")
+        finally:
+            done.set()
+            dripping.join()
 
 
 def test_no_answer_is_said() -> None:

@@ -14,9 +14,8 @@ from cli.runner import kci
 from kci.matrix.names import parse_variant_name
 from kci.plan.published import PublishedVariant, already
 from kci.plan.recorded import RecordedInputs
-from kci.tree.digest import variant_digest
 from kci.tree.manifest import Manifest, Origin, Present, encode
-from variants import make_variant
+from variants import make_variant, variant_digest
 
 REPO = Path(__file__).parent / "affected" / "repo"
 

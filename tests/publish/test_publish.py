@@ -215,6 +215,18 @@ def test_a_new_branch_does_not_inherit_the_builds_of_the_main_one(hub: FakeHub, 
     assert main.items() <= hub[REPO].files("main").items()
 
 
+def test_a_branch_that_an_earlier_run_only_made_does_not_inherit_them_either(
+    hub: FakeHub, token: None, tmp_path: Path
+) -> None:
+    """It was killed while it uploaded, which may take long; or somebody made the branch by hand."""
+    hub[REPO].write("main", {"build/torch-rocm/metadata.json": b"{}"}, "version 1")
+    hub[REPO].branches["v2"] = hub[REPO].branches["main"]
+    tree = make_tree(tmp_path, version=2)
+    assert publish(tree).code == 0
+    assert below(hub, "v2") == {path.name for path in tree.iterdir()}
+    assert below(hub, "main") == {"torch-rocm"}
+
+
 # --- pruning ---
 
 

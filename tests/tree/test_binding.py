@@ -12,7 +12,6 @@ from cli.runner import kci
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.tree.binding import CiRun
-from kci.tree.digest import variant_digest
 from kci.tree.identity import GitState
 from kci.tree.leg_record import MAX_ATTEMPT, decode_leg
 from kci.tree.manifest import Replaced
@@ -20,7 +19,7 @@ from kci.tree.merge import merge
 from kci.tree.pack import pack
 from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify
-from variants import COMMIT, CPU, CUDA, leg_of, make_artifact, make_variant
+from variants import COMMIT, CPU, CUDA, leg_of, make_artifact, make_variant, variant_digest
 
 OTHER = "f" * 40
 NEXT = "torch212-cxx11-cpu-x86_64-linux"

@@ -9,6 +9,7 @@ import pytest
 
 from kci.errors import FindingsError
 from kci.tree import carry, digest, stamps
+from kci.tree.checksums import read_sums
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.verify import verify
@@ -94,6 +95,14 @@ def test_checksums_that_lie_are_not_believed(tree: Path, hashed: list[str]) -> N
     add(tree)
     assert f"{CPU}/metadata.json" in hashed
     assert "0" * 64 not in sums.read_text()
+
+
+def test_any_name_that_a_variant_may_have_is_known_by_its_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files: dict[str, str | bytes] = {"__init__.py": "", "a\u2028b.txt": "c"}
+    merge([make_artifact(tmp_path / "a", make_variant(tmp_path / "a", "torch-cpu", files=files))], tmp_path / "build")
+    assert len(read_sums(tmp_path / "build")) == 4
 
 
 def test_a_record_is_of_one_tree_and_old_ones_are_forgotten(

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kci.errors import FindingsError
-from kci.tree.digest import Deviation, Digest, compute, validate, validate_dir, variant_digest
+from kci.tree.digest import Deviation, Digest, compute, validate, validate_dir
+from variants import variant_digest
 
 
 def fill(root: Path, files: dict[str, bytes]) -> Path:

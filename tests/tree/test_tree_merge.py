@@ -11,13 +11,13 @@ import pytest
 
 from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.files import replace
-from kci.tree.digest import variant_digest
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
 from kci.tree.pack import pack
 from kci.tree.partial import MARK
 from kci.tree.planned import Planned, PlannedKernel, parse_plan, read_plan
-from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant
+from kci.verify import verify
+from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant, variant_digest
 
 
 def contents(tree: Path) -> dict[str, bytes | None]:
@@ -330,6 +330,23 @@ def test_the_tree_behind_a_link_is_replaced_and_the_link_kept(tmp_path: Path) ->
     merge([artifact(tmp_path, CPU)], tmp_path / "link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / CPU).is_dir()
+
+
+def test_the_tree_behind_a_link_among_several_as_well(tmp_path: Path) -> None:
+    real = tmp_path / "elsewhere"
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "gated-norm").symlink_to(real)
+    merge([artifact(tmp_path, CPU), artifact(tmp_path, CPU, folder="b", name="relu")], tmp_path / "build")
+    assert (tmp_path / "build" / "gated-norm").is_symlink()
+    assert (real / CPU).is_dir()
+
+
+def test_links_that_go_in_a_circle_are_no_tree(tmp_path: Path) -> None:
+    (tmp_path / "build").symlink_to("build")
+    with pytest.raises(FindingsError, match="not a directory"):
+        merge([artifact(tmp_path, CPU)], tmp_path / "build")
+    with pytest.raises(UsageError, match="not a directory"):
+        verify(tmp_path / "build")
 
 
 def test_exec_bits_of_equal_artifacts_do_not_make_the_result_depend_on_order(tmp_path: Path) -> None:

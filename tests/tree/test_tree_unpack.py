@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from conftest import many
 from kci.errors import FindingsError, KciError, UnsafeError
 from kci.tree.archive import LIMITS
+from kci.tree.identity import GitState
 from kci.tree.leg_record import LegRecord
 from kci.tree.unpack import read_leg, unpack
 from variants import CPU, leg_of, make_artifact, make_variant
@@ -177,8 +178,11 @@ def test_a_chain_of_extended_headers_is_refused(tmp_path: Path, leg: LegRecord) 
     size = 512 + (len(msgspec.json.encode(leg)) + 511) // 512 * 512
     whole = artifact.read_bytes()
     extended = whole[size : size + 1024]
-    artifact.write_bytes(whole[:size] + extended + whole[size:])
-    refused(artifact, tmp_path / "into", "more than one extended header")
+    empty = tarfile.TarInfo("x")
+    empty.type = tarfile.XHDTYPE
+    for first in (extended, empty.tobuf(tarfile.USTAR_FORMAT)):
+        artifact.write_bytes(whole[:size] + first + whole[size:])
+        refused(artifact, tmp_path / "into", "more than one extended header")
 
 
 def test_limits_hold(tmp_path: Path, leg: LegRecord, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +278,7 @@ def test_files_that_the_leg_does_not_vouch_for_are_damage(
 def test_a_leg_that_contradicts_the_metadata_is_refused(tmp_path: Path, leg: LegRecord) -> None:
     root = tmp_path / "good" / CPU
     members = [file(f"{CPU}/{path.name}", path.read_bytes()) for path in root.iterdir()]
-    for change in ({"kernel": "other"}, {"version": 2}):
+    for change in ({"kernel": "other"}, {"version": 2}, {"source": None}, {"source": GitState("f" * 40, dirty=False)}):
         artifact = archive(tmp_path / "x.tar", msgspec.structs.replace(leg, **change), *members)
         with pytest.raises(FindingsError, match="contradicts itself"):
             unpack(artifact, tmp_path / "into")
@@ -295,6 +299,7 @@ def test_what_is_no_artifact_is_named(tmp_path: Path, leg: LegRecord) -> None:
         (archive(tmp_path / "empty.tar", None), "starts with nothing"),
         (archive(tmp_path / "other.tar", None, file("README")), "starts with 'README'"),
         (archive(tmp_path / "bad.tar", None, file("leg.json", b"{}")), "leg.json is invalid"),
+        (archive(tmp_path / "time.tar", msgspec.structs.replace(leg, seconds=-5.0)), "leg.json is invalid: .*seconds"),
     ):
         with pytest.raises(FindingsError, match=says):
             read_leg(artifact)

@@ -219,7 +219,7 @@ def test_rocm_archs(tmp_path: Path) -> None:
     assert "gfx942" in found.message
     (tmp_path / "packed").mkdir()
     (found,) = checked(tmp_path / "packed", ".hip_fatbin", b"CCOB\x63" + bytes(100), ("gfx90a",), ROCM)
-    assert found.rule == "KCI763"
+    assert (found.rule, found.severity) == ("KCI763", "error")
 
 
 def cuda_tool(name: str) -> str | None:

@@ -115,6 +115,32 @@ def test_which_environment_can_load_a_variant(monkeypatch: pytest.MonkeyPatch, n
     assert (unfit(parse_variant_name(name), environment) == "") is fits
 
 
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("torch215-cxx11-rocm71-x86_64-linux", True),
+        ("torch-rocm", True),
+        ("torch215-cxx11-rocm72-x86_64-linux", False),
+        ("torch214-cxx11-rocm71-x86_64-linux", False),
+        ("torch-stable-abi215-rocm71-x86_64-linux", True),
+    ],
+)
+def test_versions_may_have_more_than_numbers(monkeypatch: pytest.MonkeyPatch, name: str, fits: bool) -> None:
+    """Builds of the night, and those of AMD and NVIDIA."""
+    monkeypatch.setattr("kci.verify.load_rules.this_system", lambda: "x86_64-linux")
+    for torch in ("2.15.0.dev20261020", "2.15.0a0"):
+        environment = LoaderEnvironment(torch=torch, rocm="7.1.25424-4179531dcd", backend="rocm")
+        assert (unfit(parse_variant_name(name), environment) == "") is fits
+
+
+def test_a_python_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kci.verify.load_rules._SECONDS", 0.1)
+    (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "python").chmod(0o755)
+    with pytest.raises(MissingToolError, match="does not answer"):
+        probe(tmp_path / "python")
+
+
 def test_a_python_that_cannot_load_kernels(tmp_path: Path) -> None:
     with pytest.raises(MissingToolError, match="does not answer"):
         probe(tmp_path / "none")

@@ -72,7 +72,11 @@ def test_a_file_that_does_not_parse_is_a_finding_with_its_line(tmp_path: Path) -
 
 
 @pytest.mark.rule("KCI770", triggers=True)
-@pytest.mark.parametrize("text", ["x = 1\0", "(" * 500, "try: ...\nexcept* ValueError: ..."])
+@pytest.mark.parametrize("text", [
+        "x = 1\0", "(" * 500, "-" * 100_000 + "1", "try: ...\nexcept* ValueError: ...", "a[*b]", "a[b, *c,]",
+        "a[(b), *c]", "def f(*a: *B): ...",
+    ],
+)  # fmt: skip
 def test_other_text_that_is_no_python_of_3_10(tmp_path: Path, text: str) -> None:
     (found,) = variant(tmp_path, text)
     assert found.rule == "KCI770"
@@ -238,6 +242,11 @@ def test_a_variant_without_its_generated_module_cannot_load(tmp_path: Path) -> N
     assert [item.rule for item in verify(directory)] == ["KCI776"]
 
 
+@pytest.mark.rule("KCI770", triggers=False)
+def test_a_tuple_in_parentheses_could_always_unpack(tmp_path: Path) -> None:
+    assert variant(tmp_path, "a = b = {}\na[(*b,)], a[ (1, *b) ], a[1, (*b,)], a[max(*b)]\n") == []
+
+
 @pytest.mark.rule("KCI776", triggers=False)
 @pytest.mark.parametrize(
     "text",
@@ -251,6 +260,7 @@ def test_a_variant_without_its_generated_module_cannot_load(tmp_path: Path) -> N
         "from . import sub as other\nfrom . import again",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .gone import x",
         "from .sub import __doc__, x",
+        "name = 1\nfrom .__init__ import name",
         "import sys\nif sys.version_info >= (3, 99):\n    from .gone import x",
     ],
 )

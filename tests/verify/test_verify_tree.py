@@ -92,6 +92,14 @@ def test_select_and_ignore_take_rules_and_beginnings(tmp_path: Path) -> None:
     assert ids(verify(directory, select=["KCI70"], ignore=["KCI706"])) == ["KCI705"]
 
 
+def test_what_cannot_be_read_is_reported_whatever_is_selected(tmp_path: Path) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "gone.so").symlink_to("nowhere")
+    (directory / "metadata.json").write_text("{")
+    assert ids(verify(directory, select=["KCI77"])) == ["KCI700", "KCI710"]
+    assert ids(verify(directory, select=["KCI77"], ignore=["KCI700", "KCI710"])) == []
+
+
 @pytest.mark.rule("KCI701", triggers=True)
 def test_a_directory_that_is_not_called_like_a_variant(tmp_path: Path) -> None:
     renamed = make_variant(tmp_path, built_as="torch213-cpu").rename(tmp_path / "torch213-cpu")
@@ -140,6 +148,17 @@ def test_bytecode_links_and_odd_things(tmp_path: Path) -> None:
     (directory / "fifo").unlink()
     (directory / "gone").symlink_to("nowhere")
     assert set(ids(check(directory))) == {"KCI700", "KCI706"}
+
+
+@pytest.mark.rule("KCI700", "KCI706", triggers=True)
+@pytest.mark.parametrize("target", ["circle", "x" * 300])
+def test_a_link_that_cannot_be_followed_is_a_link_like_any_other(tmp_path: Path, target: str) -> None:
+    directory = make_variant(tmp_path, "torch-cpu")
+    (directory / "circle").symlink_to(target)
+    (directory / "late.pyc").write_text("x")
+    assert set(ids(check(directory))) == {"KCI700", "KCI705", "KCI706"}
+    with pytest.raises(UnsafeError, match="'circle' cannot be packed"):
+        packable(directory)
 
 
 @pytest.mark.rule("KCI706", "KCI707", triggers=True)

@@ -32,7 +32,7 @@ REPORTS = ("table", "shields", "badge")
     multiple=True,
     metavar="RULE",
     shell_complete=completed("rules"),
-    help="Only this rule, or all that start so.",
+    help="Only this rule, or all that start so; and what cannot be read.",
 )
 @click.option(
     "--ignore",

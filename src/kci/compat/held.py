@@ -10,10 +10,11 @@ from kci.compat.signer import signature_problem, signer_of
 from kci.errors import FindingsError, KciError, UsageError
 from kci.files.bounded_json import read_bounded
 from kci.matrix.names import parse_variant_name
+from kci.tree.digest import SIGNATURE
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import read_manifest
-from kci.tree.metadata import FILE_NAME, MAX_BYTES, SIGNATURE_NAME
+from kci.tree.metadata import FILE_NAME, MAX_BYTES
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -90,7 +91,7 @@ def _variant(directory: Path, fingerprint: str | None) -> Held:
     except KciError as error:
         return Held(name, problem=error.message.replace(f"{directory}/", "").replace(f"{directory} ", ""))
     held = Held(name, metadata.name, metadata.version, fingerprint=fingerprint)
-    signature = directory / SIGNATURE_NAME
+    signature = directory / SIGNATURE
     if not signature.exists():
         return held
     try:

@@ -19,8 +19,8 @@ from kci.compat.signer import signature_problem, signer_of
 from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
 from kci.files.bounded_json import read_bounded
-from kci.tree.digest import Digest, validate
-from kci.tree.metadata import FILE_NAME, MAX_BYTES, SIGNATURE_NAME, decode
+from kci.tree.digest import SIGNATURE, Digest, validate
+from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
 
 FOLDER = "build/"
 
@@ -74,7 +74,7 @@ def _held(repository: HubReader, variant: str, files: dict[str, HubFile]) -> Hel
     except ValueError as error:
         return Held(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
     problem, signer = "", None
-    if SIGNATURE_NAME in files and (bundle := _content(repository, files[SIGNATURE_NAME])) is not None:
+    if SIGNATURE in files and (bundle := _content(repository, files[SIGNATURE])) is not None:
         problem, signer = signature_problem(bundle, raw), signer_of(bundle)
     return Held(
         variant,
@@ -90,9 +90,7 @@ def _digest_problem(repository: HubReader, digest: Digest | None, files: dict[st
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
         return ""  # the Hub lists no other digests
-    covered = {
-        path: file for path, file in files.items() if path not in (FILE_NAME, SIGNATURE_NAME) and not _bytecode(path)
-    }
+    covered = {path: file for path, file in files.items() if path not in (FILE_NAME, SIGNATURE) and not _bytecode(path)}
     actual = {path: _sha256(repository, file) for path, file in covered.items()}
     violations = validate(digest, Digest("sha256", actual))
     more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import os
 import pathlib
+import select
 import shutil
 import signal
 import socket
@@ -36,6 +36,8 @@ import fcntl  # noqa: E402  - not everywhere
 _LOG_BYTES = 64 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _GRACE_SECONDS = 10
+_LOOK_SECONDS = 0.2
+"""How often it is looked whether a command that says nothing has ended; usually the end of its output tells."""
 _SECOND_CLAIM = 75
 """The exit code of a job that somebody else has begun (EX_TEMPFAIL)."""
 
@@ -46,9 +48,13 @@ def main(arguments: list[str]) -> None:
     if what == "run":
         sys.exit(_run(folders[0]))
     for folder in folders:
-        if what != "status" and (folder / "job.json").exists():
-            {"start": _start, "cancel": _cancel}[what](folder)
-        print(_status(folder), flush=True)
+        try:
+            if what != "status" and (folder / "job.json").exists():
+                {"start": _start, "cancel": _cancel}[what](folder)
+            said = _status(folder)
+        except (IsADirectoryError, NotADirectoryError, ValueError):  # its command has put something else there
+            said = "lost"
+        print(said, flush=True)
 
 
 def _lock(folder: pathlib.Path) -> int | None:
@@ -186,7 +192,7 @@ def _command(folder: pathlib.Path, job: dict[str, Any], handle: int) -> tuple[st
             # command has ended too.
             process = subprocess.Popen(
                 command, cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, pass_fds=(handle,),
+                stderr=subprocess.STDOUT, pass_fds=(handle,), bufsize=0,
             )  # fmt: skip
         except OSError as error:
             log.write(f"cannot run {command[0]}: {error.strerror}\n".encode())
@@ -201,9 +207,12 @@ def _filled(text: str, places: dict[str, str]) -> str:
 
 
 def _watched(process: subprocess.Popen[bytes], log: BinaryIO, seconds: float) -> tuple[str, int]:
-    """Keep what the command says, up to a limit, until it ends or its time is over."""
+    """Keep what the command says, up to a limit, until it ends or its time is over.
+
+    What it leaves behind may hold the pipe open: only what is in there when the command itself ends still counts.
+    """
     rang: list[bool] = []
-    assert isinstance(process.stdout, io.BufferedReader)  # noqa: S101  - PIPE was asked for
+    assert process.stdout is not None  # noqa: S101  - PIPE was asked for
 
     def ring(_number: int, _frame: FrameType | None) -> None:
         rang.append(True)
@@ -216,13 +225,16 @@ def _watched(process: subprocess.Popen[bytes], log: BinaryIO, seconds: float) ->
     left = _LOG_BYTES
     try:
         while True:
-            data = process.stdout.read1(_CHUNK)
-            if not data:
-                break
+            ended = process.poll() is not None
+            there = select.select([process.stdout], [], [], 0 if ended else _LOOK_SECONDS)[0]
+            data = process.stdout.read(_CHUNK) if there else b""
             log.write(data[:left])
             log.flush()
             left -= min(left, len(data))
-        process.wait()
+            if ended:
+                break
+            if there and not data:
+                process.wait()
     except _StoppedError:
         process.terminate()
         try:

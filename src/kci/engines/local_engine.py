@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kci.config.engine_settings import EngineSettings
 from kci.engines.job import JobState, JobStatus
 from kci.engines.job_folder import SCRIPT, read_file, write_job
-from kci.engines.protocol import Batch, EngineAwayError, EngineHome, Handles, in_names
+from kci.engines.protocol import Batch, EngineAwayError, EngineHome, Handles
 
 _STATES = {
     "running": JobStatus(JobState.RUNNING),
@@ -47,17 +47,16 @@ class ScriptEngine(ABC):
 
     def find(self, batch: Batch) -> Handles:
         """See `Engine`."""
-        names = [job.name for job in batch.jobs]
-        said = in_names(names, self.script("status", names))
+        said = self._said([job.name for job in batch.jobs])
         return {name: name for name, word in said.items() if word != "unknown"}
 
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
         """See `Engine`."""
-        names = list(handles)
-        said = in_names(names, self.script("status", names))
-        return {
-            name: _STATES.get(word, JobStatus(JobState.LOST, "nothing is known of it")) for name, word in said.items()
-        }
+        strange = JobStatus(JobState.LOST, "nothing is known of it")
+        return {name: _STATES.get(word, strange) for name, word in self._said(list(handles)).items()}
+
+    def _said(self, names: Sequence[str]) -> dict[str, str]:
+        return dict(zip(names, self.script("status", names), strict=True))
 
     def cancel(self, handles: Handles) -> None:
         """See `Engine`."""

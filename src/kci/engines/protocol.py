@@ -7,7 +7,7 @@ Whoever calls has already written down what it is about to do. An engine can be 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -112,8 +112,3 @@ _HOMES = {
     EngineKind.HF_JOBS: ("hf_jobs", "HfJobsEngine"),
     EngineKind.COMMAND: ("user_commands", "CommandEngine"),
 }
-
-
-def in_names(names: Sequence[str], answers: Sequence[str]) -> dict[str, str]:
-    """Answers by name, where each name got one."""
-    return dict(zip(names, answers, strict=True))

@@ -6,9 +6,9 @@ has no `sacct`. Neither is believed about success: that takes the job's own `res
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from kci.engines.hardware import let_through
 from kci.engines.job import RESULT_FILE, JobState, JobStatus, printable
 from kci.engines.job_folder import SCRIPT_NAME, add_input, read_file, write_job
 from kci.engines.protocol import Batch, EngineAwayError, EngineHome, Handles
-from kci.errors import FindingsError, MissingToolError
+from kci.errors import FindingsError, MissingToolError, UnsafeError
 from kci.files.replace import write_atomic
 
 _SECONDS = 120
@@ -43,7 +43,7 @@ _FOR_GOOD = {"CANCELLED": "it was cancelled there", "OUT_OF_MEMORY": "it needs m
 _AWAY = ("Unable to contact", "Socket timed out", "Connection refused", "Transport endpoint", "temporarily")
 _BATCH_SCRIPT = """\
 #!/bin/sh
-folder=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" '{list}')
+folder=$(sed -n "$((SLURM_ARRAY_TASK_ID + 1))p" {list})
 export KCI_ENGINE_JOB="${{SLURM_ARRAY_JOB_ID}}_${{SLURM_ARRAY_TASK_ID}}"
 exec {python} "$folder/{script}" run "$folder"
 """
@@ -74,7 +74,8 @@ class SlurmEngine:
         folder.mkdir(parents=True, exist_ok=True)
         folders = "".join(f"{self.home.job(job.name)}\n" for job in batch.jobs)
         write_atomic(folder / "jobs.txt", folders.encode())
-        script = _BATCH_SCRIPT.format(list=folder / "jobs.txt", python=self.settings.python, script=SCRIPT_NAME)
+        listed, python = shlex.quote(str(folder / "jobs.txt")), shlex.quote(self.settings.python)
+        script = _BATCH_SCRIPT.format(list=listed, python=python, script=SCRIPT_NAME)
         write_atomic(folder / "batch.sh", script.encode())
         said = self._slurm("sbatch", *self._options(batch, folder), str(folder / "batch.sh"))
         number = said.strip().partition(";")[0]
@@ -92,7 +93,7 @@ class SlurmEngine:
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
         """See `Engine`."""
         real = {name: self._claimed(name) or handle for name, handle in handles.items()}
-        queue = self._queue("--user", getpass.getuser())
+        queue = self._queue("--user", str(os.getuid()))
         forgotten = {handle for handle in real.values() if handle not in queue}
         if forgotten:
             queue |= self._accounted(f"--jobs={','.join(sorted(forgotten))}")
@@ -129,7 +130,7 @@ class SlurmEngine:
         """What Slurm calls the job that has begun; of two submissions only one ever does."""
         try:
             text = b"".join(read_file(self.home.job(name), "claim"))[:100].decode("ascii", "replace").strip()
-        except FileNotFoundError:
+        except (FileNotFoundError, UnsafeError):  # a job may do to its folder what it likes
             return ""
         return text if _ID.fullmatch(text) else ""
 

@@ -17,6 +17,8 @@ from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
 
 _CONNECT_SECONDS = 15
 _CALL_SECONDS = 600
+_SLOWEST = 64 * 1024
+"""Bytes a second: a connection that sends fewer counts as broken."""
 _CHUNK = 1024 * 1024
 _FOLDER = ".cache/kci/engine"
 
@@ -48,7 +50,8 @@ class SshEngine(ScriptEngine):
         """Send what is not there yet; a file has its name only when it is whole."""
         for job in batch.jobs:
             write_job(self.home.job(job.name), job)
-        self._do(self._put(batch))
+        size = sum(item.size for job in batch.jobs for item in job.inputs)
+        self._do(self._put(batch), _CALL_SECONDS + size / _SLOWEST)
 
     def script(self, verb: str, names: Sequence[str]) -> list[str]:
         """Ask the host's own Python. Without any job's folder nothing was submitted."""
@@ -128,7 +131,7 @@ class SshEngine(ScriptEngine):
             )
         return self.connection
 
-    def _do(self, work: Coroutine[Any, Any, _Value]) -> _Value:
+    def _do(self, work: Coroutine[Any, Any, _Value], seconds: float = _CALL_SECONDS) -> _Value:
         """Run a step to its end; what can go wrong with a host becomes one of kci's errors.
 
         Raises:
@@ -138,7 +141,7 @@ class SshEngine(ScriptEngine):
         """
         host = self.settings.host
         try:
-            return self.runner.run(asyncio.wait_for(work, _CALL_SECONDS))
+            return self.runner.run(asyncio.wait_for(work, seconds))
         except self.library.HostKeyNotVerifiable as error:
             hint = f"find out why; if the new key is right, change {self.known_hosts}"
             raise UnsafeError(f"the key of {host} is not the one in {self.known_hosts}: {error}", hint=hint) from error

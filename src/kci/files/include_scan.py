@@ -18,7 +18,7 @@ import msgspec
 READ_AT_MOST = 8 * 1024 * 1024
 """Bytes of a source that are searched; a longer one counts as including anything."""
 
-_BLANK = rb"(?:[ \t\v\f\0]|/\*(?:[^*]|\*(?!/)){0,200}\*/)*"
+_BLANK = rb"(?:[ \t\v\f\0]|/\*(?:[^*]|\*(?!/)){0,200}+\*/)*+"
 _NAME = rb"""(?:"([^"\n]{1,1024})"|<([^<>\n]{1,1024})>)"""
 # Every pattern begins with a character that is rare and found fast.
 _INCLUDED = rb"(?:include(?:_next)?|import|embed)\b" + _BLANK + rb"(?:" + _NAME + rb"|(\S[\w.]*))?"
@@ -32,7 +32,10 @@ _SPLICE = re.compile(rb"\\[ \t\v\f]*\n")
 _DIGRAPH = re.compile(rb"%(?=:):")
 _TRIGRAPH = re.compile(rb"\?(?=\?=)\?=")
 _LOOK_BACK = 256
-_COMMENT_OR_STRING = re.compile(rb'//[^\n]*|/\*.*?(?:\*/|\Z)|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+# A string without an end goes to that of its line: looking for the end from each quote anew might take for ever.
+_COMMENT_OR_STRING = re.compile(
+    rb"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\[^\n]|[^'\\\n])'|"(?:\\[^\n]|[^"\\\n])*+"?""", re.DOTALL
+)
 _QUOTED = re.compile(rb'^[ \t\v\f]*(?:\#|%:)[ \t\v\f]*include[ \t\v\f]*"([^"\n]{1,400})"', re.MULTILINE)
 
 
@@ -99,7 +102,7 @@ def quoted_includes(raw: bytes) -> list[str]:
     """The names that a source includes in quotes, outside of comments and strings, in order."""
     if b"include" not in raw or b'"' not in raw:
         return []
-    text = _COMMENT_OR_STRING.sub(lambda found: found[0] if found[0][:1] == b'"' else b" ", _joined(raw))
+    text = _COMMENT_OR_STRING.sub(lambda found: b" " if found[0][:1] == b"/" else found[0], _joined(raw))
     return [name.decode("utf-8", "replace") for name in _QUOTED.findall(text)]
 
 

@@ -100,24 +100,18 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def _clean(target: Path, log: Log) -> None:
-    """Remove what is beside a target once the work is done; what will not go is left to the next process, and said.
-
-    An old directory is only removed if something stands in its place: it may be all that there is.
-    """
-    old = beside(target, "old")
+    """Remove what is beside a target once the work is done; what will not go is left to the next process, and said."""
     try:
-        if os.path.lexists(old):
-            if os.path.lexists(target):
-                _remove(old)
-            else:
-                old.rename(target)
-        _remove(beside(target, "new"))
+        recover(target, lambda _line: None)
     except OSError as error:
         log(f"cannot clean up beside {target} ({error.strerror}); the next kci that works on it will")
 
 
 def recover(target: Path, log: Log) -> None:
-    """Clean up what a killed process left next to a target; the caller holds its lock."""
+    """Clean up what a killed process left next to a target; the caller holds its lock.
+
+    An old directory is only removed if something stands in its place: it may be all that there is.
+    """
     old, new = beside(target, "old"), beside(target, "new")
     if os.path.lexists(old):
         if os.path.lexists(target):
@@ -195,7 +189,7 @@ def start_writing(handle: int) -> None:
 
 
 def _flush_file(path: Path) -> None:
-    if path.is_symlink():
+    if path.is_symlink() or not path.is_file():  # opening a pipe would wait for its other end
         return
     handle = os.open(path, os.O_RDONLY if sys.platform != "win32" else os.O_RDWR)
     try:

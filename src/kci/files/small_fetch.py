@@ -55,12 +55,14 @@ def fetch(
             answer = error
         with answer:
             body = bytearray()
-            while chunk := answer.read(_CHUNK):
+            while chunk := answer.read1(_CHUNK):  # `read` would wait for a whole one, however slowly it comes
                 body += chunk
                 if len(body) > limit:
                     raise FindingsError(f"{url}: the answer is larger than {limit // 1024} KiB")
                 if time.monotonic() > until:
                     raise FindingsError(f"{url}: the answer takes longer than {_SECONDS} s")
+            if answer.length:
+                raise FindingsError(f"{url}: the answer ends too early: {answer.length} bytes are missing")
             told = {name.lower(): value for name, value in answer.headers.items()}
             return WebAnswer(answer.status or 0, told, bytes(body))
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -282,11 +281,7 @@ def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
         return EntryKind.LINK
     if entry.is_dir(follow_symlinks=False):
         return EntryKind.DIRECTORY
-    return EntryKind.FILE if stat.S_ISREG(_mode(entry)) else EntryKind.OTHER
-
-
-def _mode(entry: os.DirEntry[str]) -> int:
-    return stat.S_IFREG if entry.is_file(follow_symlinks=False) else 0
+    return EntryKind.FILE if entry.is_file(follow_symlinks=False) else EntryKind.OTHER
 
 
 def _unreadable(root: str, path: str, error: OSError) -> FindingsError:

@@ -42,8 +42,16 @@ def walk(root: Path) -> list[Entry]:
             if entry.is_dir(follow_symlinks=False):
                 pending.append((Path(entry.path), f"{name}/"))
                 continue
-            found.append(Entry(name, Path(entry.path), entry.is_file(follow_symlinks=True), entry.is_symlink()))
+            found.append(Entry(name, Path(entry.path), _is_file(entry), entry.is_symlink()))
     return sorted(found, key=lambda item: item.name)
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a file, or a link that leads to one; a link in a circle leads nowhere."""
+    try:
+        return entry.is_file()
+    except OSError:
+        return False
 
 
 def _require_text(name: str, root: Path) -> None:

@@ -21,7 +21,7 @@ from kci.matrix.names import parse_variant_name
 
 SCHEMA = 1
 MAX_BYTES = 16 * 1024 * 1024
-_MOST_SECONDS = 5 * 24 * 3600
+Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
 """No job runs longer than GitHub lets a self-hosted runner work."""
 
 
@@ -30,7 +30,7 @@ class Duration(msgspec.Struct, frozen=True, order=True):
 
     kernel: str
     variant: str
-    seconds: Annotated[float, Meta(ge=0, le=_MOST_SECONDS)]
+    seconds: Seconds
 
 
 class _File(msgspec.Struct, frozen=True):

@@ -62,7 +62,7 @@ def _logged_in() -> str | None:
     try:
         return get_token()
     except Exception as error:  # HF_OIDC_RESOURCE asks for an identity outside of CI
-        raise MissingToolError(f"there is no token for the Hub: {_line(error)}", hint="set HF_TOKEN") from error
+        raise MissingToolError(f"there is no token for the Hub: {first_line(error)}", hint="set HF_TOKEN") from error
 
 
 def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
@@ -79,7 +79,7 @@ def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
         token = answer["access_token"]
     except Exception as error:  # of the client's HTTP library, which changed once
         hint = f"{endpoint}/kernels/{repo_id}/settings must name this repository and workflow as a trusted publisher"
-        message = f"the Hub gives this job no token for {repo_id}: {_line(error)}"
+        message = f"the Hub gives this job no token for {repo_id}: {first_line(error)}"
         raise FindingsError(message, hint=hint) from error
     return str(token)
 
@@ -92,7 +92,7 @@ def _identity(audience: str, environ: Mapping[str, str]) -> str:
     try:
         return str(_ask("GET", url, headers={"Authorization": f"Bearer {bearer}"})["value"])
     except Exception as error:
-        raise FindingsError(f"GitHub gives this job no identity: {_line(error)}") from error
+        raise FindingsError(f"GitHub gives this job no identity: {first_line(error)}") from error
 
 
 def _ask(method: str, url: str, **arguments: Any) -> Any:
@@ -103,6 +103,7 @@ def _ask(method: str, url: str, **arguments: Any) -> Any:
     return response.json()
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What an error says first, or its kind where it says nothing."""
     text = str(error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__

@@ -10,8 +10,9 @@ import msgspec
 from kci.compat.held import is_variant_name
 from kci.compat.hub_listing import HubFile
 from kci.publish.release import BENCHMARKS, FOLDER, LocalFile, Release
+from kci.tree.digest import SIGNATURE
 from kci.tree.merge import KEPT_AT_TOP
-from kci.tree.metadata import FILE_NAME, SIGNATURE_NAME
+from kci.tree.metadata import FILE_NAME
 
 
 class BranchChanges(msgspec.Struct, frozen=True):
@@ -58,7 +59,7 @@ class WantedBranch(msgspec.Struct, frozen=True):
         owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
         owned |= {path for path in there if _variant(path) in removed}
         # A signature counts as long as what it signs is the same, whoever has added it.
-        signatures = {f"{path}{SIGNATURE_NAME.removeprefix(FILE_NAME)}" for path in same if path.endswith(FILE_NAME)}
+        signatures = {f"{path}{SIGNATURE.removeprefix(FILE_NAME)}" for path in same if path.endswith(FILE_NAME)}
         return BranchChanges(
             added=tuple(sorted(wanted - there.keys())),
             changed=tuple(sorted((wanted & there.keys()) - same)),

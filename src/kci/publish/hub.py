@@ -13,7 +13,7 @@ import msgspec
 
 from kci.compat.hub_listing import HubFile, hub_client
 from kci.errors import FindingsError, KciError
-from kci.publish.access import Access
+from kci.publish.access import Access, first_line
 from kci.publish.release import LocalFile
 
 MAIN = "main"
@@ -171,7 +171,7 @@ def _answer(error: Exception, repo_id: str) -> HubAnswerError:
     cause = next((item for item in chain if getattr(item, "response", None) is not None), chain[-1])
     response = getattr(cause, "response", None)
     said = getattr(cause, "server_message", None) or ": ".join(
-        dict.fromkeys(_first_line(item) for item in (error, cause))
+        dict.fromkeys(first_line(item) for item in (error, cause))
     )
     if response is None:
         if isinstance(error, ValueError):  # the client itself refuses, before anything is sent
@@ -183,11 +183,6 @@ def _answer(error: Exception, repo_id: str) -> HubAnswerError:
         obstacle = Obstacle.UNCLEAR if status >= 500 else Obstacle.REFUSED
     told = _WHY.get(status, "")
     return HubAnswerError(obstacle, f"{status}: {said[:300]}{told.format(repo_id)}", _wait(response.headers))
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
 
 
 _WHY = {

@@ -99,7 +99,6 @@ class Publisher(msgspec.Struct, frozen=True):
     def _bring(self, wanted: WantedBranch, message: str) -> PublishedBranch:
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
-        made = False
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -107,8 +106,8 @@ class Publisher(msgspec.Struct, frozen=True):
                 self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
                 self.wait(seconds)
             try:
-                made = self._made(wanted.branch) or made
-                head, there, inherited = self._look(wanted.branch, made)
+                self._make(wanted.branch)
+                head, there, inherited = self._look(wanted.branch)
                 changes = wanted.changes(there, inherited=inherited)
                 if changes.empty:
                     state = PublishState.UNCHANGED if sent is None else PublishState.PUBLISHED
@@ -140,10 +139,10 @@ class Publisher(msgspec.Struct, frozen=True):
                 return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
         return None
 
-    def _made(self, branch: str) -> bool:
+    def _make(self, branch: str) -> None:
         """Make the branch if it does not exist."""
         if self.dry_run or branch in self.hub.heads():
-            return False
+            return
         try:
             self.hub.create_branch(branch)
         except HubAnswerError as answer:
@@ -152,14 +151,16 @@ class Publisher(msgspec.Struct, frozen=True):
             hint = f"somebody who may write to {self.name} has to make it first; a pull request is against a branch"
             raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint=hint) from answer
         self.log(f"{self.name}: made the branch {branch}")
-        return True
 
-    def _look(self, branch: str, made: bool) -> tuple[str, dict[str, HubFile], bool]:
-        """Where a branch is, what it has, and whether it is new: then all of that is the main branch's."""
+    def _look(self, branch: str) -> tuple[str, dict[str, HubFile], bool]:
+        """Where a branch is, what it has, and whether it has no commit of its own: then all of that is the main one's.
+
+        Who made it does not matter: a kci that was killed while it uploaded has left such a branch too.
+        """
         heads = self.hub.heads()
         head = heads.get(branch, "")
         at = head or heads.get(MAIN, "")
-        inherited = (made or not head) and at == heads.get(MAIN)
+        inherited = branch != MAIN and at == heads.get(MAIN)
         return head, self.hub.files(at) if at else {}, inherited
 
     def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:

@@ -127,7 +127,7 @@ class TarStream:
         return b"".join(parts)
 
     def _next(self) -> Member | None:
-        extended: dict[str, str] = {}
+        extended: dict[str, str] | None = None
         while True:
             block = self._exactly(_BLOCK)
             if not any(block):
@@ -135,12 +135,13 @@ class TarStream:
             kind, name, size, mode = _header(block)
             if kind != _EXTENDED:
                 break
-            if extended:
+            if extended is not None:
                 raise RefusedError(name, "it has more than one extended header")
             if size > LIMITS.header:
                 raise RefusedError(name, f"its extended header is larger than {LIMITS.header} bytes")
             extended = _records(self._exactly(size))
             self._exactly(-size % _BLOCK)
+        extended = extended or {}
         name = extended.get("path", name)
         if kind not in (*_FILES, _DIRECTORY):
             raise RefusedError(name, f"it is {_KINDS.get(kind, f'of the unknown kind {kind!r}')}")

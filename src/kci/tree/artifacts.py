@@ -52,7 +52,7 @@ def find_sources(
 
     Args:
         paths: what the user named.
-        skip: a folder that is not searched unless it is named itself: the tree that the merge is to make.
+        skip: the real path of a folder that is not searched unless it is named itself: the tree that is to be made.
         report: is told of archives in a folder that are passed over because of their name.
 
     Raises:
@@ -66,7 +66,7 @@ def find_sources(
         if path.is_file():
             files.add(path.resolve())
         elif path.is_dir():
-            _search(path.resolve(), files, directories, skip.resolve() if skip else None, report)
+            _search(path.resolve(), files, directories, skip, report)
         else:
             raise UsageError(
                 f"{path} does not exist", hint="name artifacts, folders of artifacts or variant directories"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError
 from kci.tree.artifacts import PREFIX, Source
+from kci.tree.findings import several
 from kci.tree.leg_record import artifact_name
 from kci.tree.manifest import Replaced
 from kci.tree.planned import Planned
@@ -42,9 +42,7 @@ def require_bound(sources: Sequence[Source], planned: Planned | None, run: CiRun
         refused += [*_unplanned(sources, planned), *_of_other_commits(sources, planned.commit)]
         unknown += _of_unknown_commits(sources, planned.commit)
     if refused:
-        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
-        hint = refused[0].hint or "merge the artifacts of the plan's own run only"
-        raise FindingsError(refused[0].message + more, hint=hint, diagnostics=refused)
+        raise several(refused, refused[0].hint or "merge the artifacts of the plan's own run only")
     return unknown
 
 

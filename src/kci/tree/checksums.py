@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.files.walk import is_bytecode
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
 
 SUMS_NAME = "SHA256SUMS"
 SUBJECTS_NAME = "kci-subjects.json"
-_HEX = frozenset("0123456789abcdef")
+_HASH = re.compile("[0-9a-f]{64}")
 
 
 def encode_sums(hashes: Mapping[str, str]) -> bytes:
@@ -39,28 +39,17 @@ def encode_subjects(hashes: Mapping[str, str]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(subjects), indent=2) + b"\n"
 
 
-def read_sums(tree: Path) -> dict[str, str] | None:
-    """What a tree's `SHA256SUMS` says; None where there is none.
-
-    Raises:
-        ValueError: it is not in the form of sha256sum.
-        FindingsError: it cannot be read.
-    """
+def read_sums(tree: Path) -> dict[str, str]:
+    """What a tree's `SHA256SUMS` says; empty where there is none, or it is not in the form of sha256sum."""
     try:
-        text = read_bounded(tree / SUMS_NAME).decode()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise FindingsError(f"cannot read {tree / SUMS_NAME}: {error.strerror}") from error
+        lines = read_bounded(tree / SUMS_NAME).decode().split("\n")
+    except (OSError, ValueError):
+        return {}
     found = {}
-    for line in text.splitlines():
-        escaped = line.startswith("\\")
-        digest, separator, name = line.removeprefix("\\").partition("  ")
-        if not separator or len(digest) != 64 or not _HEX.issuperset(digest) or name in found:
-            raise ValueError(f"the line {line[:80]!r} is none of sha256sum's")
-        if escaped:
-            name = name.replace("\\n", "\n").replace("\\r", "\r").replace("\\\\", "\\")
-        found[name] = digest
+    for line in lines:
+        digest, separator, name = line.partition("  ")
+        if separator and _HASH.fullmatch(digest):  # of an escaped name it is none: no variant may hold one
+            found[name] = digest
     return found
 
 

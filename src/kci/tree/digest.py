@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -67,7 +68,7 @@ def file_hashes(variant_dir: Path) -> dict[str, str]:
     Raises:
         FindingsError: a file cannot be read, or a link leads nowhere.
     """
-    return {found.name: _hex(found, "sha256") for found in walk(variant_dir) if _is_content(found)}
+    return {found.name: file_hash(found.path) for found in walk(variant_dir) if _is_content(found)}
 
 
 def digest_of(hashes: Mapping[str, str]) -> Digest:
@@ -76,7 +77,14 @@ def digest_of(hashes: Mapping[str, str]) -> Digest:
 
 
 def directory_digest(hashes: Mapping[str, str]) -> str:
-    """See `variant_digest`, of a directory whose files have been hashed."""
+    """One hex sha256 for a whole variant directory, metadata included: equal digests mean equal files.
+
+    Names and contents count; times, modes and the directory's own name do not. Bytecode does not travel and does not
+    count, and a signature is added when everything else is done.
+
+    Args:
+        hashes: what `file_hashes` says of it.
+    """
     total = hashlib.sha256()
     for name in sorted(hashes):
         if not is_bytecode(name) and name != SIGNATURE:
@@ -93,11 +101,12 @@ def compute(variant_dir: Path, algorithm: Algorithm = "sha256") -> Digest:
         FindingsError: a file cannot be read.
     """
     found = [item for item in walk(variant_dir) if _is_content(item) and _covered(item.name)]
-    return Digest(algorithm, {item.name: _base64(_hex(item, algorithm)) for item in found})
+    return Digest(algorithm, {item.name: _base64(file_hash(item.path, algorithm)) for item in found})
 
 
 def _is_content(found: Entry) -> bool:
-    return found.regular or (found.link and not found.path.is_dir())
+    # pathlib's is_dir raises for a link that cannot be followed.
+    return found.regular or (found.link and not os.path.isdir(found.path))  # noqa: PTH112
 
 
 def _covered(name: str) -> bool:
@@ -106,10 +115,6 @@ def _covered(name: str) -> bool:
 
 def _base64(hex_digest: str) -> str:
     return base64.b64encode(bytes.fromhex(hex_digest)).decode()
-
-
-def _hex(found: Entry, algorithm: Algorithm) -> str:
-    return file_hash(found.path, algorithm)
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
@@ -152,15 +157,3 @@ def validate_dir(variant_dir: Path, expected: Digest) -> list[Violation]:
         FindingsError: a file cannot be read.
     """
     return validate(expected, compute(variant_dir, expected.algorithm))
-
-
-def variant_digest(variant_dir: Path) -> str:
-    """One hex sha256 for a whole variant directory, metadata included: equal digests mean equal files.
-
-    Names and contents count; times, modes and the directory's own name do not. Bytecode does not travel and does not
-    count, and a signature is added when everything else is done.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
-    return directory_digest(file_hashes(variant_dir))

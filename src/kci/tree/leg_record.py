@@ -13,6 +13,7 @@ from kci.builders.request import CacheUse
 from kci.config.values import SYSTEMS
 from kci.files.typed_data import json_to_type
 from kci.matrix.names import artifact_stem, parse_variant_name
+from kci.plan.durations import Seconds
 from kci.plan.recorded import RecordedInputs
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
 from kci.tree.findings import tree_error
@@ -44,14 +45,14 @@ class LegRecord(msgspec.Struct, frozen=True):
     backend: str
     system: str
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    """`variant_digest` of the directory."""
+    """`directory_digest` of its files."""
     kci: Word
     builder: Word
     attempt: Annotated[int, Meta(ge=1, le=MAX_ATTEMPT)] = 1
     run: Word = ""
     """The CI run that built it, empty outside of one."""
     source: GitState | None = None
-    seconds: float | None = None
+    seconds: Seconds | None = None
     archs: tuple[Word, ...] | None = None
     inputs: RecordedInputs | None = None
     """What it was really made from; not there if the builder could not tell."""
@@ -146,7 +147,7 @@ class SealedVariant(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """`variant_digest` of the directory."""
+        """`directory_digest` of its files."""
         return directory_digest(self.hashes)
 
 

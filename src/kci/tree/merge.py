@@ -6,6 +6,7 @@ merge that fails leaves what was there.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from kci.tree.carry import carry, copy
 from kci.tree.checksums import SUBJECTS_NAME, SUMS_NAME, encode_subjects, encode_sums, read_sums, tree_hashes
 from kci.tree.differences import SymbolsOf, differences, listed
 from kci.tree.digest import directory_digest
-from kci.tree.findings import tree_error
+from kci.tree.findings import several, tree_error
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
 from kci.tree.pack import packable
@@ -112,6 +113,7 @@ def merge(
             `into` is not a tree.
         UnsafeError: an artifact is unsafe to unpack.
     """
+    into = _real(into)
     sources = find_sources(artifacts, skip=into, report=report)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
@@ -137,13 +139,17 @@ def merge(
         built = [_build(job, made.staging) for job, made in zip(jobs, replacements, strict=True)]
         findings = [item for manifest in built for item in _missing(manifest)]
         if findings and not allow_partial:
-            hint = "see why their legs failed, or pass --allow-partial"
-            raise FindingsError(_summary(findings), hint=hint, diagnostics=findings)
+            raise several(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
             replacement.commit()
     for job, manifest in zip(jobs, built, strict=True):
         write_stamps(job.target, {entry.variant: entry.digest for entry in manifest.present})
     return built
+
+
+def _real(path: Path) -> Path:
+    """The path with every link followed; unlike pathlib's, this ends where links go in a circle."""
+    return Path(os.path.realpath(path))
 
 
 def _may_be_carried(planned: Planned) -> bool:
@@ -178,7 +184,7 @@ def _jobs(sources: list[Source], into: Path, planned: Planned | None, symbols_of
         version = _version(name, part, chosen)
         # One kernel of several whose trees are there already stays among them.
         alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()
-        target = into.resolve() if alone else into.resolve() / name
+        target = into if alone else _real(into / name)
         replaced = tuple(item for best in chosen for item in older_attempts(best, grouped[name][best.leg.variant]))
         commit = planned.commit if planned is not None else None
         jobs.append(_Job(name, version, part, chosen, target, commit, replaced))
@@ -292,10 +298,10 @@ def _unique(data: metadata.Metadata) -> str:
 
 def _require_tree(target: Path) -> None:
     """Refuse to replace a directory that holds anything but a tree."""
-    if not target.exists():
+    if not os.path.lexists(target):
         return
     if not target.is_dir():
-        raise tree_error("KCI610", f"{target} is a file", hint="name a directory", path=str(target))
+        raise tree_error("KCI610", f"{target} is not a directory", hint="name another one", path=str(target))
     for entry in sorted(target.iterdir()):
         if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry):
             message = f"{target} is not a tree: it holds {entry.name!r}"
@@ -313,7 +319,7 @@ def _carried(
         return []
     old = read_manifest(job.target)
     known = {entry.variant: entry for entry in old.present} if old is not None else {}
-    stamps, sums = read_stamps(job.target), _sums(job.target)
+    stamps, sums = read_stamps(job.target), read_sums(job.target)
     found = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
         if directory.name in present:
@@ -343,13 +349,6 @@ def _unchanged(directory: Path, digest: str | None, sums: dict[str, str]) -> Sea
     return SealedVariant(metadata.read_metadata(directory / metadata.FILE_NAME), hashes)
 
 
-def _sums(tree: Path) -> dict[str, str]:
-    try:
-        return read_sums(tree) or {}
-    except ValueError:
-        return {}
-
-
 def _mixed(directory: Path, data: metadata.Metadata, expected: str) -> FindingsError:
     return tree_error(
         "KCI609",
@@ -369,8 +368,3 @@ def _missing(manifest: Manifest) -> list[Diagnostic]:
         )
         for name in manifest.missing
     ]
-
-
-def _summary(findings: Sequence[Diagnostic]) -> str:
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return findings[0].message + more

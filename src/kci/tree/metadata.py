@@ -20,14 +20,13 @@ from kci.files.replace import write_atomic
 from kci.files.typed_data import to_type
 from kci.files.walk import remove_bytecode
 from kci.tree.depends import kernel_depends, kernels_minver, python_depends
-from kci.tree.digest import Digest, compute
+from kci.tree.digest import SIGNATURE, Digest, compute
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
 from kci.tree.strict_json import strict_object
 from kci.version import __version__
 
 FILE_NAME = "metadata.json"
-SIGNATURE_NAME = "metadata.json.sigstore"
 MAX_BYTES = 16 * 1024 * 1024
 """A metadata file lists a variant's files; a larger one is no metadata file."""
 
@@ -274,7 +273,7 @@ def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
     if not variant_dir.is_dir():
         raise FindingsError(f"{variant_dir} is not a directory")
     remove_bytecode(variant_dir)
-    (variant_dir / SIGNATURE_NAME).unlink(missing_ok=True)
+    (variant_dir / SIGNATURE).unlink(missing_ok=True)
     sealed = msgspec.structs.replace(metadata, digest=compute(variant_dir))
     write_atomic(variant_dir / FILE_NAME, encode(sealed))
     return sealed

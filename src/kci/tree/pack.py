@@ -53,7 +53,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
             with made.staging.open("wb") as raw, _compressed(raw, zstd=out_file.name.endswith(".zst")) as stream:
                 _write(stream, leg, files)
         except OSError as error:
-            message = f"cannot write {out_file}: {error.strerror}"
+            message = f"cannot write {out_file}: {error.strerror or error}"
             raise tree_error("KCI604", message, hint=room_hint(error), path=str(out_file)) from error
         made.commit()
     return out_file

@@ -24,6 +24,7 @@ from kci.files.replace import start_writing
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 from kci.tree.digest import directory_digest
 from kci.tree.findings import tree_error
+from kci.tree.identity import GitState
 from kci.tree.leg_record import LEG_NAME, LegRecord, decode_leg, read_sealed
 from kci.tree.metadata import Metadata
 
@@ -103,12 +104,13 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
         _refuse(artifact, error)
     except KciError:
         raise
+    except OSError as error:
+        raise tree_error("KCI604", f"cannot read {artifact}: {error.strerror}", path=where) from error
     except Exception as error:
         # zstandard's own error type is only at hand where that package is.
-        if not isinstance(error, DamagedError | OSError) and type(error).__name__ != "ZstdError":
+        if not isinstance(error, DamagedError) and type(error).__name__ != "ZstdError":
             raise
-        reason = error.strerror if isinstance(error, OSError) else error
-        message = f"{artifact} is truncated or corrupt: {reason}"
+        message = f"{artifact} is truncated or corrupt: {error}"
         raise tree_error("KCI604", message, hint="download it again, or rerun its leg", path=where) from error
 
 
@@ -222,14 +224,14 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
         rule = "KCI612" if any(item.rule == "KCI612" for item in error.diagnostics) else "KCI604"
         raise tree_error(rule, f"{artifact}: {_relocated(error.message, variant_dir)}", path=str(artifact)) from error
     commit = metadata.provenance.kernel if metadata.provenance else None
+    source = GitState(commit.commit, commit.dirty) if commit else leg.source
     for what, said, holds in (
         ("kernel", leg.kernel, metadata.name),
         ("version", leg.version, metadata.version),
         ("backend", leg.backend, metadata.backend.type.value),
         ("architectures", leg.archs, metadata.backend.archs),
-        ("commit", (leg.source.commit, leg.source.dirty) if leg.source and commit else None,
-         (commit.commit, commit.dirty) if leg.source and commit else None),
-    ):  # fmt: skip
+        ("commit", leg.source, source),
+    ):
         if said != holds:
             raise tree_error(
                 "KCI604",

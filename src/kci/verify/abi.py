@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import fnmatch
 import re
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
-import tomli
 
-from kci.files.typed_data import to_type
+from kci.files.dated_data import Dated, load_dated
 
 _DATA = Path(__file__).parent / "data"
 
@@ -39,11 +36,9 @@ class OlderRequirements(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     ignore: tuple[str, ...]
 
 
-class NativeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+class NativeTable(Dated, frozen=True):
     """`native.toml`."""
 
-    as_of: datetime.date
-    source: str
     caps: dict[str, str]
     named: dict[str, tuple[str, ...]]
     needed: dict[str, tuple[str, ...]]
@@ -54,11 +49,9 @@ class NativeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, renam
     sets: dict[str, OlderRequirements]
 
 
-class AddedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+class AddedTable(Dated, frozen=True):
     """A table of names by the version that added them."""
 
-    as_of: datetime.date
-    source: str
     added: dict[str, tuple[str, ...]]
 
     def by_name(self) -> dict[str, tuple[int, ...]]:
@@ -66,29 +59,22 @@ class AddedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
         return {name: numbers(version) for version, names in self.added.items() for name in names}
 
 
-Table = TypeVar("Table")
-
-
-def _load(name: str, kind: type[Table]) -> Table:
-    return to_type(tomli.loads((_DATA / name).read_text(encoding="utf-8")), kind)
-
-
 @cache
 def native_table() -> NativeTable:
     """What a library on Linux may rely on."""
-    return _load("native.toml", NativeTable)
+    return load_dated(_DATA / "native.toml", NativeTable)
 
 
 @cache
 def python_symbols() -> dict[str, tuple[int, ...]]:
     """The symbols of CPython's stable ABI, by the version that added them."""
-    return _load("python-stable-abi.toml", AddedTable).by_name()
+    return load_dated(_DATA / "python-stable-abi.toml", AddedTable).by_name()
 
 
 @cache
 def torch_shims() -> dict[str, tuple[int, ...]]:
     """Torch's C shim functions newer than its first stable ABI, by the version that added them."""
-    return _load("torch-shims.toml", AddedTable).by_name()
+    return load_dated(_DATA / "torch-shims.toml", AddedTable).by_name()
 
 
 def numbers(version: str) -> tuple[int, ...]:

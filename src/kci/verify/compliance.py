@@ -146,8 +146,8 @@ def _variants(root: Path) -> list[tuple[Path | None, str]]:
     if looks_like_variant(root.resolve()):
         return [(root, root.resolve().name)]
     found: list[tuple[Path | None, str]] = []
-    places = [root, root / "build"] if not root.is_dir() or (root / "build").is_dir() else [root]
-    for place in [*places, *(sorted(item for item in root.iterdir() if item.is_dir() and item.name != "build"))]:
+    others = sorted(item for item in root.iterdir() if item.is_dir() and item.name != "build")
+    for place in [root, root / "build", *others]:
         if not place.is_dir() or looks_like_variant(place):
             continue
         there = sorted(item for item in place.iterdir() if looks_like_variant(item))

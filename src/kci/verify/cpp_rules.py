@@ -14,7 +14,8 @@ _EXISTING = frozenset(("aten", "prim", "prims", "_"))
 """Namespaces of torch itself, for which a kernel may add implementations."""
 
 _NOT_CODE = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^[ \t]*\#[ \t]*define\b(?:[^\n]*\\\r?\n)*[^\n]*""",
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\.|[^'\\\n])'|"(?:\\.|[^"\\\n])*+"?"""
+    r"""|^[ \t]*\#[ \t]*define\b(?:[^\n]*\\\r?\n)*[^\n]*""",
     re.DOTALL | re.MULTILINE,
 )
 _REGISTRATION = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT|_IMPL)?(_EXPAND)?\s*\(\s*(\w+)")
@@ -39,14 +40,16 @@ def check_cpp(files: Iterable[tuple[Path, str]]) -> Iterator[Diagnostic]:
 
 def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
     code = _NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    line, counted = 1, 0
     for found in _REGISTRATION.finditer(code):
         impl, expand, namespace = found[1] == "_IMPL", bool(found[2]), found[3]
+        line += code.count("\n", counted, found.start(3))
+        counted = found.start(3)
         macro = namespace.isupper() and not namespace.isdigit()
         if (expand and macro) or (impl and namespace in _EXISTING):
             continue
         name = found[0].partition("(")[0].strip()
-        line = code.count("\n", 0, found.start(3)) + 1
-        column = found.start(3) - (code.rfind("\n", 0, found.start(3)) + 1) + 1
+        column = counted - code.rfind("\n", 0, counted)
         why = (
             f"{name} does not expand {namespace}" if macro else f"{name} registers ops under the fixed name {namespace}"
         )

@@ -26,8 +26,8 @@ from kci.verify.subject import VariantDir
 CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"
 
-_CUDA_MAGIC = 0xBA55ED50
-_CUDA_HEADER = struct.Struct("<IHHQ")
+_CUDA_MAGIC = (0xBA55ED50).to_bytes(4, "little")
+_CUDA_HEADER = struct.Struct("<4sHHQ")
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _PTX, _SASS = 1, 2
 _ARCH_SPECIFIC = 1 << 20
@@ -35,13 +35,14 @@ _FAMILY_SPECIFIC = 1 << 21
 
 _HIP_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 _HIP_COMPRESSED = b"CCOB"
+_HIP_MAGICS = (_HIP_MAGIC, _HIP_COMPRESSED)
 _COUNT = struct.Struct("<Q")
 _TARGET = struct.Struct("<QQQ")
 _COMPRESSED = struct.Struct("<4sHH")
 _COMPRESSED_SIZES = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 """Compressed size, original size and a hash, by version of the form."""
 _ZLIB, _ZSTD = 0, 1
-_PADDING = re.compile(rb"\0+")
+_PADDING = re.compile(rb"\0*")
 _MAX_TARGETS = 1024
 _MAX_HEAD = 1024 * 1024
 
@@ -73,20 +74,15 @@ def cuda_code(data: bytes) -> DeviceCode:
         FatbinError: a container or an entry reaches beyond its end, or is none.
     """
     found: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
-    offset = 0
-    while offset < len(data):
-        if not any(data[offset : offset + 8]):  # containers are aligned
-            offset += 8
-            continue
-        magic, _, header, size = _unpack(_CUDA_HEADER, data, offset)
-        if magic != _CUDA_MAGIC or header < _CUDA_HEADER.size:
-            raise FatbinError(f"there is no container at offset {offset}")
+    offset = _next(data, 0, (_CUDA_MAGIC,), "container")
+    while offset >= 0:
+        _, _, header, size = _unpack(_CUDA_HEADER, data, offset)
         end = offset + header + size
-        if end > len(data):
+        if header < _CUDA_HEADER.size or end > len(data):
             raise FatbinError(f"the container at offset {offset} is cut short")
         for kind, arch in _entries(data, offset + header, end):
             found.setdefault(kind, set()).add(arch)
-        offset = end
+        offset = _next(data, end, (_CUDA_MAGIC,), "container")
     return DeviceCode(frozenset(found[_SASS]), frozenset(found[_PTX]))
 
 
@@ -109,7 +105,7 @@ def hip_code(data: bytes) -> DeviceCode:
         CompressedError: a bundle is compressed in a way that cannot be undone here.
     """
     found: set[str] = set()
-    offset = _next_bundle(data, 0)
+    offset = _next(data, 0, _HIP_MAGICS, "offload bundle")
     if offset < 0:
         raise FatbinError("there is no offload bundle")
     while offset >= 0:
@@ -120,20 +116,19 @@ def hip_code(data: bytes) -> DeviceCode:
             targets, length = _targets(data[offset : offset + _MAX_HEAD], len(data) - offset)
             found |= targets
             end = offset + length
-        offset = _next_bundle(data, end)
+        offset = _next(data, end, _HIP_MAGICS, "offload bundle")
     return DeviceCode(frozenset(found - {""}))
 
 
-def _next_bundle(data: bytes, start: int) -> int:
-    """Where the next bundle begins, -1 if there is none. Between two there is nothing but padding."""
-    while start < len(data):
-        if data[start]:
-            if data.startswith((_HIP_MAGIC, _HIP_COMPRESSED), start):
-                return start
-            raise FatbinError(f"there is no offload bundle at offset {start}")
-        step = _PADDING.match(data, start)
-        start = step.end() if step else start + 1
-    return -1
+def _next(data: bytes, start: int, magics: tuple[bytes, ...], what: str) -> int:
+    """Where the next one of the row begins, -1 if there is none. Between two there is nothing but padding."""
+    padding = _PADDING.match(data, start)
+    start = padding.end() if padding else start
+    if start == len(data):
+        return -1
+    if not data.startswith(magics, start):
+        raise FatbinError(f"there is no {what} at offset {start}")
+    return start
 
 
 def _targets(bundle: bytes, length: int) -> tuple[set[str], int]:

@@ -134,8 +134,8 @@ def resolve(module: PackageModule, site: ImportSite) -> str | None:
     up = site.level - (1 if module.package else 0)
     if up > len(parts):
         return None
-    base = parts[: len(parts) - up]
-    return ".".join([*base, *([site.module] if site.module else [])]).removesuffix(".__init__")
+    base = parts[: len(parts) - up] + (site.module.split(".") if site.module else [])
+    return ".".join(base[:-1] if base[-1:] == ["__init__"] else base)
 
 
 def _join(base: str, name: str) -> str:

@@ -7,6 +7,7 @@ environment that hold secrets, no network by way of the Hub, a folder of its own
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -19,7 +20,6 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.files.bounded_json import decode_json
 from kci.matrix.names import Kind, VariantName, this_system
-from kci.verify.abi import numbers
 from kci.verify.subject import VariantDir
 
 _SECONDS = 300
@@ -83,7 +83,7 @@ def probe(python: Path) -> LoaderEnvironment:
     try:
         text, _ = _run(python, _PROBE)
         found = decode_json(text, LoaderEnvironment)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise MissingToolError(f"{python} does not answer: {error}", hint="name a Python with --python") from error
     if found.lacks:
         hint = "pip install torch kernels there, or name another Python with --python"
@@ -121,14 +121,15 @@ def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
         wanted.append(f"a {name.system} machine")
     if name.backend not in ("universal", "cpu") and name.backend != environment.backend:
         wanted.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
-    have = numbers(environment.torch)[:2]
-    needs = numbers(name.framework_version or "0")[:2]
+    have, needs = _minor(environment.torch), _minor(name.framework_version or "0")
     if name.kind is Kind.FULL and have != needs:
         wanted.append(f"torch {name.framework_version}")
     elif name.kind is Kind.STABLE_ABI and have < needs:
         wanted.append(f"torch {name.framework_version} or newer")
     elif name.backend == environment.backend == "cuda" and not _cuda_fits(name, environment):
         wanted.append(f"CUDA {name.compute_version}, or a newer minor version of it")
+    elif name.backend == environment.backend == "rocm" and not _rocm_fits(name, environment):
+        wanted.append(f"ROCm {name.compute_version}")
     if not wanted:
         return ""
     here = f"torch {environment.torch} for {environment.backend} on {this_system()}"
@@ -138,8 +139,19 @@ def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
 def _cuda_fits(name: VariantName, environment: LoaderEnvironment) -> bool:
     if name.compute_version is None or not environment.cuda:
         return True
-    wanted, have = numbers(name.compute_version)[:2], numbers(environment.cuda)[:2]
+    wanted, have = _minor(name.compute_version), _minor(environment.cuda)
     return wanted[0] == have[0] and wanted <= have
+
+
+def _rocm_fits(name: VariantName, environment: LoaderEnvironment) -> bool:
+    if name.compute_version is None or not environment.rocm:
+        return True
+    return _minor(name.compute_version) == _minor(environment.rocm)
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """Major and minor version, of `2.15.0a0` or `7.1.25424-4179531dcd` too."""
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
 
 
 def _run(python: Path, script: str, *arguments: str) -> tuple[str, str]:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import msgspec
 
@@ -129,13 +130,33 @@ def _file(item: Entry, where: str, package: Package) -> tuple[PackageModule | No
         message = f"it does not parse for Python {shown_version(python_span().loader)}: {error.msg}"
         return None, [finding("KCI770", message, path=where, span=_line(error.lineno or 1))]
     except (ValueError, RecursionError, MemoryError) as error:
-        return None, [finding("KCI770", f"it does not parse: {error}", path=where)]
+        return None, [finding("KCI770", f"it does not parse: {error or type(error).__name__}", path=where)]
 
 
 def _tree(text: bytes, version: tuple[int, int]) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
-        return ast.parse(text, feature_version=version)
+        tree = ast.parse(text, feature_version=version)
+    if version < _UNPACKING and (place := next(filter(_unpacks, ast.walk(tree)), None)) is not None:
+        raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
+    return tree
+
+
+_UNPACKING = (3, 11)
+"""Since when `x[*rest]` and `*args: *Types` are Python; `feature_version` does not know that."""
+
+
+def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
+    match node:
+        case ast.Subscript(slice=ast.Tuple(elts=[first, *_] as parts) as index):
+            # One in parentheses could always hold it; that begins before its first part, and ends after its last.
+            ends = (index.end_lineno, index.end_col_offset) == (parts[-1].end_lineno, parts[-1].end_col_offset)
+            begins = (index.lineno, index.col_offset) == (first.lineno, first.col_offset)
+            return (begins or ends) and any(isinstance(part, ast.Starred) for part in parts)
+        case ast.arg(annotation=ast.Starred()):
+            return True
+        case _:
+            return False
 
 
 def _older_syntax(text: bytes, where: str) -> Iterator[Diagnostic]:

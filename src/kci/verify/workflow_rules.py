@@ -15,8 +15,7 @@ def is_workflows(path: Path) -> bool:
     """Whether a path is a workflow file, or a directory of them."""
     if path.is_file():
         return path.suffix in _ENDINGS
-    resolved = path.resolve()
-    return path.is_dir() and (resolved.parent.name, resolved.name) == (".github", "workflows")
+    return path.is_dir() and path.resolve().parts[-2:] == (".github", "workflows")
 
 
 def check_workflows(path: Path, shown: str) -> Iterator[Diagnostic]:
