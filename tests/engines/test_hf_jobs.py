@@ -7,9 +7,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import _commit_api, constants
 
 from cli.runner import Result, kci
 from conftest import ROOT
@@ -123,13 +124,24 @@ def is_for_cpu(hub: HubStandIn, number: str, here: Path) -> bool:
 
 @pytest.mark.programs
 def test_a_reply_that_was_lost_and_a_service_that_is_away_start_nothing_twice(
-    hub: HubStandIn, kernel_dir: Path
+    hub: HubStandIn, kernel_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What an upload ends with, the library tells as the cause of another error."""
     configure(kernel_dir)
     hub.lost_replies = 1
+    upload, tried = _commit_api.lfs_upload, []
+
+    def broken_once(**given: Any) -> None:
+        tried.append(given)
+        if len(tried) == 1:
+            raise ConnectionError("reset by peer")
+        upload(**given)
+
+    monkeypatch.setattr(_commit_api, "lfs_upload", broken_once)
     result = run(hub, kernel_dir)
     assert result.code == 0, result.stderr
     assert "hub is away" in result.stderr
+    assert "reset by peer" in result.stderr
     assert len(hub.specs) == 3
     assert len({spec["labels"]["kci-job"] for spec in hub.specs}) == 3
 

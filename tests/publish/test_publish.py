@@ -227,6 +227,18 @@ def test_a_branch_that_an_earlier_run_only_made_does_not_inherit_them_either(
     assert below(hub, "main") == {"torch-rocm"}
 
 
+@pytest.mark.parametrize("made", [True, False], ids=["made by hand", "made here"])
+def test_the_branch_of_version_1_keeps_what_main_has_of_that_version(
+    hub: FakeHub, token: None, tmp_path: Path, made: bool
+) -> None:
+    hub[REPO].write("main", {"build/torch-rocm/metadata.json": b"{}"}, "before there were versions")
+    if made:
+        hub[REPO].branches["v1"] = hub[REPO].branches["main"]
+    tree = make_tree(tmp_path)
+    assert publish(tree).code == 0
+    assert below(hub, "v1") == {path.name for path in tree.iterdir()} | {"torch-rocm"}
+
+
 # --- pruning ---
 
 

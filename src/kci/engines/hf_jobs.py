@@ -181,6 +181,8 @@ class HfJobsEngine:
 
     def _judged(self, error: Exception) -> Exception:
         """The error of kci's that stands for one of the library's, or the error itself."""
+        if type(error) is RuntimeError and isinstance(error.__cause__, Exception):  # a file that was not uploaded
+            return self._judged(error.__cause__)
         answer = getattr(error, "response", None)
         if isinstance(error, self.library.errors.HfHubHTTPError) and answer is not None:
             said = printable(str(getattr(error, "server_message", None) or error))[:300]

@@ -14,6 +14,9 @@ from kci.tree.digest import SIGNATURE
 from kci.tree.merge import KEPT_AT_TOP
 from kci.tree.metadata import FILE_NAME
 
+MAIN_VERSION = 1
+"""The version whose builds `main` has, if it has any: of the time before there were versions, or a mirror."""
+
 
 class BranchChanges(msgspec.Struct, frozen=True):
     """The difference between a branch and what it is to have, sorted."""
@@ -44,14 +47,18 @@ class WantedBranch(msgspec.Struct, frozen=True):
     expected: frozenset[str] | None = None
     """The variants that the kernel should have today: others that are neither these nor in the tree are removed.
     None to remove none."""
+    version: int = MAIN_VERSION
+    """The kernel's."""
 
     def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare a branch with this.
 
         Args:
             there: every file of the branch.
-            inherited: the branch has no commit of its own yet: what it has below `build/` it got from another branch.
+            inherited: the branch has no commit of its own yet: what it has below `build/` it got from the main one, and
+                that is of version 1. On the branch of that version it stays.
         """
+        inherited = inherited and self.version != MAIN_VERSION
         others = {name for path in there if (name := _variant(path))} - self.variants
         removed = others if inherited else others - self.expected if self.expected is not None else set()
         wanted = self.files.keys()
@@ -91,7 +98,7 @@ _RECORDS = frozenset(KEPT_AT_TOP) - {"benchmarks"}
 def branch_of(release: Release, branch: str, expected: Collection[str] | None) -> WantedBranch:
     """What the version branch is to have."""
     kept = frozenset(expected) if expected is not None else None
-    return WantedBranch(branch, release.files, release.variants, kept)
+    return WantedBranch(branch, release.files, release.variants, kept, release.manifest.version)
 
 
 def is_same(there: HubFile, here: LocalFile) -> bool:

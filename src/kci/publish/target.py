@@ -10,6 +10,7 @@ from kci.config.model import Build
 from kci.config.settings import Publish
 from kci.errors import UsageError
 from kci.plan.settings_lints import is_branch
+from kci.publish.branch_changes import MAIN_VERSION
 
 _REPOSITORY = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?/[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
@@ -53,4 +54,4 @@ def target_of(
         raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
     if not is_branch(branch) or "{" in branch:
         raise UsageError(f"{branch[:120]!r} is not the name of a branch", hint="only {version} is replaced in it")
-    return HubBranch(repo_id, branch, mirror=settings.mirror and version == 1 and not named)
+    return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not named)
