@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -93,7 +94,8 @@ class SlurmEngine:
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
         """See `Engine`."""
         real = {name: self._claimed(name) or handle for name, handle in handles.items()}
-        queue = self._queue("--user", str(os.getuid()))
+        mine = () if sys.platform == "win32" else ("--user", str(os.getuid()))
+        queue = self._queue(*mine)
         forgotten = {handle for handle in real.values() if handle not in queue}
         if forgotten:
             queue |= self._accounted(f"--jobs={','.join(sorted(forgotten))}")
