@@ -94,8 +94,10 @@ class SlurmEngine:
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
         """See `Engine`."""
         real = {name: self._claimed(name) or handle for name, handle in handles.items()}
-        mine = () if sys.platform == "win32" else ("--user", str(os.getuid()))
-        queue = self._queue(*mine)
+        own: tuple[str, ...] = ()
+        if sys.platform != "win32":
+            own = ("--user", str(os.getuid()))  # the name in the environment may be anybody's
+        queue = self._queue(*own)
         forgotten = {handle for handle in real.values() if handle not in queue}
         if forgotten:
             queue |= self._accounted(f"--jobs={','.join(sorted(forgotten))}")
