@@ -70,7 +70,7 @@ def print_trees(trees: Iterable[TreeResult], options: Options) -> int:
     """Print a line for each tree that was merged, and what was found in it; 1 if that is an error."""
     code = 0
     for tree in trees:
-        missing = f", {len(tree.manifest.missing)} are missing" if tree.manifest.missing else ""
+        missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
         hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
         click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}{hidden}")
         print_suppressed(tree.suppressed if options.verbose else ())
