@@ -9,7 +9,6 @@ import importlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -221,7 +220,7 @@ def kci() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with the code that interface and error say."""
-    if threading.current_thread() is threading.main_thread():
+    with suppress(ValueError):  # only the main thread hears signals
         signal.signal(signal.SIGTERM, _terminated)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import msgspec
@@ -100,9 +99,11 @@ def _shrink(widths: list[int], names: Sequence[str], width: int, layout: Layout)
 
 def _lines(row: Sequence[str], widths: Sequence[int], names: Sequence[str], layout: Layout) -> list[str]:
     cells = [[cell] for cell in row]
-    for place, name in enumerate(names):
-        if name == layout.wrap:
-            cells[place] = textwrap.wrap(row[place], max(widths[place], 8), break_on_hyphens=False) or [""]
+    if layout.wrap in names:
+        import textwrap  # most tables start faster without
+
+        place = names.index(layout.wrap)
+        cells[place] = textwrap.wrap(row[place], max(widths[place], 8), break_on_hyphens=False) or [""]
     lines = []
     for number in range(max(len(cell) for cell in cells)):
         parts = [cell[number] if number < len(cell) else "" for cell in cells]

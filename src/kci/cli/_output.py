@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from pathlib import Path
@@ -201,7 +200,11 @@ def labelled(variant: str, system: str) -> str:
 def paragraph(text: str) -> str:
     """A long line over several, where it is shown on a terminal."""
     width = terminal_width()
-    return text if width is None else textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
+    if width is None:
+        return text
+    import textwrap  # what is no paragraph starts faster without
+
+    return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
 
 
 def is_plain() -> bool:
