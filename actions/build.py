@@ -27,7 +27,7 @@ from kci.cli._tables import AnswerTable
 from kci.compat.history import LegResult
 from kci.diagnostics import printable
 from kci.matrix.names import upload_name
-from kci.plan.test_legs import needs_hardware
+from kci.plan.hardware_tests import needs_hardware
 from kci.plurals import count
 from kci.run.disk_room import make_room
 from kci.run.run_records import VariantFailure, ci_run, first_error, write_failure

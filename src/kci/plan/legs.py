@@ -14,10 +14,10 @@ from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.grouping import Assignment, Placed, group
+from kci.plan.hardware_tests import plan_tests
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Shard, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
-from kci.plan.test_legs import plan_tests
 
 
 class PlanOptions(msgspec.Struct, frozen=True):
