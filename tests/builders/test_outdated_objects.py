@@ -38,12 +38,7 @@ class Compiled:
             f"{OTHER.output}.d": f"{OTHER.output}: kernel/csrc/b.cpp\n",
         }
         write_tree(self.work, objects)
-        for step in (STEP, OTHER):
-            (self.work / step.output).touch()
-        probe = place / "probe"
-        probe.touch()
-        while probe.stat().st_ctime_ns <= (self.work / OTHER.output).stat().st_mtime_ns:
-            probe.touch()  # until the clock of the file system has gone on
+        self.compile()
 
     def add(self, name: str) -> None:
         """A file that was written long ago is put into the kernel, in place of one or as another."""
@@ -53,9 +48,27 @@ class Compiled:
 
     def outdated(self) -> list[str]:
         """The objects that are gone afterwards."""
-        files = [str(path) for path in self.kernel.rglob("*") if path.is_file()]
-        OutdatedObjects(self.work, files).remove([STEP, OTHER])
+        self.begin().remove([STEP, OTHER])
         return [step.output for step in (STEP, OTHER) if not (self.work / step.output).exists()]
+
+    def begin(self) -> OutdatedObjects:
+        """Another build begins."""
+        return OutdatedObjects(self.work, [str(path) for path in self.kernel.rglob("*") if path.is_file()])
+
+    def compile(self) -> None:
+        """Both objects are made."""
+        for step in (STEP, OTHER):
+            (self.work / step.output).touch()
+        self.tick()
+
+    def tick(self) -> None:
+        """Wait until the clock of the file system has gone on."""
+        probe = self.work / "probe"
+        probe.touch()
+        while probe.stat().st_ctime_ns <= max(
+            path.stat().st_ctime_ns for path in self.work.rglob("*") if path != probe
+        ):
+            probe.touch()
 
 
 @pytest.fixture
@@ -101,3 +114,26 @@ def test_what_ninja_makes_anyway_is_left_to_it(compiled: Compiled) -> None:
     (compiled.work / f"{OTHER.output}.d").unlink()
     compiled.add("csrc/b.cpp")
     assert compiled.outdated() == [STEP.output], "it was gone before"
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_file_that_was_replaced_while_it_was_compiled(compiled: Compiled, finished: bool) -> None:
+    """Its objects are newer than it. A build that finishes has looked whether a file changed."""
+    build = compiled.begin()
+    compiled.tick()
+    compiled.add("include/a.h")
+    compiled.tick()
+    compiled.compile()
+    if finished:
+        build.finish()
+    assert compiled.outdated() == ([] if finished else [STEP.output])
+
+
+def test_what_an_unfinished_build_compiled_is_kept(compiled: Compiled) -> None:
+    compiled.begin()
+    compiled.tick()
+    compiled.compile()
+    assert compiled.outdated() == []
+    compiled.add("include/a.h")
+    compiled.tick()
+    assert compiled.outdated() == [STEP.output]

@@ -134,16 +134,18 @@ def build(request: Request, log: Log) -> Built:
     with locked(work, log) as lock:
         try:
             _prepare(recipe)
+            objects = OutdatedObjects(work, watch.paths)
         except OSError as error:
             raise unwritable(work, error) from error
         if recipe.translation is not None:
             hipify.translate(recipe.translation, log)
-        OutdatedObjects(work, watch.paths).remove(step for step in recipe.steps if step.depfile)
+        objects.remove(step for step in recipe.steps if step.depfile)
         done, use = _compile(recipe, request, lock, log)
         if done.code != 0:
             raise failed_build(recipe, request, done)
         named = named_by_compilers(work, (step.output for step in recipe.steps if step.depfile))
         inputs = _recorded(recipe, watch, named)
+        objects.finish()
         watched = watched_paths(recipe, named)
         ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops})

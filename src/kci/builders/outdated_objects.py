@@ -1,7 +1,8 @@
 """Objects that ninja would keep although they would be others now.
 
 ninja compares when files were last written. One that was moved into place or unpacked may have been written long ago, a
-link can lead elsewhere now, and a new header can be found before the one that was read.
+link can lead elsewhere now, and a new header can be found before the one that was read. And while a compiler reads a
+file, it can be replaced: a build that finishes has looked whether that happened, one that was ended has not.
 """
 
 from __future__ import annotations
@@ -19,20 +20,29 @@ from kci.builders.read_files import dependencies
 from kci.files.include_scan import scan
 
 _OWN = (f"{KERNEL}/", f"{FOLDER}/")
+_BEGUN = "begun"
+"""A file of the work directory, as long as a build is unfinished."""
 
 
 class OutdatedObjects:
-    """Finds the objects of a work directory that have to be compiled anew and that ninja would keep."""
+    """Finds the objects of a work directory that have to be compiled anew and that ninja would keep; a build begins."""
 
     def __init__(self, work: Path, may_be_read: Iterable[str]) -> None:
-        """Nothing is read yet.
+        """Note that a build begins; nothing else is read yet.
 
         Args:
             work: the work directory, with its links.
             may_be_read: the absolute paths of the kernel's files that may be compiled in.
+
+        Raises:
+            OSError: it cannot be noted.
         """
         self._work = work
         self._may_be_read = may_be_read
+        self._begun = work / _BEGUN
+        if not self._begun.exists():
+            self._begun.touch()
+        self._begun_ns = self._begun.stat().st_mtime_ns
         self._links: dict[str, int] = {"": 0, "/": 0}
         self._included: dict[str, set[str]] = {}
 
@@ -47,8 +57,15 @@ class OutdatedObjects:
         """
         for step in steps:
             made, depfile = self._work / step.output, self._work / f"{step.output}.d"
-            if made.is_file() and depfile.is_file() and self._is_outdated(step, made.stat().st_mtime_ns, depfile):
-                made.unlink()
+            if made.is_file() and depfile.is_file():
+                # What builds made that did not finish counts as made when the first of them began.
+                made_ns = min(made.stat().st_mtime_ns, self._begun_ns)
+                if self._is_outdated(step, made_ns, depfile):
+                    made.unlink()
+
+    def finish(self) -> None:
+        """The build has finished, and nothing changed while it ran."""
+        self._begun.unlink(missing_ok=True)
 
     def _is_outdated(self, step: Step, made_ns: int, depfile: Path) -> bool:
         read = dependencies(depfile)
