@@ -6,9 +6,9 @@
     `kci run` of three variants against the sum of single builds       at most 0.7, on two cores or more
     compilations that a second checkout, and another torch, finds in a warm compiler cache (printed; needs ccache)
 
-The kernels have ten sources beside their binding, with torch's stable ABI, or none: one compiler leaves a core idle, while
-two that run at once take 1.6 of two cores already, of which three builds can save no third. A torch is installed into kci's own cache if it is not
-there. With --check the script fails when a bound is passed.
+The kernels have ten sources beside their binding, with torch's stable ABI, or the binding alone: one compiler leaves a
+core idle, while two at once take 1.6 of two cores already. A torch is installed into kci's cache if it is not there.
+With --check the script fails when a bound is passed.
 """
 
 from __future__ import annotations
