@@ -219,6 +219,9 @@ def test_a_rebuild_compiles_only_what_changed(tmp_path: Path) -> None:
     fourth: list[str] = []
     built(what, fourth)
     assert len([line for line in fourth if "c++" in line]) == 2
+    fifth: list[str] = []
+    built(what, fifth)
+    assert any("no work to do" in line for line in fifth)
 
 
 @pytest.mark.parametrize("first", ["stable", "full"])
