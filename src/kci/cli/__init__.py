@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -64,6 +65,18 @@ class Options(NamedTuple):
     plain: bool = False
 
 
+def _show_help(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"kci {__version__}", color=ctx.color)
+        ctx.exit()
+
+
 class FileName(click.Path):
     """A file or directory. An empty name, as a variable that is not set leaves it, is not the working directory."""
 
@@ -84,10 +97,39 @@ _PLACES = ("kernel", "kernels", "place", "paths", "directory", "old", "new")
 """Arguments that are directories."""
 
 
-class _WithExamples(click.Command):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("context_settings", {"help_option_names": ["-h", "--help"]})
+class Option(click.Option):
+    """An option whose help is one line: to clean it, click would need `inspect`."""
+
+    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.help = help
+
+
+option = partial(click.option, cls=Option)
+
+
+def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--format`; the first form is the default."""
+    return option(
+        "--format",
+        "output",
+        type=click.Choice(forms),
+        default=forms[0],
+        show_default=True,
+        help="The form of the answer.",
+    )
+
+
+class _WithExamples(click.Command):
+    _help: Option | None = None
+
+    def get_help_option(self, ctx: click.Context) -> click.Option | None:  # noqa: ARG002
+        """`-h` and `--help`, of kci's kind of options."""
+        if self._help is None:
+            names = ["-h", "--help"]
+            text = "Show this message and exit."
+            self._help = Option(names, is_flag=True, expose_value=False, is_eager=True, help=text, callback=_show_help)
+        return self._help
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Examples, where there are some."""
@@ -110,14 +152,12 @@ class Command(_WithExamples):
             if parameter.name in _PLACES and parameter.type is click.STRING:
                 parameter.type = FileName()  # completed as such; a text all the same
         self.params += [
-            click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
-            click.Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
-            click.Option(
+            Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
+            Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
+            Option(
                 ["--color"], type=click.Choice(["auto", "always", "never"]), default="auto", help="Color the output."
             ),
-            click.Option(
-                ["--plain"], is_flag=True, help="For screen readers: no color, no tables, nothing that moves."
-            ),
+            Option(["--plain"], is_flag=True, help="For screen readers: no color, no tables, nothing that moves."),
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -212,8 +252,15 @@ class _Commands(_WithExamples, click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="kci", message="%(prog)s %(version)s")
+@click.group(cls=_Commands, context_settings={"max_content_width": 100})
+@option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 def kci() -> None:
     """CI for GPU kernels: from build.toml to a verified tree of binaries."""
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
+from kci.cli import option
 from kci.config.find_settings import find_settings
 from kci.errors import UsageError
 from kci.tree.signing import Signers, SigningContext, read_public_key
@@ -16,11 +15,11 @@ from kci.tree.signing import Signers, SigningContext, read_public_key
 
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--repository` and `--commit`."""
-    for option in (
-        click.option("--commit", default="", metavar="ID", help="The commit that the files were made from."),
-        click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that they come from."),
+    for added in (
+        option("--commit", default="", metavar="ID", help="The commit that the files were made from."),
+        option("--repository", default="", metavar="OWNER/NAME", help="The repository that they come from."),
     ):
-        command = option(command)
+        command = added(command)
     return command
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options
+from kci.cli import Command, Options, answer_forms, option
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._workspace import CATALOG
 from kci.config.discover import find_kernels
@@ -21,10 +21,8 @@ from kci.workspace.check import check_kernels
 
 @click.command("check", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@click.option(
-    "--format", "output", type=click.Choice(FORMATS), default="text", show_default=True, help="The form of the answer."
-)
-@click.option("--fix", is_flag=True, help="First correct what can be corrected without changing what a file means.")
+@answer_forms(*FORMATS)
+@option("--fix", is_flag=True, help="First correct what can be corrected without changing what a file means.")
 @CATALOG
 @click.pass_obj
 def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:

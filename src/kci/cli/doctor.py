@@ -8,7 +8,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.catalog.loading import load_catalog
-from kci.cli import PATH, Command, Options
+from kci.cli import PATH, Command, Options, answer_forms, option
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, table, to_json
 from kci.cli._workspace import CATALOG, opened
@@ -25,8 +25,8 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
 @click.command("doctor", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", help="The form of the answer.")
-@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
+@answer_forms("text", "json")
+@option("--cache", type=PATH, help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, Options
+from kci.cli import PATH, Command, Options, option
 from kci.cli._output import print_diagnostics
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Backend
@@ -25,15 +25,15 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 
 @click.command("init", cls=Command)
 @click.argument("directory", metavar="NAME")
-@click.option("--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="What it is written for.")
-@click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
-@click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
+@option("--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="What it is written for.")
+@option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
+@option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
               help="A backend; repeat for more.")  # fmt: skip
-@click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
-@click.option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
-@click.option("--from", "origin", type=PATH, metavar="DIR",
+@option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
+@option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
+@option("--from", "origin", type=PATH, metavar="DIR",
               help="Take over a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
-@click.option("-y", "--yes", is_flag=True, help="Ask nothing; what is not named has its default.")
+@option("-y", "--yes", is_flag=True, help="Ask nothing; what is not named has its default.")
 @click.pass_obj
 def command(
     options: Options,
@@ -91,10 +91,10 @@ def _taken_over(
 ) -> tuple[NewKernel, Adopted]:
     """What an existing project becomes; an option that would say otherwise than it does is refused."""
     has_build_toml = (origin / BUILD_TOML).is_file()
-    for option, value in (of_new | of_project if has_build_toml else of_new).items():
+    for given, value in (of_new | of_project if has_build_toml else of_new).items():
         if value:
             hint = f"what {origin} has is taken over: change it afterwards"
-            raise UsageError(f"{option} is not for --from", hint=hint)
+            raise UsageError(f"{given} is not for --from", hint=hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
