@@ -195,7 +195,7 @@ def test_another_run_may_remove_builds_meanwhile(
 ) -> None:
     found = Path.glob
     gone = kernel / "gone" / CPU
-    monkeypatch.setattr(Path, "glob", lambda path, pattern: [*found(path, pattern), gone])
+    monkeypatch.setattr(Path, "glob", lambda path, *words, **how: [*found(path, *words, **how), gone])
     assert Kept(kernel).make().is_dir()
 
 
