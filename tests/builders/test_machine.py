@@ -15,6 +15,7 @@ from kci.builders.cuda import ensure_toolkit, find_toolkit, nvcc_name
 from kci.builders.job_limits import job_count
 from kci.builders.oneapi import find_icpx
 from kci.builders.recipe import commands
+from kci.builders.toolchain_identity import toolchain_identity
 from kci.builders.toolchains import toolchains
 from kci.errors import MissingToolError, UnsafeError, UsageError
 from wheels import make_wheel, only_wheels
@@ -63,6 +64,43 @@ def test_cxx_is_respected_with_its_arguments(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("CXX", "my-g++ '")
     with pytest.raises(MissingToolError, match="CXX=my-g"):
         cxx_compiler()
+
+
+GCC = "[ $1 = -dumpfullversion ] && echo {version}"
+CLANG = "echo 'error: no such argument'; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("here", "cuda", "taken"),
+    [
+        ({"g++": "16.2.0", "g++-16": "16.2.0", "g++-15": "15.1.0", "g++-14": "14.3.0"}, "13.0", "g++-15"),
+        ({"g++": "16.2.0", "g++-13": "13.3.0", "g++-14": "14.3.0"}, "12.6", "g++-13"),
+        ({"g++": "15.1.0", "g++-14": "14.3.0"}, "13.0", "g++"),
+        ({"g++": "16.2.0", "g++-16": "16.2.0"}, "13.0", "g++"),
+        ({"g++": "16.2.0", "g++-15": "15.1.0"}, None, "g++"),
+        ({"g++": "16.2.0", "g++-15": "15.1.0"}, "99.0", "g++"),
+        ({"clang++": "", "g++-15": "15.1.0"}, "13.0", "clang++"),
+    ],
+)
+def test_nvcc_gets_the_newest_gcc_that_it_takes(
+    here: dict[str, str], cuda: str | None, taken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    for name, version in here.items():
+        program(folder, name, GCC.format(version=version) if version else CLANG)
+    assert cxx_compiler(cuda) == (str(folder / taken),)
+    monkeypatch.setenv("CXX", str(folder / next(iter(here))))
+    assert cxx_compiler(cuda) == (str(folder / next(iter(here))),)
+
+
+def test_a_build_and_its_fingerprint_mean_the_same_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda", "13.0").parent.parent))
+    for name, version in {"g++": "16.2.0", "g++-15": "15.1.0"}.items():
+        program(folder, name, f"[ $1 = --version ] && echo {name} {version}; {GCC.format(version=version)}; exit 0")
+    asked = request(copy_kernel("twice", tmp_path), STABLE_CUDA, tmp_path)
+    assert native.plan(asked, quiet).chain.cxx == (str(folder / "g++-15"),)
+    assert "g++-15 15.1.0" in toolchain_identity(asked.variant, tmp_path).splitlines()
 
 
 def test_compilers_are_started_in_another_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

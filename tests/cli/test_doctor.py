@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import noarch_kernel, only_these
+from buildkit import noarch_kernel, only_these, program
 from cli.runner import kci, kci_process
 from kci.builders.kept_files import KeptFolder, kept_folders, remove_kept
 from kci.cli import COMMANDS
@@ -31,6 +31,23 @@ def test_what_is_missing_is_told_with_what_gets_it(tmp_path: Path, monkeypatch: 
     assert machine["GPU"]["health"] == "note"
     assert json.loads(told.stdout)["settings"] == []
     assert not (tmp_path / "cache").exists(), "nothing is made"
+
+
+def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.chdir(tmp_path)
+    program(folder, "g++", "echo 16.2.0")
+
+    def cuda() -> dict[str, str]:
+        told = json.loads(kci("doctor", "--cache", tmp_path / "cache", "--format", "json").stdout)
+        return next(item for item in told["machine"] if item["what"] == "cuda 13.0")
+
+    assert cuda()["health"] == "note"
+    assert "takes GCC up to 15" in cuda()["found"]
+    assert "g++-15" in cuda()["remedy"]
+    program(folder, "g++-15", "echo 15.1.0")
+    assert cuda()["health"] == "ok"
 
 
 def test_with_kernels_it_says_what_is_built_here_and_what_to_set_on_github(tmp_path: Path) -> None:

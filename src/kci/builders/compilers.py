@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from kci.builders.process import run
+from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
 
@@ -19,12 +20,19 @@ _GPU_COMPILERS = {
     "metal": ("xcrun", "build on macOS with Xcode's command line tools"),
 }
 
+_OLDEST_GCC = 9
+"""Older ones do not have all of C++17, which torch's headers are written in."""
+
 MANYLINUX_GLIBC = Version.parse("2.28")
 """What published kernels may need at most (docs/format.md#system-libraries)."""
 
 
-def cxx_compiler() -> tuple[str, ...]:
+def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     """The C++ compiler: `CXX` (it may have arguments, such as a launcher), else the first of g++, clang++, c++.
+
+    Args:
+        cuda: the CUDA version whose nvcc calls it, `13.0`: where g++ is newer than that nvcc takes, an older one that
+            is here, such as g++-15, comes in its place.
 
     Raises:
         MissingToolError: there is none.
@@ -40,8 +48,25 @@ def cxx_compiler() -> tuple[str, ...]:
         return tuple(words)
     for name in _CXX_NAMES:
         if found := shutil.which(name):
-            return (_placed(found),)
+            return (_placed(_older_gcc(found, cuda) if cuda else found),)
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
+
+
+def _older_gcc(compiler: str, cuda: str) -> str:
+    """The newest GCC here that nvcc takes; the compiler itself where it is one, no GCC, or the only one."""
+    if (newest := newer_than_nvcc_takes((compiler,), cuda)) is None:
+        return compiler
+    names = (f"g++-{major}" for major in range(newest, _OLDEST_GCC - 1, -1))
+    return next(filter(None, map(shutil.which, names)), compiler)
+
+
+def newer_than_nvcc_takes(cxx: tuple[str, ...], cuda: str) -> int | None:
+    """The major version of the newest GCC that the nvcc of a CUDA version takes, if this compiler is a newer GCC."""
+    newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text)
+    # Clang does not know the option.
+    said = run([*cxx, "-dumpfullversion"]) if newest else None
+    major = re.match(r"\d+", said.output) if said is not None and said.code == 0 else None
+    return newest if newest and major and int(major[0]) > newest else None
 
 
 def _placed(word: str) -> str:

@@ -85,7 +85,9 @@ def plan(request: Request, log: Log) -> Recipe:
     environment = _environment(request)
     variant, compute = request.variant, request.variant.compute or ""
     headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=compute)
-    cxx = find_icpx(compute) if variant.backend == "xpu" else cxx_compiler()
+    cxx = (
+        find_icpx(compute) if variant.backend == "xpu" else cxx_compiler(compute if variant.backend == "cuda" else None)
+    )
     cuda = find_toolkit(compute, request.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
     sycl = code_for(request.build, compute) if variant.backend == "xpu" else None

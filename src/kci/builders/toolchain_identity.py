@@ -43,7 +43,7 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         return ""
     lines = [
         f"{platform.system()} {platform.machine()} {_libc()}",
-        *_compiler(cxx_compiler()),
+        *_compiler(cxx_compiler(variant.compute if variant.backend == "cuda" else None)),
         _said(("ld", "--version")),
         _torch(variant, isolation=isolation),
     ]

@@ -70,6 +70,8 @@ class Toolchains(Dated, frozen=True):
     torch: dict[str, str]
     cxx: dict[str, int]
     cuda: dict[str, tuple[str, ...]]
+    newest_gcc: dict[str, int]
+    """By CUDA version; one that is not listed is not known to refuse any."""
     cuda_headers: dict[str, dict[str, str]]
     repositories: dict[str, str]
     cutlass: dict[str, CutlassRelease]
