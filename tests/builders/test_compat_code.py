@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kci.builders.generate import COMPAT_CPP, EXPORTS_MAP
+from kci.builders.commands import COMPAT_SOURCE
+from kci.builders.generate import EXPORTS_MAP
+from kci.builders.older_systems import stand_ins
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux, whose C++ library this is about"
@@ -45,7 +47,11 @@ extern "C" int probe() {
 
 @pytest.mark.parametrize("level", ["-O0", "-O3"])
 def test_exceptions_are_counted_with_what_old_libraries_export(tmp_path: Path, level: str) -> None:
-    for name, text in {"probe.cpp": PROBE, "compat.cpp": COMPAT_CPP, "exports.map": EXPORTS_MAP}.items():
+    for name, text in {
+        "probe.cpp": PROBE,
+        "compat.cpp": stand_ins()[COMPAT_SOURCE],
+        "exports.map": EXPORTS_MAP,
+    }.items():
         (tmp_path / name).write_text(text)
     made = tmp_path / "probe.so"
     command = ["g++", "-std=gnu++20", level, "-fPIC", "-shared", "-Werror", "probe.cpp", "compat.cpp", "-o", str(made)]

@@ -154,20 +154,6 @@ def test_a_standard_in_the_flags_that_is_too_old_for_torch(planned: tuple[Recipe
     assert "needs C++20: leave `-std` out" in error.hint
 
 
-@pytest.mark.parametrize(
-    ("said", "hint"),
-    [
-        ("include/crt/host_config.h:137:2: error: #error -- unsupported GNU version! gcc versions later than 15 are"
-         " not supported! The nvcc flag", "install g++-15, which kci then takes"),
-        ('/usr/include/bits/mathcalls.h(206): error: exception specification is incompatible with that of'
-         ' previous function "rsqrt" (declared at line 629 of math_functions.h)', "do not go with this system's glibc"),
-    ],
-)  # fmt: skip
-def test_a_system_that_is_too_new_for_nvcc(planned: tuple[Recipe, Request], said: str, hint: str) -> None:
-    """What nvcc 13.0 says on Debian's testing of 2026."""
-    assert hint in failed_build(*planned, Finished(1, NINJA.format(said=said))).hint
-
-
 def test_what_is_printed_has_the_place_the_words_and_the_command(
     planned: tuple[Recipe, Request], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,6 @@ CLANG = "echo 'error: no such argument'; exit 1"
         ({"g++": "16.2.0", "g++-16": "16.2.0", "g++-15": "15.1.0", "g++-14": "14.3.0"}, "13.0", "g++-15"),
         ({"g++": "16.2.0", "g++-13": "13.3.0", "g++-14": "14.3.0"}, "12.6", "g++-13"),
         ({"g++": "15.1.0", "g++-14": "14.3.0"}, "13.0", "g++"),
-        ({"g++": "16.2.0", "g++-16": "16.2.0"}, "13.0", "g++"),
         ({"g++": "16.2.0", "g++-15": "15.1.0"}, None, "g++"),
         ({"g++": "16.2.0", "g++-15": "15.1.0"}, "99.0", "g++"),
         ({"clang++": "", "g++-15": "15.1.0"}, "13.0", "clang++"),
@@ -89,8 +88,22 @@ def test_nvcc_gets_the_newest_gcc_that_it_takes(
     for name, version in here.items():
         program(folder, name, GCC.format(version=version) if version else CLANG)
     assert cxx_compiler(cuda) == (str(folder / taken),)
-    monkeypatch.setenv("CXX", str(folder / next(iter(here))))
-    assert cxx_compiler(cuda) == (str(folder / next(iter(here))),)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_gcc_that_nvcc_refuses_is_told_before_anything_is_installed(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    program(folder, "g++", GCC.format(version="16.2.0"))
+    if named:
+        program(folder, "g++-15", GCC.format(version="15.1.0"))
+        monkeypatch.setenv("CXX", "g++")
+    with pytest.raises(MissingToolError, match=r"nvcc 13\.0 takes GCC up to 15, and .*g\+\+ is GCC 16") as caught:
+        cxx_compiler("13.0")
+    assert "install g++-15" in caught.value.hint
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "-O1 -allow-unsupported-compiler")
+    assert Path(cxx_compiler("13.0")[0]).name == "g++"
 
 
 def test_a_build_and_its_fingerprint_mean_the_same_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

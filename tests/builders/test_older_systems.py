@@ -12,20 +12,26 @@ import pytest
 
 from buildkit import variant
 from kci.builders import older_systems
-from kci.builders.commands import EXPORTS, Target, Toolchain, link_command
+from kci.builders.commands import COMPAT, EXPORTS, Target, Toolchain, link_command
 from kci.builders.compilers import cxx_compiler
 from kci.builders.environment import Environment
 from kci.builders.generate import EXPORTS_MAP
 from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import Step
+from kci.builders.older_systems import stand_ins
 
 USES = """
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <dlfcn.h>
 #include <filesystem>
+#include <iostream>
 #include <mutex>
+#include <shared_mutex>
+#include <sstream>
+#include <string>
 #include <sys/stat.h>
 #include <thread>
 
@@ -60,6 +66,56 @@ extern "C" double kci_computed(double value) {
   return dlsym(RTLD_DEFAULT, "strlen") != nullptr && __isoc23_strtol("7", nullptr, 10) == 7 ? result : -1;
 }
 
+// What newer compilers and headers make of std::sscanf, noexcept and <iostream>.
+extern "C" int __isoc23_sscanf(const char *, const char *, ...);
+extern "C" int __isoc23_fscanf(void *, const char *, ...);
+extern "C" void __cxa_call_terminate(void *);
+namespace std { void ios_base_library_init(); }
+extern void (*kci_at_an_end)(void *);
+void (*kci_at_an_end)(void *) = __cxa_call_terminate;
+
+extern "C" int kci_scanned(const char *text) {
+  std::ios_base_library_init();
+  int first = 0, second = 0;
+  if (__isoc23_sscanf(text, "%d %d", &first, &second) != 2) return -1;
+  if (FILE *file = fmemopen(const_cast<char *>(text), 1, "r")) {
+    int again = 0;
+    if (__isoc23_fscanf(file, "%d", &again) != 1) return -2;
+    fclose(file);
+  }
+  std::string words = "one two";
+  words.replace(0, 3, words.data() + 4, 3);
+  std::ostringstream said;
+  said << words << first;
+  return said.str() == "two two" + std::to_string(first) ? first + second : -3;
+}
+
+// Whether waiting by a clock that only goes forward ends when it should: 1 for each that does.
+extern "C" int kci_waited(int milliseconds) {
+  const std::chrono::milliseconds time(milliseconds);
+  auto took = [&](auto &&wait) {
+    const auto begun = std::chrono::steady_clock::now();
+    const bool got = wait();
+    return !got && std::chrono::steady_clock::now() - begun >= time;
+  };
+  std::mutex mutex;
+  std::condition_variable ready;
+  std::unique_lock<std::mutex> lock(mutex);
+  int right = took([&] { return ready.wait_for(lock, time, [] { return false; }); });
+  std::timed_mutex timed;
+  std::shared_timed_mutex shared;
+  timed.lock();
+  shared.lock();
+  std::thread([&] {
+    right += took([&] { return timed.try_lock_for(time); });
+    right += took([&] { return shared.try_lock_for(time); });
+    right += took([&] { return shared.try_lock_shared_for(time); });
+  }).join();
+  timed.unlock();
+  shared.unlock();
+  return right;
+}
+
 extern "C" int kci_files(const char *folder) {
   struct stat found;
   int count = stat(folder, &found) == 0 && fstatat(-1, folder, &found, 0) == 0 && S_ISDIR(found.st_mode) ? 0 : 100;
@@ -69,7 +125,7 @@ extern "C" int kci_files(const char *folder) {
 """
 
 
-def linked(tmp_path: Path, source: str) -> Path:
+def linked(tmp_path: Path, source: str, *flags: str) -> Path:
     """A module of one source, made by the commands of a build."""
     python = Environment(python=Path("python"), torch=Path("torch"), ninja=Path("ninja"), root=tmp_path)
     cxx = cxx_compiler()
@@ -82,7 +138,8 @@ def linked(tmp_path: Path, source: str) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     steps = list(older_systems.steps(chain, target, ()))
-    steps.append(Step("uses.o", (), (*cxx, "-std=c++20", "-O2", "-fPIC", "-c", "uses.cpp", "-o", "uses.o"), ""))
+    compiled = [*cxx, "-std=c++20", "-O2", "-fPIC", *flags, "-isystem", COMPAT, "-c", "uses.cpp", "-o", "uses.o"]
+    steps.append(Step("uses.o", (), tuple(compiled), ""))
     for step in steps:
         subprocess.run(step.command, cwd=tmp_path, check=True)
     command = [word for word in link_command(chain, target, ["uses.o"]) if not word.endswith("tvm_ffi")]
@@ -114,11 +171,67 @@ def test_what_a_newer_system_has_is_not_needed_and_works(tmp_path: Path) -> None
     loaded.kci_parsed.restype = loaded.kci_computed.restype = ctypes.c_double
     assert loaded.kci_parsed(b"2.5", 3) == pytest.approx(2.5)
     assert loaded.kci_computed(ctypes.c_double(3.0)) == pytest.approx(9.0)
+    assert loaded.kci_scanned(b"3 4") == 7
+    assert [loaded.kci_waited(milliseconds) for milliseconds in (1, 30)] == [4, 4]
     for name in ("a", "b/c", "b/d"):
         path = tmp_path / "tree" / PurePosixPath(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("")
     assert loaded.kci_files(str(tmp_path / "tree").encode()) == 3
+
+
+MATH = re.compile(r" (\w+)@(@?)GLIBC_(\d+)\.(\d+)(?:\.(\d+))?$", re.MULTILINE)
+RARE = re.compile(r"u?fromfp|totalorder")
+"""Functions of C23, which no kernel calls."""
+
+
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
+def test_every_function_of_mathematics_that_has_changed_is_the_older_one(tmp_path: Path) -> None:
+    """Held to this machine's libm, and to the list of a newer one."""
+    libm = subprocess.run(["gcc", "-print-file-name=libm.so.6"], check=True, capture_output=True, text=True).stdout
+    older: dict[str, tuple[int, ...]] = {}
+    changed = set()
+    for name, default, *numbers in MATH.findall(readelf("--dyn-syms", Path(libm.strip()))):
+        version = tuple(int(number) for number in numbers if number)
+        if version <= (2, 28):
+            older[name] = max(version, older.get(name, (0,)))
+        elif default:
+            changed.add(name)
+    changed = {name for name in changed & set(older) if not RARE.match(name)}
+    ours = set(re.findall(r"^KCI_\w+\((?:float|double), (\w+)", stand_ins()["glibc/math.cpp"], re.MULTILINE))
+    assert len(ours) > 30
+    assert changed - ours == set()
+    # Only the names matter here, and of what is not in this machine's libm nothing can be said.
+    known = sorted(ours & set(older))
+    uses = "".join(f'extern "C" void {name}();\n' for name in known)
+    uses += "void (*kci_all[])() = {" + ", ".join(known) + "};\n"
+    module = linked(tmp_path, uses, "-fno-builtin")
+    linked_to = {
+        name: tuple(map(int, version.split(".")))
+        for name, version in re.findall(r" UND +(\w+)@GLIBC_([0-9.]+)", readelf("--dyn-syms", module))
+    }
+    assert {name: linked_to.get(name) for name in known} == {name: older[name] for name in known}
+
+
+@pytest.mark.parametrize(
+    ("cuda", "seen"), [("", True), ("12 9", False), ("13 0", False), ("13 1", False), ("13 2", True)]
+)
+def test_functions_that_cuda_declares_otherwise_are_hidden_from_it(cuda: str, seen: bool, tmp_path: Path) -> None:
+    """As glibc's headers since 2.41 ask whether to declare sinpi, rsqrt and the like."""
+    texts = {
+        **stand_ins(),
+        "system/bits/libc-header-start.h": "#define __GLIBC_USE_IEC_60559_FUNCS_EXT_C23 1\n",
+        "uses.cpp": "#include <bits/libc-header-start.h>\nseen = __GLIBC_USE_IEC_60559_FUNCS_EXT_C23\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    names = ("__CUDACC_VER_MAJOR__", "__CUDACC_VER_MINOR__")
+    nvcc = [f"-D{name}={number}" for name, number in zip(names, cuda.split(), strict=True)] if cuda else []
+    command = [*cxx_compiler(), "-isystem", COMPAT, "-isystem", "system", "-E", "uses.cpp"]
+    command += [*nvcc, "-D__CUDACC__"] if cuda else []
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == str(int(seen))
 
 
 @pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")

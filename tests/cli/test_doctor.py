@@ -43,7 +43,7 @@ def test_nvcc_and_a_gcc_that_is_too_new_for_it(tmp_path: Path, monkeypatch: pyte
         told = json.loads(kci("doctor", "--cache", tmp_path / "cache", "--format", "json").stdout)
         return next(item for item in told["machine"] if item["what"] == "cuda 13.0")
 
-    assert cuda()["health"] == "note"
+    assert cuda()["health"] == "missing"
     assert "takes GCC up to 15" in cuda()["found"]
     assert "g++-15" in cuda()["remedy"]
     program(folder, "g++-15", "echo 15.1.0")

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,8 +21,12 @@ _GPU_COMPILERS = {
     "metal": ("xcrun", "build on macOS with Xcode's command line tools"),
 }
 
-_OLDEST_GCC = 9
-"""Older ones do not have all of C++17, which torch's headers are written in."""
+_OLDER_GCC = range(30, 8, -1)
+"""The versions that are looked for beside g++; one below 9 does not have all of C++17, which torch's headers need."""
+
+_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_ANY_COMPILER = "-allow-unsupported-compiler"
+"""With this in one of these variables nvcc refuses no compiler."""
 
 MANYLINUX_GLIBC = Version.parse("2.28")
 """What published kernels may need at most (docs/format.md#system-libraries)."""
@@ -35,7 +40,7 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
             is here, such as g++-15, comes in its place.
 
     Raises:
-        MissingToolError: there is none.
+        MissingToolError: there is none, or none that nvcc takes.
     """
     hint = "install one, for example: apt-get install g++"
     if explicit := os.environ.get("CXX"):
@@ -45,28 +50,27 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
             words = []
         if not words or shutil.which(words[0]) is None:
             raise MissingToolError(f"CXX={explicit} names a C++ compiler that is not there", hint=hint)
-        return tuple(words)
+        return _for_nvcc(tuple(words), (), cuda)
     for name in _CXX_NAMES:
         if found := shutil.which(name):
-            return (_placed(_older_gcc(found, cuda) if cuda else found),)
+            return _for_nvcc((_placed(found),), _OLDER_GCC, cuda)
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
 
 
-def _older_gcc(compiler: str, cuda: str) -> str:
-    """The newest GCC here that nvcc takes; the compiler itself where it is one, no GCC, or the only one."""
-    if (newest := newer_than_nvcc_takes((compiler,), cuda)) is None:
-        return compiler
-    names = (f"g++-{major}" for major in range(newest, _OLDEST_GCC - 1, -1))
-    return next(filter(None, map(shutil.which, names)), compiler)
-
-
-def newer_than_nvcc_takes(cxx: tuple[str, ...], cuda: str) -> int | None:
-    """The major version of the newest GCC that the nvcc of a CUDA version takes, if this compiler is a newer GCC."""
-    newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text)
-    # Clang does not know the option.
-    said = run([*cxx, "-dumpfullversion"]) if newest else None
-    major = re.match(r"\d+", said.output) if said is not None and said.code == 0 else None
-    return newest if newest and major and int(major[0]) > newest else None
+def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> tuple[str, ...]:
+    """A compiler, or the newest of other major versions of g++ where it is a GCC that is too new for nvcc."""
+    newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
+    if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
+        return cxx
+    said = run([*cxx, "-dumpfullversion"])  # Clang does not know the option
+    major = re.match(r"\d+", said.output) if said.code == 0 else None
+    if major is None or int(major[0]) <= newest:
+        return cxx
+    for other in others:
+        if other <= newest and (found := shutil.which(f"g++-{other}")):
+            return (_placed(found),)
+    hint = f"install g++-{newest}, which kci takes unless CXX names another; or build in an image (--container auto)"
+    raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {cxx[0]} is GCC {major[0]}", hint=hint)
 
 
 def _placed(word: str) -> str:

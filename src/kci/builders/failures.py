@@ -19,10 +19,6 @@ from kci.files.walk import OUTPUT_DIRECTORIES
 from kci.plurals import count
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
-_NEW_GCC = re.compile(r"unsupported GNU version! gcc versions later than (\d+) are not supported")
-_NEW_GLIBC = re.compile(
-    r"mathcalls\.h\S* error: exception specification is incompatible with that of previous function"
-)
 _KILLED = re.compile(
     r"Killed signal terminated program|fatal error: Killed|died due to signal 9|^Killed$", re.MULTILINE
 )
@@ -89,16 +85,6 @@ def failure_hint(done: Finished, work: Path) -> str:
         )
     if standard := _OLD_STANDARD.search(done.output):
         return f"this torch needs {standard[1]}: leave `-std` out of the flags, and kci gives what each torch needs"
-    if too_new := _NEW_GCC.search(done.output):
-        return (
-            f"install g++-{too_new[1]}, which kci then takes unless CXX names another; or build in the leg's image "
-            "(--container auto)"
-        )
-    if _NEW_GLIBC.search(done.output):
-        return (
-            "the headers of this CUDA do not go with this system's glibc (CUDA 12 needs one below 2.41, CUDA 13.0 one "
-            "below 2.42, 13.2 takes newer ones): build in the leg's image (--container auto)"
-        )
     if _KILLED.search(done.output):
         return "a compiler was killed, most likely for want of memory: give fewer --jobs, or more memory"
     return program_hint(done.output, work, CACHE_OPTION)

@@ -1,12 +1,12 @@
-"""What holds a binary back to older systems than this machine: generated files, and the steps that compile them."""
+"""What holds a binary back to older systems than this machine: kci's own sources, and the steps that compile them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
-from kci.builders import generate
 from kci.builders.commands import (
-    COMPAT,
     COMPAT_OBJECT,
     COMPAT_SOURCE,
     OLDER,
@@ -17,19 +17,25 @@ from kci.builders.commands import (
     plain_command,
 )
 from kci.builders.ninjafile import Step
-from kci.builders.old_glibc import CALLS
+from kci.builders.old_glibc import FOLDER
+
+_STAND_INS = Path(__file__).parent / "stand_ins"
+"""Headers that come before the system's, a source that is part of every kernel, and sources of functions of which the
+linker takes what is needed."""
+
+
+@cache
+def stand_ins() -> dict[str, str]:
+    """The files, by their place in the work directory."""
+    files = (path for path in sorted(_STAND_INS.rglob("*")) if path.is_file())
+    return {path.relative_to(_STAND_INS).as_posix(): path.read_text(encoding="utf-8") for path in files}
 
 
 def files(chain: Toolchain) -> dict[str, str]:
-    """The generated files, by their place in the work directory; none where the machine is old enough itself."""
+    """What is written, by its place in the work directory; nothing where the machine is old enough itself."""
     if not chain.glibc_compat:
         return {}
-    made = {
-        f"{COMPAT}/sys/single_threaded.h": generate.SINGLE_THREADED_H,
-        f"{COMPAT}/bits/sstream.tcc": generate.SSTREAM_TCC,
-        COMPAT_SOURCE: generate.COMPAT_CPP,
-    }
-    made |= CALLS
+    made = dict(stand_ins())
     for library in glibc_stubs(chain):
         made |= library.files()
     return made
@@ -50,7 +56,7 @@ def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Itera
         link = tuple(library.command(chain.cxx))
         yield Step(library.path, (library.source,), link, f"link {library.path}", generated)
     archived: tuple[str, ...] = ()
-    for source in CALLS:
+    for source in (name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")):
         made = f"{source}.o"
         archived = (*archived, made)
         yield Step(made, (source,), tuple(plain_command(chain, source, made)), f"c++ {source}", generated)

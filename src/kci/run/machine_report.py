@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.compiler_cache import find_compiler_cache
-from kci.builders.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, newer_than_nvcc_takes, version_line
+from kci.builders.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
 from kci.builders.container import engine, require_engine
 from kci.builders.cuda import find_toolkit
 from kci.builders.oneapi import find_icpx
@@ -80,24 +80,11 @@ def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     for backend in ("cuda", "rocm", "xpu"):
         rows = {row.compute for row in catalog.rows if row.backend == backend and row.system == system and row.compute}
         for compute in sorted(rows):
-            toolkit = _asked(f"{backend} {compute.minor_text}", _finder(backend, compute, cache, system))
-            yield _with_host_compiler(toolkit, compute.minor_text) if backend == "cuda" else toolkit
+            yield _asked(f"{backend} {compute.minor_text}", _finder(backend, compute, cache, system))
     if any(row.backend == "metal" and row.system == system for row in catalog.rows):
         found = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
         remedy = "kci does not compile for it itself: kci build --builder nix"
         yield Examined("metal", Health.MISSING, found, remedy)
-
-
-def _with_host_compiler(toolkit: Examined, cuda: str) -> Examined:
-    """A toolkit, and what is to be said where its nvcc does not take the GCC that is here."""
-    try:
-        newest = newer_than_nvcc_takes(cxx_compiler(cuda), cuda)
-    except KciError:  # a line of its own says that there is no compiler
-        newest = None
-    if newest is None or toolkit.health is not Health.OK:
-        return toolkit
-    limit = f"{toolkit.found}; its nvcc takes GCC up to {newest}, and here is a newer one alone"
-    return Examined(toolkit.what, Health.NOTE, limit, f"install g++-{newest}, or build in an image")
 
 
 def _finder(backend: str, compute: Version, cache: Path, system: str) -> Callable[[], str]:
@@ -107,6 +94,7 @@ def _finder(backend: str, compute: Version, cache: Path, system: str) -> Callabl
         if backend == "xpu":
             return find_icpx(compute.minor_text)[0]
         toolkit = find_toolkit(compute.minor_text, cache, silent)
+        cxx_compiler(compute.minor_text)  # nvcc needs one that it takes
         if toolkit.wheels is None:
             return f"nvcc in {toolkit.root}"
         return f"from wheels, in {toolkit.wheels}" + ("" if toolkit.complete else ", which the first build downloads")
