@@ -70,7 +70,7 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> 
         if other <= newest and (found := shutil.which(f"g++-{other}")):
             return (_placed(found),)
     hint = f"install g++-{newest}, which kci takes unless CXX names another; or build in an image (--container auto)"
-    raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {cxx[0]} is GCC {major[0]}", hint=hint)
+    raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}", hint=hint)
 
 
 def _placed(word: str) -> str:
