@@ -11,7 +11,11 @@ import pytest
 
 from buildkit import CPU, STABLE_CPU, STABLE_CUDA, variant, warm_cache
 from conftest import ROOT
+from kci.builders import native
+from kci.builders.environment import ensure
+from kci.builders.request import silent
 from kci.config.settings import Settings
+from kci.matrix.names import Kind
 from witness import Compiler, files_of, judge, planned, request_for
 
 pytestmark = [
@@ -56,6 +60,8 @@ def test_a_fingerprint_moves_if_and_only_if_the_variant_does(name: str, wanted: 
     # One arch is enough: all of them are compiled from the same text, but for what it asks of the arch.
     archs = ("9.0",) if made.backend == "cuda" else ()
     request = msgspec.structs.replace(request_for(tmp_path, kernel, made, warm_cache(tmp_path)), archs=archs)
+    if made.kind is not Kind.NOARCH:
+        ensure(native.plan(request, silent).chain.environment, silent)
     judged = judge(files_of(root), lambda: planned(root, kernel, made, Settings())[0], Compiler(request).content, print)
     print(f"{name} {wanted}: {judged.changes} changes, {len(judged.stale)} stale, {len(judged.needless)} needless")
     assert judged.stale == []
