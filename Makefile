@@ -34,8 +34,9 @@ demo: $(BIN)/kci  ## build, merge, verify and load the example kernels on this m
 test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real workflow engine
 	$(BIN)/python -m pytest -p no:randomly --hypothesis-profile ci -n 2 --dist worksteal
 
+# Three workers on two cores: these tests wait for programs more than they compute.
 test-fast: $(VENV)/.dev  ## the tests that need no torch, no network and no patience
-	$(BIN)/python -m pytest -m 'not torch and not network and not slow' -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m 'not torch and not network and not slow' -n 3 --dist worksteal
 
 lint: $(VENV)/.dev  ## style, and the direction of imports
 	$(BIN)/ruff check .
