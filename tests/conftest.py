@@ -81,11 +81,12 @@ def memory_has_room() -> bool:
 
 
 def pytest_configure() -> None:
-    """Where the folders of tests are, and signals as a terminal has them.
+    """Where the folders of tests are, signals as a terminal has them, and the usual rights of new files.
 
     The tests make and remove some ten thousand small files; for a disk that takes longer than all else that they do.
     A shell without job control starts what runs in the background deaf to Ctrl-C, and all that tests start.
     """
+    os.umask(0o022)
     if memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     for ignored, usual in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -180,15 +181,15 @@ def found_python(path: Path) -> str:
 def test_the_jobs_own_python_is_asked_first_and_an_older_one_is_passed_over(tmp_path: Path) -> None:
     """A version manager has a program for each version, and takes long to say which of them it has."""
     seen = tmp_path / "seen"
-    new = script("python3.13", tmp_path / "bin", f'echo asked > {seen}; exec {sys.executable} "$@"')
-    own = script("python3", tmp_path / "bin", f'exec {sys.executable} "$@"')
+    new = script("python3.13", tmp_path / "bin", f'echo asked > {seen}; exec {shlex.quote(sys.executable)} "$@"')
+    own = script("python3", tmp_path / "bin", f'exec {shlex.quote(sys.executable)} "$@"')
     (tmp_path / "bin" / "bash").symlink_to(str(shutil.which("bash")))
     (tmp_path / "bin" / "env").symlink_to(str(shutil.which("env")))
     assert found_python(tmp_path / "bin") == str(own)
     assert not seen.exists()
     for reason in (
         "exit 1",
-        f"exec {sys.executable} -c 'import sys; sys.version_info = (3, 10); exec(sys.argv[-1])' \"$@\"",
+        f"exec {shlex.quote(sys.executable)} -c 'import sys; sys.version_info = (3, 10); exec(sys.argv[-1])' \"$@\"",
     ):
         script("python3", tmp_path / "bin", reason)
         assert found_python(tmp_path / "bin") == str(new)

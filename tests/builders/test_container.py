@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The stand-in on the PATH; what it saw is in the file that is returned."""
     folder = tmp_path / "engine"
     folder.mkdir()
-    program(folder, "docker", f'exec {sys.executable} {STAND_IN} "$@"')
+    program(folder, "docker", f'exec {shlex.quote(sys.executable)} {shlex.quote(str(STAND_IN))} "$@"')
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("STAND_IN_LOG", str(tmp_path / "seen.json"))
     return tmp_path / "seen.json"

@@ -84,7 +84,7 @@ def test_a_reader_that_has_gone_is_no_error(command: str) -> None:
 
 def test_an_answer_that_cannot_be_written_is_an_error_without_a_traceback() -> None:
     done = subprocess.run(
-        f"{sys.executable} -m kci matrix examples/relu > /dev/full",
+        f"{shlex.quote(sys.executable)} -m kci matrix examples/relu > /dev/full",
         shell=True, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1

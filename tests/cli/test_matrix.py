@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -186,7 +187,7 @@ def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:
 
 def test_a_matrix_can_come_through_a_pipe(monorepo: Path) -> None:
     source = str(ROOT / "src")
-    command = f"PYTHONPATH={source} {sys.executable} -m kci"
+    command = f"PYTHONPATH={shlex.quote(str(source))} {shlex.quote(sys.executable)} -m kci"
     script = f"{command} diff <({command} matrix kernels --format json) kernels --exit-code"
     done = subprocess.run(["bash", "-c", script], cwd=monorepo, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "no difference: 18 variants on both sides\n"), done.stderr

@@ -55,7 +55,8 @@ def test_it_says_what_came_of_the_command(tmp_path: Path) -> None:
     assert not (folder / "work").exists()
 
 
-def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+def test_a_command_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # in a folder that cannot be read it might be after all
     folder = job(tmp_path / "j", "no-such-program")
     assert script("run", folder).returncode == 127
     assert (folder / "log.txt").read_text() == "cannot run no-such-program: No such file or directory\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     made = program(
         tmp_path / "bin",
         "python",
-        f'PYTHONPATH={library}:$PYTHONPATH PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 exec {sys.executable} "$@"',
+        f"PYTHONPATH={shlex.quote(str(library))}:$PYTHONPATH PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "
+        f'exec {shlex.quote(sys.executable)} "$@"',
     )
     monkeypatch.setattr(kernel_tests, "_python", lambda *_: made)
     return made

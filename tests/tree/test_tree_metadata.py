@@ -237,6 +237,16 @@ def test_sealing_removes_bytecode_and_an_old_signature_and_hashes_last(tmp_path:
     assert (variant / "metadata.json").stat().st_mode & 0o777 == 0o644
 
 
+def test_who_may_read_a_variant_s_metadata_does_not_depend_on_the_umask(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    variant = make_variant(tmp_path)
+    before = os.umask(0o077)
+    request.addfinalizer(lambda: os.umask(before))
+    seal(variant, read_metadata(variant / "metadata.json"))
+    assert (variant / "metadata.json").stat().st_mode & 0o777 == 0o644
+
+
 @pytest.mark.torch
 def test_the_reference_s_validators_accept_a_sealed_variant(tmp_path: Path) -> None:
     reference = pytest.importorskip("kernels._rust", reason="the reference is in the PyPI package `kernels`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def python(tmp_path: Path) -> Path:
     wrapper = tmp_path / "python"
     wrapper.write_text(
         f"#!/bin/sh\nshift 3\nscript=\"import sys; sys.path.insert(0, '{site}')\n$1\"\nshift\n"
-        f'exec {sys.executable} -I -B -c "$script" "$@"\n'
+        f'exec {shlex.quote(sys.executable)} -I -B -c "$script" "$@"\n'
     )
     wrapper.chmod(0o755)
     return wrapper

@@ -276,4 +276,5 @@ def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
     (variant_dir / SIGNATURE).unlink(missing_ok=True)
     sealed = msgspec.structs.replace(metadata, digest=compute(variant_dir))
     write_atomic(variant_dir / FILE_NAME, encode(sealed))
+    (variant_dir / FILE_NAME).chmod(0o644)  # as the other files of a variant, whatever the umask is
     return sealed
