@@ -241,8 +241,10 @@ class StandInCompiler:
         # It keeps the pipe open, so that the end of what can be read there is the end of the last compiler. It is no
         # shell script, because a shell may lose a signal that comes just before it becomes another program.
         self.program = folder / "g++"
+        interpreter = folder / "python"  # such a line ends at the first space
+        interpreter.symlink_to(Path(sys.executable).resolve())
         self.program.write_text(
-            f"#!{sys.executable} -I\nimport os, signal, sys\n"
+            f"#!{interpreter} -I\nimport os, signal, sys\n"
             f"if not any(word.startswith('kernel/') for word in sys.argv):\n"
             f"    os.execv({shutil.which('g++')!r}, ['g++', *sys.argv[1:]])\n"
             f"pipe = open({str(pipe)!r}, 'w')\nprint('running', file=pipe, flush=True)\nsignal.pause()\n"
