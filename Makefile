@@ -8,7 +8,7 @@ export KCI_CACHE ?= $(HOME)/.cache/kci
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint types format docs site bench clean
+.PHONY: help demo test test-fast test-lowest lint types format docs site bench clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,15 @@ test: $(VENV)/.dev  ## all tests: real compilers, real torch, real loader, real 
 # Three workers on two cores: these tests wait for programs more than they compute.
 test-fast: $(VENV)/.dev  ## the tests that need no torch, no network and no patience
 	$(BIN)/python -m pytest -m 'not torch and not network and not slow' -n 3 --dist worksteal
+
+# The tools of developers need newer versions of some of them; what tests those is left out.
+test-lowest:  ## the fast tests with the oldest versions that pyproject.toml allows
+	$(MAKE) VENV=build/lowest build/lowest/.dev
+	build/lowest/bin/uv pip install --quiet --upgrade --python build/lowest --resolution lowest-direct --editable '.[hf,sign,ssh,zstd]'
+	build/lowest/bin/uv pip install --quiet --upgrade --python build/lowest --resolution lowest-direct --editable .
+	build/lowest/bin/python -m pytest -m 'not torch and not network and not slow' -n 3 --dist worksteal \
+	    --ignore tests/render/test_lint.py --ignore tests/render/test_gitlab.py \
+	    --deselect tests/test_project.py::test_the_import_contract_fails_against_the_flow
 
 lint: $(VENV)/.dev  ## style, and the direction of imports
 	$(BIN)/ruff check .

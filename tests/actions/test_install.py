@@ -75,13 +75,13 @@ def test_the_lock_is_that_of_the_dependencies(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        ("requirements.txt", '"msgspec>=0.19"', '"msgspec>=99"'),
-        ("requirements.txt", '"msgspec>=0.19"', '"msgspec>=0.19", "attrs"'),
+        ("requirements.txt", '"msgspec>=0.21"', '"msgspec>=99"'),
+        ("requirements.txt", '"msgspec>=0.21"', '"msgspec>=0.21", "attrs"'),
         ("requirements.txt", 'requires-python = ">=3.11"', 'requires-python = ">=3.12"'),
         ("requirements-publish.txt", '"sigstore>=4"', '"sigstore>=99"'),
         ("requirements-publish.txt", '"sigstore>=4"', '"sigstore>=4", "attrs"'),
-        ("requirements-publish.txt", '"huggingface_hub>=1.20"', '"huggingface_hub>=1.21"'),
-        ("requirements-publish.txt", '"msgspec>=0.19"', '"msgspec>=0.20"'),
+        ("requirements-publish.txt", '"huggingface_hub>=2.3"', '"huggingface_hub>=2.4"'),
+        ("requirements-publish.txt", '"msgspec>=0.21"', '"msgspec>=0.22"'),
     ],
 )
 def test_a_dependency_that_changed_is_noticed(name: str, old: str, new: str) -> None:

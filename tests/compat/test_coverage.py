@@ -7,21 +7,23 @@ import hashlib
 import json
 import shlex
 import shutil
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 
 from cli.runner import kci
-from conftest import torch_kernel
+from conftest import ROOT, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.compat.coverage import Coverage, CoverageState, coverage
 from kci.compat.held import held_in
-from kci.compat.hub_listing import HubRepository, held_on_hub
+from kci.compat.hub_listing import OLDEST_CLIENT, HubRepository, held_on_hub, hub_client
 from kci.compat.signer import signature_problem, signer_of
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
@@ -363,3 +365,24 @@ def test_a_place_is_named_once(tmp_path: Path) -> None:
     assert kci("compat", "coverage", tmp_path, "--tree", tmp_path, "--hub", "a/b").code == 2
     refused = kci("compat", "coverage", tmp_path, "--hub", "-")
     assert (refused.code, "names no repository" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "good"), [("2.2.0", False), ("1.33.0", False), ("2.3.0", True), ("10.0.0rc1", True)]
+)
+def test_a_client_that_cannot_write_to_kernels_is_too_old(
+    version: str, good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "__version__", version)
+    if good:
+        assert hub_client(token=False) is not None
+        return
+    with pytest.raises(MissingToolError, match=r"kci needs 2\.3 or newer") as caught:
+        hub_client(token=False)
+    assert "kci[hf]" in caught.value.hint
+
+
+def test_the_oldest_client_is_the_one_that_kci_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (wanted,) = project["optional-dependencies"]["hf"]
+    assert wanted == f"huggingface_hub>={'.'.join(map(str, OLDEST_CLIENT))}"

@@ -12,7 +12,6 @@ import click
 from kci.builders.transfer import SeldomTransfers, duration, read_transfer
 from kci.cli import Options, at_interrupt, colored
 from kci.cli._layout import middle
-from kci.cli._output import terminal_width
 from kci.run.local import Outcome, OutcomeState
 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
@@ -94,11 +93,13 @@ class RunDisplay:
             click.echo(f"  {line}", err=True)
 
     def _table(self) -> Any:
+        import shutil  # with all its archive formats, for a terminal only
+
         from rich.spinner import Spinner
         from rich.table import Table
         from rich.text import Text
 
-        width = terminal_width(sys.stderr) or 120
+        width = shutil.get_terminal_size().columns  # of the terminal that it is for: rich stands in for the stream
         several = len({outcome.kernel for outcome in self._outcomes}) > 1 and width >= 80
         room = 28 if width < 80 else 40 if width < 100 else 60
         notes = max(0, width - room - 50 - (20 if several else 0))

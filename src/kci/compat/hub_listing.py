@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -168,6 +169,10 @@ def ask_hub(question: Callable[[], Any], failed: str, hint: str) -> Any:
         raise FindingsError(f"{failed}: {printable(lines[0], ' ')[:300]}", hint=hint) from error
 
 
+OLDEST_CLIENT = (2, 3)
+"""The first huggingface_hub that writes to repositories of kernels (tried: 1.22 to 2.2 do not)."""
+
+
 def hub_client(token: str | bool | None = None) -> Any:
     """The Hub's own client.
 
@@ -175,11 +180,15 @@ def hub_client(token: str | bool | None = None) -> Any:
         token: what to authenticate with; False for nothing, None for what the user has logged in with.
 
     Raises:
-        MissingToolError: it is not installed.
+        MissingToolError: it is not installed, or too old.
     """
     try:
-        from huggingface_hub import HfApi  # noqa: PLC0415  - heavy, and not everybody has it
+        from huggingface_hub import HfApi, __version__  # noqa: PLC0415  - heavy, and not everybody has it
     except ImportError:
         hint = "install it: pip install 'kci[hf]'"
         raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
+    if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
+        wanted = ".".join(map(str, OLDEST_CLIENT))
+        hint = "pip install --upgrade 'kci[hf]'"
+        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {wanted} or newer", hint=hint)
     return HfApi(token=token)
