@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -232,6 +234,32 @@ def test_functions_that_cuda_declares_otherwise_are_hidden_from_it(cuda: str, se
     command += [*nvcc, "-D__CUDACC__"] if cuda else []
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split()[-1] == str(int(seen))
+
+
+ENDS = """
+#include <stdexcept>
+#include <vector>
+
+extern "C" void __cxa_call_terminate(void *);
+
+extern "C" int kci_element(unsigned long index) {
+  std::vector<int> numbers(3);
+  return numbers[index];
+}
+
+extern "C" void kci_left() { __cxa_call_terminate(nullptr); }
+"""
+
+
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
+def test_what_must_not_happen_ends_the_process_with_the_reason(tmp_path: Path) -> None:
+    module = linked(tmp_path, ENDS, "-D_GLIBCXX_ASSERTIONS")
+    assert newest(module, "GLIBCXX") <= (3, 4, 24)
+    for call, said in (("kci_element(7)", "Assertion '__n < this->size()' failed"), ("kci_left()", "terminate called")):
+        code = f"import ctypes\nlibrary = ctypes.CDLL({str(module)!r})\nlibrary.kci_element(1)\nlibrary.{call}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGABRT
+        assert said in done.stderr
 
 
 @pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="kernels are made for these two")
