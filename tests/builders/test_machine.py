@@ -106,6 +106,23 @@ def test_a_gcc_that_nvcc_refuses_is_told_before_anything_is_installed(
     assert Path(cxx_compiler("13.0")[0]).name == "g++"
 
 
+@pytest.mark.parametrize("named", ["{folder}/g++-14", "g++-14", "{folder}/gcc-14", "{folder}/other"])
+def test_the_variable_of_nvcc_names_the_compiler_of_cuda_variants(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = only_these(monkeypatch, tmp_path)
+    for name in ("g++", "g++-14", "gcc-14", "other/g++"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        program((folder / name).parent, Path(name).name, GCC.format(version="14.3.0"))
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setenv("NVCC_CCBIN", named.format(folder=folder))
+    assert cxx_compiler("13.0") == (str(folder / ("other/g++" if "other" in named else "g++-14")),)
+    assert cxx_compiler() == ("g++",)
+    monkeypatch.setenv("NVCC_CCBIN", str(folder / "none"))
+    with pytest.raises(MissingToolError, match=r"NVCC_CCBIN=.*none names a C\+\+ compiler that is not there"):
+        cxx_compiler("13.0")
+
+
 def test_a_build_and_its_fingerprint_mean_the_same_gcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = only_these(monkeypatch, tmp_path)
     monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda", "13.0").parent.parent))

@@ -36,13 +36,17 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     """The C++ compiler: `CXX` (it may have arguments, such as a launcher), else the first of g++, clang++, c++.
 
     Args:
-        cuda: the CUDA version whose nvcc calls it, `13.0`: where g++ is newer than that nvcc takes, an older one that
-            is here, such as g++-15, comes in its place.
+        cuda: the CUDA version whose nvcc calls it, `13.0`. Then `NVCC_CCBIN`, nvcc's own variable, comes before `CXX`;
+            and where g++ is newer than that nvcc takes, an older one that is here, such as g++-15, in its place.
 
     Raises:
         MissingToolError: there is none, or none that nvcc takes.
     """
     hint = "install one, for example: apt-get install g++"
+    if cuda and (named := os.environ.get("NVCC_CCBIN")):
+        if found := _of_ccbin(Path(named)):
+            return _for_nvcc((found,), (), cuda)
+        raise MissingToolError(f"NVCC_CCBIN={named} names a C++ compiler that is not there", hint=hint)
     if explicit := os.environ.get("CXX"):
         try:
             words = [_placed(word) for word in shlex.split(explicit)]
@@ -57,6 +61,15 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
 
 
+def _of_ccbin(named: Path) -> str | None:
+    """The compiler that `NVCC_CCBIN` means: a directory or a program, which for nvcc may be the one for C."""
+    program = named / "g++" if named.is_dir() else named
+    for name in (program.name.replace("gcc", "g++"), program.name):
+        if found := shutil.which(_placed(str(program.with_name(name)))):
+            return _placed(found)
+    return None
+
+
 def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> tuple[str, ...]:
     """A compiler, or the newest of other major versions of g++ where it is a GCC that is too new for nvcc."""
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
@@ -69,7 +82,7 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> 
     for other in others:
         if other <= newest and (found := shutil.which(f"g++-{other}")):
             return (_placed(found),)
-    hint = f"install g++-{newest}, which kci takes unless CXX names another; or build in an image (--container auto)"
+    hint = f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto"
     raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}", hint=hint)
 
 
