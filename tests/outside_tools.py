@@ -6,6 +6,7 @@ Where one is missing, its tests are skipped and say so. With KCI_TEST_TOOLS=requ
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from click.testing import CliRunner
@@ -34,6 +35,14 @@ def missing(why: str) -> NoReturn:
     if os.environ.get("KCI_TEST_TOOLS") == "required":
         pytest.fail(f"{why}, and KCI_TEST_TOOLS=required", pytrace=False)
     pytest.skip(why)
+
+
+def reference(module: str = "kernels._rust") -> Any:
+    """A module of the reference, which is in the PyPI package `kernels`; not every system has a wheel of it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        missing("the PyPI package `kernels` is not installed")
 
 
 def program(name: str) -> str:

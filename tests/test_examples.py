@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import outside_tools
 from conftest import ROOT
 
 EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/build.toml"))
@@ -17,14 +18,14 @@ def test_there_is_an_example_of_each_kind() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_references_reader_accepts_an_example(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    reference = pytest.importorskip("kernels._rust", reason="the reference's reader is in the PyPI package `kernels`")
+    reference = outside_tools.reference()
     reference.Build.open(str(ROOT / "examples" / name))
     assert capfd.readouterr().err == "", "it warns of nothing either"
 
 
 def accepted_by_the_reference(tree: Path) -> list[str]:
     """The variants of a tree; each one's metadata was read and its files hashed by the reference."""
-    reference = pytest.importorskip("kernels._rust", reason="the reference's reader is in the PyPI package `kernels`")
+    reference = outside_tools.reference()
     found = []
     for metadata in sorted(tree.glob("*/metadata.json")):
         read = reference.Metadata.read_from_file(str(metadata))

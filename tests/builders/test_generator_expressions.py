@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from buildkit import quiet, request, write_tree
+from buildkit import program, quiet, request, write_tree
 from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.units import collect
 from kci.errors import FindingsError
@@ -73,6 +73,19 @@ def test_the_flags_of_a_component_are_evaluated_for_the_variants_system(tmp_path
     text = KERNEL.replace("FLAG", asked).replace('"cpu"', '"xpu"' if "xpu" in name else '"cpu"')
     root = write_tree(tmp_path / "many", {"build.toml": text, "a.cpp": ""})
     assert collect(request(root, name, tmp_path), quiet).units[0].flags[:2] == ("-O2", flag)
+
+
+def test_the_compiler_of_a_cuda_variant_is_the_one_that_nvcc_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clang = program(tmp_path, "clang++", 'test "$1" = --version && echo "clang version 19.1.7"')
+    monkeypatch.setenv("NVCC_CCBIN", str(clang))
+    text = KERNEL.replace("FLAG", "-D$<CXX_COMPILER_ID>").replace('"cpu"', '"cuda"')
+    root = write_tree(tmp_path / "many", {"build.toml": text, "a.cpp": ""})
+    assert collect(request(root, "torch213-cxx11-cu130-x86_64-linux", tmp_path), quiet).units[0].flags[:2] == (
+        "-O2",
+        "-DClang",
+    )
 
 
 @pytest.mark.rule("KCI506", triggers=True)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import mutations
+import outside_tools
 from conftest import many
 from kci.config.document import parse_document
 from kci.config.editions import version_3_as_5
@@ -80,7 +81,7 @@ def _odd_versions(build: Build) -> bool:
 
 @pytest.mark.slow
 def test_every_file_is_read_as_the_reference_reads_it(tmp_path: Path) -> None:
-    reference = pytest.importorskip("kernels._rust", reason="the reference's reader is in the PyPI package `kernels`")
+    reference = outside_tools.reference()
     file = tmp_path / "build.toml"
     verdicts: Counter[str] = Counter()
     shown: set[str] = set()

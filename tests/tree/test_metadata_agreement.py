@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+import outside_tools
 from kci.tree import metadata
 from kci.tree.digest import compute, validate
 from variants import make_variant
 
-rust = pytest.importorskip("kernels._rust", reason="needs the kernels package, which has no wheel here")
+rust = outside_tools.reference()
 
 CASES = int(os.environ.get("KCI_FUZZ", "600"))
 

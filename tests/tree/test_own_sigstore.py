@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import outside_tools
 from cli.runner import kci
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
@@ -66,7 +67,7 @@ def test_a_run_signs_through_the_services_that_kci_toml_names(tree: Path, sigsto
 def test_the_loader_s_own_verifier_takes_the_signatures(
     tree: Path, sigstore: OwnSigstore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    reference = pytest.importorskip("kernels.verify")
+    reference = outside_tools.reference("kernels.verify")
     from sigstore.models import TrustedRoot
     from sigstore.verify import Verifier, policy
 

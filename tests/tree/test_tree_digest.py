@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import outside_tools
 from kci.errors import FindingsError
 from kci.tree.digest import Deviation, Digest, compute, validate, validate_dir
 from variants import variant_digest
@@ -55,7 +56,7 @@ def test_the_digest_covers_what_the_reference_covers(variant: Path) -> None:
 @pytest.mark.torch
 @pytest.mark.parametrize("algorithm", ["sha256", "sha512"])
 def test_the_reference_computes_the_same_digest(variant: Path, algorithm: str) -> None:
-    reference = pytest.importorskip("kernels._rust", reason="the reference is in the PyPI package `kernels`")
+    reference = outside_tools.reference()
     theirs = reference.Digest.hash_variant(getattr(reference.DigestAlgorithm, algorithm.upper()), str(variant))
     assert list(theirs.files.items()) == list(compute(variant, algorithm).files.items())  # type: ignore[arg-type]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import outside_tools
 from kci.errors import FindingsError
 from kci.tree.digest import Digest
 from kci.tree.identity import GitState
@@ -188,7 +189,7 @@ def test_what_the_reference_refuses_is_refused(changes: dict[str, Any]) -> None:
 
 @pytest.mark.torch
 def test_the_reference_s_own_reader_agrees() -> None:
-    reference = pytest.importorskip("kernels._rust", reason="the reference is in the PyPI package `kernels`").Metadata
+    reference = outside_tools.reference().Metadata
     for changes in ACCEPTED + REFUSED_HERE:
         reference.from_bytes(with_changes(**changes))
     for changes in REFUSED:
@@ -250,7 +251,7 @@ def test_who_may_read_a_variant_s_metadata_does_not_depend_on_the_umask(
 
 @pytest.mark.torch
 def test_the_reference_s_validators_accept_a_sealed_variant(tmp_path: Path) -> None:
-    reference = pytest.importorskip("kernels._rust", reason="the reference is in the PyPI package `kernels`")
+    reference = outside_tools.reference()
     variant = make_variant(tmp_path, files={"__init__.py": "", "a.b": "1", "a/b.py": "2", "sub/metadata.json": "3"})
     read = reference.Metadata.read_from_file(str(variant / "metadata.json"))
     actual = reference.Digest.hash_variant(reference.DigestAlgorithm.SHA256, str(variant))

@@ -15,6 +15,7 @@ from kci.builders.process import run
 from kci.builders.toolchains import toolchains
 from kci.config.values import Version
 from kci.errors import MissingToolError
+from kci.matrix.variants import Variant
 
 _CXX_NAMES = ("g++", "clang++", "c++")
 _GPU_COMPILERS = {
@@ -59,6 +60,11 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
         if found := shutil.which(name):
             return _for_nvcc((_placed(found),), _OLDER_GCC, cuda)
     raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
+
+
+def compiler_of(variant: Variant) -> tuple[str, ...]:
+    """The C++ compiler of a variant's host code, as `cxx_compiler` finds it: for CUDA one that nvcc takes."""
+    return cxx_compiler(variant.compute if variant.backend == "cuda" else None)
 
 
 def _of_ccbin(named: Path) -> str | None:

@@ -17,7 +17,7 @@ from kci.builders.commands import Toolchain
 from kci.builders.compiler_cache import find_compiler_cache
 from kci.builders.compiler_words import as_written
 from kci.builders.compilers import (
-    cxx_compiler,
+    compiler_of,
     glibc_is_newer,
     knows_gnu_unique,
     ninja_version,
@@ -85,9 +85,7 @@ def plan(request: Request, log: Log) -> Recipe:
     environment = _environment(request)
     variant, compute = request.variant, request.variant.compute or ""
     headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=compute)
-    cxx = (
-        find_icpx(compute) if variant.backend == "xpu" else cxx_compiler(compute if variant.backend == "cuda" else None)
-    )
+    cxx = find_icpx(compute) if variant.backend == "xpu" else compiler_of(variant)
     cuda = find_toolkit(compute, request.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
     sycl = code_for(request.build, compute) if variant.backend == "xpu" else None

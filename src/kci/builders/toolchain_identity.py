@@ -8,7 +8,7 @@ import shutil
 from functools import cache as remembered
 from pathlib import Path
 
-from kci.builders.compilers import cxx_compiler, version_line
+from kci.builders.compilers import compiler_of, version_line
 from kci.builders.cuda import find_toolkit, nvcc_name
 from kci.builders.environment import own, read_torch_version
 from kci.builders.process import run
@@ -43,7 +43,7 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         return ""
     lines = [
         f"{platform.system()} {platform.machine()} {_libc()}",
-        *_compiler(cxx_compiler(variant.compute if variant.backend == "cuda" else None)),
+        *_compiler(compiler_of(variant)),
         _said(("ld", "--version")),
         _torch(variant, isolation=isolation),
     ]

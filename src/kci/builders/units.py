@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.builders import oneapi
-from kci.builders.compilers import compiler_id, cxx_compiler
+from kci.builders.compilers import compiler_id, compiler_of
 from kci.builders.extension_name import sources_with_name
 from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.paths import inside, is_plain, refused, source_file
@@ -248,7 +248,7 @@ def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterato
         yield from given
         return
     platform, compiler = _ELSEWHERE.get(variant.system.partition("-")[2], ("Linux", ""))
-    compiler = compiler or ("IntelLLVM" if variant.backend == Backend.XPU else compiler_id(cxx_compiler()))
+    compiler = compiler or ("IntelLLVM" if variant.backend == Backend.XPU else compiler_id(compiler_of(variant)))
     facts = Facts(language.value.upper(), {"CXX": compiler, "CUDA": "NVIDIA", "HIP": "Clang"}, platform)
     for flag in given:
         try:
