@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 from conftest import ROOT
 
 MANY_TYPES = '''
 import sys, threading, types
-from kci.files.typed_data import json_to_type, to_type
+from kci.files.bounded_json import decode_json
+from kci.files.typed_data import to_type
 sys.setswitchinterval(1e-6)
 TEXT = """
 from __future__ import annotations
@@ -38,7 +41,7 @@ for number in range(400):
         assert how().one.deep.words == ("a",)
 
     text = b'{"one": {"deep": {"words": ["a"]}}, "by_name": {"b": {"number": 2}}}'
-    ways = [lambda: json_to_type(text, module.Outer), lambda: to_type(DATA, module.Outer)] * 2
+    ways = [lambda: decode_json(text, module.Outer), lambda: to_type(DATA, module.Outer)] * 2
     threads = [threading.Thread(target=read, args=(way,)) for way in ways]
     for thread in threads:
         thread.start()
@@ -52,9 +55,40 @@ def test_types_that_several_threads_ask_for_first() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nothing_else_gives_msgspec_a_type() -> None:
-    """Diagnostics lie below the files; their rules are read before there are threads."""
-    own = ROOT / "src" / "kci"
-    asking = re.compile(r"msgspec\.convert\(|msgspec\.json\.decode\([^\n]*type=|\.Decoder\(")
-    found = {path.relative_to(own).as_posix() for path in own.rglob("*.py") if asking.search(path.read_text())}
-    assert found == {"diagnostics.py", "files/typed_data.py"}
+@pytest.mark.parametrize("place", ["src/kci/run/planted.py", "actions/planted.py"])
+@pytest.mark.parametrize(
+    "reading",
+    [
+        "import json\n\nREAD = json.loads('1')\n",
+        "import json\n\nREAD = json.load\n",
+        "from json import loads\n\nREAD = loads('1')\n",
+        "import json\n\nREAD = json.JSONDecoder\n",
+        "import msgspec\n\nREAD = msgspec.json.decode(b'1')\n",
+        "from msgspec.json import Decoder\n\nREAD = Decoder(int)\n",
+        "import msgspec\n\nREAD = msgspec.convert(1, int)\n",
+    ],
+)
+def test_a_second_reader_of_json_is_refused_by_the_linter(place: str, reading: str) -> None:
+    """Each would have its own idea of what is wrong with a foreign file."""
+    command = [
+        Path(sys.executable).parent / "ruff",
+        "check",
+        "--no-cache",
+        "--stdin-filename",
+        place,
+        "-",
+    ]
+    planted = subprocess.run(command, input=reading, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (planted.returncode, "TID251" in planted.stdout) == (1, True), planted.stdout + planted.stderr
+
+
+def test_where_the_linter_is_told_to_look_away() -> None:
+    """The readers themselves, kci's own rules (diagnostics lie below the files), and two scripts without kci."""
+    away = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("*.py") if "TID251" in path.read_text()}
+    assert away == {
+        "src/kci/builders/hipify_script.py",
+        "src/kci/diagnostics.py",
+        "src/kci/engines/job_script.py",
+        "src/kci/files/bounded_json.py",
+        "src/kci/files/typed_data.py",
+    }

@@ -17,7 +17,7 @@ import msgspec
 from kci.builders.process import run
 from kci.builders.request import CacheUse
 from kci.errors import MissingToolError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import decode_json
 
 CHOICE = "KCI_COMPILER_CACHE"
 """`ccache`, `sccache`, the path of one of them, or `off`; without it the first of the two that is on the PATH."""
@@ -83,8 +83,8 @@ class CompilerCache(msgspec.Struct, frozen=True):
     def _server_counts(self, environment: Mapping[str, str]) -> Sequence[int]:
         done = run([str(self.program), "--show-stats", "--stats-format", "json"], env=environment)
         try:
-            stats = json_to_type(done.output, _ServerStats).stats
-        except msgspec.DecodeError:
+            stats = decode_json(done.output, _ServerStats).stats
+        except ValueError:
             return ()
         return sum(stats.cache_hits.counts.values()), sum(stats.cache_misses.counts.values())
 

@@ -26,7 +26,7 @@ from kci.builders.request import Log
 from kci.builders.units import Language, Unit
 from kci.config.source_kinds import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import read_json
 
 FOLDER = "hip"
 """The translated copy of the kernel, in the work directory."""
@@ -140,8 +140,8 @@ def translate(plan: Translation, log: Log) -> None:
 def _told(path: Path) -> list[str] | None:
     """What the script found unsupported; None if it did not get that far."""
     try:
-        return json_to_type(path.read_bytes(), list[str])
-    except (OSError, msgspec.DecodeError):
+        return read_json(path, list[str])
+    except (OSError, ValueError):
         return None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bisect
 import http.client
 import io
-import json
 import os
 import urllib.error
 import urllib.parse
@@ -29,6 +28,7 @@ from kci.builders.cache import CACHE_OPTION
 from kci.builders.request import Log, silent
 from kci.builders.transfer import Transfer
 from kci.errors import MissingToolError
+from kci.files.bounded_json import decode_json
 from kci.files.full_disk import room_hint
 
 DEFAULT_INDEX = "https://pypi.org/simple"
@@ -194,6 +194,15 @@ def find_wheel(package: str, version: str, platform: str, index: str | None = No
     raise MissingToolError(f"{page} has no wheel of {package} {version} for Linux on {platform}", hint="name a mirror")
 
 
+class _ListedFile(msgspec.Struct, frozen=True):
+    filename: str
+    url: str
+
+
+class _ListedPage(msgspec.Struct, frozen=True):
+    files: tuple[_ListedFile, ...]
+
+
 class _Links(HTMLParser):
     """The links of an index page in the older form."""
 
@@ -211,7 +220,7 @@ class _Links(HTMLParser):
 
 def _listed(page: bytes, kind: str) -> dict[str, str]:
     if kind.endswith("json"):
-        return {file["filename"]: file["url"] for file in json.loads(page)["files"]}
+        return {file.filename: file.url for file in decode_json(page, _ListedPage).files}
     links = _Links()
     links.feed(page.decode("utf-8", "replace"))
     return links.found

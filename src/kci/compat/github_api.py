@@ -12,7 +12,7 @@ import msgspec
 
 from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import decode_json
 
 _SECONDS = 120
 
@@ -88,6 +88,6 @@ def read_answer(answer: bytes, shape: type[_Shape]) -> _Shape:
         FindingsError: it is none.
     """
     try:
-        return json_to_type(answer, shape)
-    except msgspec.DecodeError as error:
+        return decode_json(answer, shape)
+    except ValueError as error:
         raise FindingsError(f"GitHub's answer cannot be read: {error}") from None

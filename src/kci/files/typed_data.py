@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 _Shape = TypeVar("_Shape")
-_ONE_AT_A_TIME = RLock()  # as functools has it: threading takes half a millisecond to import
+ONE_AT_A_TIME = RLock()  # as functools has it: threading takes half a millisecond to import
+"""Held while msgspec is given a type."""
 
 
 def to_type(data: Any, shape: type[_Shape], dec_hook: Callable[[type, Any], Any] | None = None) -> _Shape:
@@ -22,15 +23,5 @@ def to_type(data: Any, shape: type[_Shape], dec_hook: Callable[[type, Any], Any]
     Raises:
         msgspec.ValidationError: the data do not fit.
     """
-    with _ONE_AT_A_TIME:
-        return msgspec.convert(data, shape, dec_hook=dec_hook)
-
-
-def json_to_type(data: bytes | str, shape: type[_Shape]) -> _Shape:
-    """Like `msgspec.json.decode` with a type.
-
-    Raises:
-        msgspec.DecodeError: it is no JSON, or does not fit.
-    """
-    with _ONE_AT_A_TIME:
-        return msgspec.json.decode(data, type=shape)
+    with ONE_AT_A_TIME:
+        return msgspec.convert(data, shape, dec_hook=dec_hook)  # noqa: TID251

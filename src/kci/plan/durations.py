@@ -16,11 +16,10 @@ from msgspec import Meta
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import read_json, require_schema
 from kci.matrix.names import parse_variant_name
 
 SCHEMA = 1
-MAX_BYTES = 16 * 1024 * 1024
 Seconds = Annotated[float, Meta(ge=0, le=5 * 24 * 3600)]
 """No job runs longer than GitHub lets a self-hosted runner work."""
 
@@ -109,16 +108,11 @@ def read_durations(path: Path) -> tuple[Duration, ...]:
         FindingsError: it cannot be read, or is none (KCI311).
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        if len(raw) > MAX_BYTES:
-            raise ValueError(f"it is larger than {MAX_BYTES // 1024 // 1024} MiB")
-        read = json_to_type(raw, _File)
-        if read.schema != SCHEMA:
-            raise ValueError(f"schema {read.schema} is not known; this kci reads schema {SCHEMA}")
+        read = read_json(path, _File)
+        require_schema(read.schema, SCHEMA)
     except OSError as error:
         raise _refused(f"cannot read {path}: {error.strerror}", path) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise _refused(f"{path} is not a file of recorded durations: {error}", path) from error
     return read.durations
 

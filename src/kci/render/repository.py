@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from kci.config.model import Build
 from kci.config.values import PullRequests
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError, UsageError
+from kci.files.bounded_json import decode_json
 from kci.plan.callers import caller_count
 from kci.plan.github import github_matrix
 from kci.plan.legs import make_plan
@@ -216,7 +216,7 @@ def _published_name(build: Build) -> str:
 
 
 def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:
-    include = json.loads(github_matrix(plan))["include"]
+    include = decode_json(github_matrix(plan), dict[str, list[dict[str, Any]]])["include"]
     return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
 
 

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from kci.builders.request import CacheUse
 from kci.config.values import SYSTEMS
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import decode_json
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
 from kci.plan.recorded import RecordedInputs
@@ -189,4 +189,4 @@ def decode_leg(data: bytes) -> LegRecord:
     Raises:
         ValueError: what is wrong with them.
     """
-    return json_to_type(data, LegRecord)
+    return decode_json(data, LegRecord)

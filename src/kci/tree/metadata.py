@@ -16,6 +16,7 @@ from kci.config.model import Build, KernelDependency
 from kci.config.urls import check_git_url
 from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
 from kci.errors import FindingsError
+from kci.files.bounded_json import strict_object
 from kci.files.replace import write_atomic
 from kci.files.typed_data import to_type
 from kci.files.walk import remove_bytecode
@@ -23,7 +24,6 @@ from kci.tree.depends import kernel_depends, kernels_minver, python_depends
 from kci.tree.digest import SIGNATURE, Digest, compute
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
-from kci.tree.strict_json import strict_object
 from kci.version import __version__
 
 FILE_NAME = "metadata.json"

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from kci.config.settings import Ignore
 from kci.errors import FindingsError
-from kci.files.typed_data import json_to_type
+from kci.files.bounded_json import decode_json
 from kci.matrix.names import parse_variant_name
 from kci.tree.findings import tree_error
 from kci.tree.metadata import NAME_PATTERN
@@ -74,13 +74,13 @@ def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
         FindingsError: it is no plan that this kci knows.
     """
     try:
-        schema = json_to_type(text, dict[str, msgspec.Raw]).get("schema")
+        schema = decode_json(text, dict[str, msgspec.Raw]).get("schema")
         if schema != msgspec.Raw(str(SCHEMA).encode()):
             raise ValueError(
                 f"schema {bytes(schema).decode() if schema else 'missing'}; this kci reads schema {SCHEMA}"
             )
-        plan = json_to_type(text, _Plan)
-    except (ValueError, RecursionError) as error:
+        plan = decode_json(text, _Plan)
+    except ValueError as error:
         raise _error(f"{where} is not a plan: {error}", where) from error
     kernels: dict[str, PlannedKernel] = {}
     for kernel in plan.kernels:
