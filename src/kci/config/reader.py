@@ -2,8 +2,7 @@
 
 The rules of detection are the reference's (docs/format.md#editions): `edition = 5` is read as such and nothing else is
 tried; any other number is an error; without an edition the file is tried as v4, which is upgraded in memory, and then
-as v3, which has to be rewritten by `kci update` first. Editions after 5: see
-`kci.config.later_editions`.
+as v3, which has to be rewritten by `kci update` first. Edition 6: see `kci.config.edition_6`.
 """
 
 from __future__ import annotations
@@ -70,9 +69,9 @@ def interpret(document: Document, directory: str) -> Kernel:
     edition = detect_edition(document)
     data, notes = _respell_noarch(document)
     if edition > EDITION:
-        from kci.config.later_editions import later_edition  # noqa: PLC0415  - only for these files
+        from kci.config.edition_6 import as_edition_5  # noqa: PLC0415  - only for these files
 
-        data, more = later_edition(edition).as_edition_5(document, data)
+        data, more = as_edition_5(document, data)
         data = {**data, "general": {**data["general"], "edition": EDITION}}
         notes += more
     problems = [note for note in notes if note.severity is Severity.ERROR]
@@ -132,12 +131,11 @@ def detect_edition(document: Document) -> int:
         shown = f"{edition!r}"[:40] if isinstance(edition, int) else toml_type(edition)
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
-    from kci.config.later_editions import known_editions  # noqa: PLC0415  - only for these files
+    from kci.config.edition_6 import KNOWN_EDITIONS  # noqa: PLC0415  - only for these files
 
-    known = known_editions()
-    if edition in known:
+    if edition in KNOWN_EDITIONS:
         return edition
-    hint = f"the newest edition that this kci knows is {known[-1]}; is there a newer kci?"
+    hint = f"the newest edition that this kci knows is {KNOWN_EDITIONS[-1]}; is there a newer kci?"
     if edition < EDITION:
         hint = "version 4 files have no `edition` at all; write `edition = 5`"
     raise refuse(finding("KCI105", f"unsupported build edition {edition}", hint=hint, path=document.path, span=span))
@@ -145,7 +143,7 @@ def detect_edition(document: Document) -> int:
 
 def _not_released(document: Document, edition: int) -> list[Diagnostic]:
     """A note for an edition that is newer than what kci writes."""
-    from kci.config.later_editions import written_edition  # noqa: PLC0415  - only for these files
+    from kci.config.edition_6 import written_edition  # noqa: PLC0415  - only for these files
 
     if edition <= written_edition():
         return []

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
+from kci.config.edition_6 import KNOWN_EDITIONS, write, written_edition
 from kci.config.editions import convert_or_none, version_3_as_5
-from kci.config.later_editions import known_editions, later_edition, written_edition
 from kci.config.model import Build, to_data
 from kci.config.reader import BUILD_TOML, EDITION, Kernel, detect_edition, interpret, parse_kernel
 from kci.diagnostics import Span, finding
@@ -81,9 +81,8 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML, *,
     _respell_noarch(edits)
     if EDITION <= edition < target:
         edits.replace(edits.spans(("general", "edition"))[1], str(target), f"`edition = {target}`")
-    for number in known_editions():
-        if max(edition, EDITION) < number <= target:
-            later_edition(number).write(edits)
+    if edition <= EDITION < target:
+        write(edits)
     after = edits.apply(raw.startswith(BOM))
     if edits.changes:
         _verify(after, build, shown_as, target)
@@ -98,8 +97,8 @@ def require_edition(to: int | None) -> int:
     """
     if to is None:
         return written_edition()
-    if to not in known_editions():
-        known = ", ".join(map(str, known_editions()))
+    if to not in KNOWN_EDITIONS:
+        known = ", ".join(map(str, KNOWN_EDITIONS))
         raise UsageError(f"there is no edition {to}", hint=f"kci can write the editions {known}")
     return to
 

@@ -1,25 +1,49 @@
 """Edition 6 as far as it is known (docs/format.md#later): components name a language in place of a backend.
 
 `cpp-cuda` is what `backend = "cuda"` was. `rust-cpu` is new; its Cargo manifest counts as one of its sources. An
-earlier state of the edition still had `backend`, which is read as well. `[tvm-ffi]` may do without `src`.
+earlier state of the edition still had `backend`, which is read as well. `[tvm-ffi]` may do without `src`. Kernels are
+held in the form of edition 5, so this module reads edition 6 as that one, and writes it from that one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kci.config.document import Document, KeyPath
-from kci.config.later_editions import TextEdits
 from kci.diagnostics import Diagnostic, finding
+from kci.files.dated_data import Dated, load_dated
 from kci.suggest import one_of, suggestion
+
+if TYPE_CHECKING:
+    from kci.config.update import Edits
+
+KNOWN_EDITIONS = (5, 6)
+"""The editions that have a number kci knows, oldest first."""
 
 CPP = {f"cpp-{backend}": backend for backend in ("cpu", "cuda", "metal", "rocm", "xpu")}
 RUST = "rust-cpu"
 _RUST_KEYS = ("cargo-manifest", "depends", "src")
 
 
+class _Written(Dated, frozen=True):
+    written: int
+
+
+@cache
+def written_edition() -> int:
+    """The edition that kci writes where nobody asks for another: a line of `data/editions.toml`."""
+    return load_dated(Path(__file__).parent / "data" / "editions.toml", _Written).written
+
+
 def as_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:
-    """See `LaterEdition`."""
+    """The data of a file of edition 6 as edition 5 has it, and what is wrong with it.
+
+    Args:
+        document: the file, for places.
+        data: its content; not changed. What is reported as wrong is left out of the answer.
+    """
     problems: list[Diagnostic] = []
     read = dict(data)
     if isinstance(read.get("tvm-ffi"), dict):
@@ -80,8 +104,8 @@ def _component(part: dict[str, Any]) -> dict[str, Any]:
     return {"backend": CPP.get(language, "cpu"), **kept}
 
 
-def write(edits: TextEdits) -> None:
-    """See `LaterEdition`."""
+def write(edits: Edits) -> None:
+    """Turn the text of a valid file of edition 5 into edition 6, the number itself apart."""
     for label, part in edits.document.data.get("kernel", {}).items():
         if "backend" in part:
             language = f"cpp-{part['backend']}"

@@ -1,16 +1,13 @@
-"""Editions after 5: read into the same build config with one note, written by `kci update --to`, one module each."""
+"""Edition 6: read into the same build config with one note, written by `kci update --to`."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from textwrap import dedent
 
 import pytest
 
 import mutations
 from conftest import kernel
-from kci.config import later_editions, update
-from kci.config.later_editions import known_editions, written_edition
+from kci.config import edition_6, update
+from kci.config.edition_6 import written_edition
 from kci.config.model import to_data
 from kci.config.reader import parse_kernel
 from kci.config.update import plan_update
@@ -63,7 +60,7 @@ def test_edition_6_is_the_same_build_with_one_note() -> None:
 @pytest.mark.rule("KCI117", triggers=False)
 def test_a_released_edition_gets_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel(FIVE).diagnostics == ()
-    monkeypatch.setattr(later_editions, "written_edition", lambda: 6)
+    monkeypatch.setattr(edition_6, "written_edition", lambda: 6)
     assert kernel(SIX).diagnostics == ()
 
 
@@ -170,34 +167,3 @@ def test_no_older_edition_is_written_and_no_unknown_one() -> None:
         plan_update(SIX.encode(), to=5)
     with pytest.raises(UsageError, match="there is no edition 7"):
         plan_update(FIVE.encode(), to=7)
-
-
-# --- a new edition is one module --------------------------------------------------------------------------------------
-
-MODULE = '''
-"""Edition 7, made up: the kernel's name is called `title`."""
-
-from kci.config.later_editions import edition_6
-
-
-def as_edition_5(document, data):
-    general = {("name" if key == "title" else key): value for key, value in data["general"].items()}
-    return edition_6.as_edition_5(document, {**data, "general": general})
-
-
-def write(edits):
-    edits.respell(("general", "name"), "title", edits.document.data["general"]["name"], "`title`")
-'''
-
-
-def test_a_made_up_edition_is_one_module_s_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "edition_7.py").write_text(dedent(MODULE))
-    monkeypatch.setattr(later_editions, "__path__", [*later_editions.__path__, str(tmp_path)])
-    assert known_editions() == [5, 6, 7]
-    seven = SIX.replace("edition = 6", "edition = 7").replace("name =", "title =")
-    assert plan_update(FIVE.encode(), to=7).after.decode() == seven
-    assert plan_update(SIX.encode(), to=7).after.decode() == seven
-    read = kernel(seven)
-    assert (read.edition, read.build) == (7, kernel(FIVE).build)
-    assert [item.rule for item in read.diagnostics] == ["KCI117"]
-    assert read.build.general.edition == 5
