@@ -1,4 +1,4 @@
-"""Rules for any workflow file: each finds what it is about, and nothing in a file that does it right."""
+"""Rules for any workflow file: each finds what it is about, and nothing in a file that is right."""
 
 from __future__ import annotations
 
@@ -44,47 +44,21 @@ p:
 """
 COMPUTED = "needs: p\nstrategy: {matrix: '${{ fromJSON(needs.p.outputs.m) }}'}"
 UPLOAD = f"actions/upload-artifact@{SHA}"
-CHECKOUT = f"actions/checkout@{SHA}"
-QUIET = "persist-credentials: false"
-HEAD_SHA = "${{ github.event.pull_request.head.sha }}"
-COMMENT = "${{ github.event.comment.body }}"
-CALLED = "on: {workflow_call: {inputs: {n: {type: string, required: true}}}}\npermissions: {}\njobs:\n  b:\n" + STEPS
+SLASH = f"steps: [{{uses: {UPLOAD}, with: {{name: 'a/b'}}}}]"
 
 BAD: list[tuple[str, str]] = [
     ("KCI430", workflow(COMPUTED, other=PLAN)),
     ("KCI430", workflow("needs: p\nstrategy: {matrix: {x: '${{ fromJSON(needs.p.outputs.m) }}'}}", other=PLAN)),
     ("KCI431", workflow("outputs: {x: '${{ secrets.TOKEN }}'}")),
-    ("KCI432", workflow("uses: ./.github/workflows/gone.yml")),
-    ("KCI433", workflow(f"steps: [{{uses: {UPLOAD}, with: {{name: 'a/b'}}}}]")),
+    ("KCI433", workflow(SLASH)),
     ("KCI433", workflow(f"steps: [{{uses: {UPLOAD}, with: {{name: 'a:${{{{ github.sha }}}}'}}}}]")),
     ("KCI434", workflow(f"strategy: {{matrix: {{x: [1, 2]}}}}\nsteps: [{{uses: {UPLOAD}, with: {{name: out}}}}]")),
     ("KCI434", workflow(f"strategy: {{matrix: {{x: [1, 2]}}}}\nsteps: [{{uses: {UPLOAD}}}]")),
     ("KCI435", workflow(f"steps: [{{uses: actions/download-artifact@{SHA}, with: {{merge-multiple: true}}}}]")),
     ("KCI435", workflow(f"steps: [{{uses: actions/upload-artifact/merge@{SHA}}}]")),
-    ("KCI436", workflow(on="{schedule: [{cron: '0 4 * * *'}]}")),
-    ("KCI437", workflow(on="{schedule: [{cron: '5 4 * *'}]}")),
-    ("KCI437", workflow(on="{schedule: [{cron: '*/2 * * * *'}]}")),
-    ("KCI438", workflow("runs-on: [self-hosted, gpu]", on="pull_request")),
-    ("KCI438", workflow("runs-on: {group: gpu}", on="[push, pull_request]")),
-    (
-        "KCI439",
-        workflow(f"steps: [{{uses: {CHECKOUT}, with: {{{QUIET}, ref: '{HEAD_SHA}'}}}}]", on="pull_request_target"),
-    ),
     ("KCI440", workflow(on="workflow_call", top="permissions: {}\nconcurrency: '${{ github.workflow }}'")),
     ("KCI441", workflow("container: {image: x, options: '--gpus all'}")),
     ("KCI441", workflow("runs-on: amd\ncontainer: {image: x, options: '--group-add 110'}")),
-    ("KCI442", "on: push\npermissions: {}\njobs: {a: {runs-on: ubuntu-24.04, steps: []}}\n"),
-    ("KCI443", workflow(top="env: {A: b}")),
-    ("KCI444", workflow("steps: [{uses: acme/do@v1}]")),
-    ("KCI445", workflow(f"steps: [{{uses: {CHECKOUT}}}]")),
-    ("KCI446", workflow(f"uses: acme/x/.github/workflows/y.yml@{SHA}\nsecrets: inherit")),
-    ("KCI447", workflow("steps: [{run: 'echo ${{ github.event.issue.title }}'}]")),
-    ("KCI447", workflow("steps: [{run: 'echo ${{ github.head_ref }}'}]")),
-    ("KCI447", workflow("steps: [{run: \"git switch ${{ github.event.pull_request.head.ref }}\"}]")),
-    (
-        "KCI447",
-        workflow(f"steps: [{{uses: actions/github-script@{SHA}, with: {{script: '{COMMENT}'}}}}]"),
-    ),
     ("KCI448", workflow("timeout-minutes: 600")),
 ]  # fmt: skip
 
@@ -92,27 +66,13 @@ GOOD: list[tuple[str, str]] = [
     ("KCI430", workflow(COMPUTED + "\nif: needs.p.outputs.m != ''", other=PLAN)),
     ("KCI430", workflow("strategy: {matrix: {x: [1, 2]}}")),
     ("KCI431", workflow("outputs: {x: '${{ github.sha }}'}")),
-    ("KCI432", workflow(f"uses: acme/x/.github/workflows/y.yml@{SHA}")),
     ("KCI433", workflow(f"steps: [{{uses: {UPLOAD}, with: {{name: \"a-${{{{ matrix.x || '/' }}}}\"}}}}]")),
     ("KCI434", workflow(f"strategy: {{matrix: {{x: [1]}}}}\nsteps: [{{uses: {UPLOAD}}}]")),
     ("KCI434", workflow(f"strategy: {{matrix: {{x: [1, 2]}}}}\nsteps: [{{if: matrix.x == 1, uses: {UPLOAD}}}]")),
     ("KCI435", workflow(f"steps: [{{uses: actions/download-artifact@{SHA}, with: {{merge-multiple: false}}}}]")),
-    ("KCI436", workflow(on="{schedule: [{cron: '30 4 * * *'}]}")),
-    ("KCI437", workflow(on="{schedule: [{cron: '*/5 * * * MON-FRI'}]}")),
-    ("KCI438", workflow("runs-on: [self-hosted, gpu]", on="push")),
-    ("KCI438", workflow("runs-on: [self-hosted, gpu]\nenvironment: gpu", on="pull_request")),
-    ("KCI438", workflow("runs-on: '${{ vars.RUNNER }}'", on="pull_request")),
-    ("KCI439", workflow(f"steps: [{{uses: {CHECKOUT}, with: {{{QUIET}}}}}]", on="pull_request_target")),
     ("KCI440", workflow(on="workflow_call", top="permissions: {}\nconcurrency: 'x-${{ inputs.n }}'")),
     ("KCI440", workflow(top="permissions: {}\nconcurrency: '${{ github.workflow }}'")),
     ("KCI441", workflow("runs-on: [self-hosted, gpu]\ncontainer: {image: x, options: '--gpus all --group-add video'}")),
-    ("KCI442", workflow(f"uses: acme/x/.github/workflows/y.yml@{SHA}")),
-    ("KCI443", workflow("permissions: {}", top="env: {A: b}")),
-    ("KCI444", workflow(f"steps: [{{uses: acme/do@{SHA}}}, {{uses: ./local}}, {{uses: 'docker://alpine:3'}}]")),
-    ("KCI445", workflow(f"steps: [{{uses: {CHECKOUT}, with: {{persist-credentials: false}}}}]")),
-    ("KCI446", workflow(f"uses: acme/x/.github/workflows/y.yml@{SHA}\nsecrets: {{T: '${{{{ secrets.T }}}}'}}")),
-    ("KCI447", workflow("steps: [{run: 'echo \"$TITLE\"', env: {TITLE: '${{ github.event.issue.title }}'}}]")),
-    ("KCI447", workflow("steps: [{run: 'echo ${{ github.sha }} ${{ github.event.repository.default_branch }}'}]")),
     ("KCI448", workflow("timeout-minutes: 600\nruns-on: [self-hosted]")),
     ("KCI448", workflow("timeout-minutes: 360")),
 ]  # fmt: skip
@@ -130,50 +90,6 @@ def test_it_is_found_and_nothing_else(rule: str, text: str) -> None:
 @pytest.mark.parametrize(("rule", "text"), cases(GOOD, triggers=False))
 def test_what_does_it_right(rule: str, text: str) -> None:
     assert rules(text) == []
-
-
-@pytest.mark.rule("KCI432", triggers=True)
-@pytest.mark.parametrize(
-    ("job", "callee", "said"),
-    [
-        ("", "on: push\njobs:\n  b:\n" + STEPS, "has no trigger"),
-        ("", CALLED, "requires the input `n`"),
-        ("with: {n: a, other: b}", CALLED, "has no input `other`"),
-        (
-            "with: {n: a}\npermissions: {contents: read}",
-            CALLED.replace("    runs-on", "    permissions: {contents: write}\n    runs-on"),
-            "asks for more `contents`",
-        ),
-    ],
-)
-def test_calls_that_github_refuses(job: str, callee: str, said: str) -> None:
-    text = workflow(f"uses: ./.github/workflows/callee.yml\n{job}")
-    found = [item for item in check_any({"w/x.yml": text, "w/callee.yml": callee}) if item.rule == "KCI432"]
-    assert [said in item.message for item in found] == [True]
-    assert found[0].line == 5
-
-
-@pytest.mark.rule("KCI432", triggers=False)
-def test_calls_that_agree() -> None:
-    text = workflow("uses: ./.github/workflows/callee.yml\nwith: {N: a}\npermissions: read-all")
-    callee = CALLED.replace("    runs-on", "    permissions: {contents: read}\n    runs-on")
-    assert rules(text, callee=callee) == []
-    open_ended = workflow("uses: ./.github/workflows/callee.yml\nwith: {n: a}", top="env: {}")
-    assert "KCI432" not in rules(open_ended, callee=callee), "the repository's settings decide what it may"
-
-
-@pytest.mark.rule("KCI432", triggers=True)
-def test_too_many_levels_and_circles() -> None:
-    def link(target: str) -> str:
-        return f"on: workflow_call\npermissions: {{}}\njobs:\n  b:\n    uses: ./.github/workflows/{target}.yml\n"
-
-    chain = {f"c{number}": link(f"c{number + 1}") for number in range(9)} | {
-        "c9": CALLED.replace(", required: true", "")
-    }
-    assert "KCI432" in rules(workflow("uses: ./.github/workflows/c0.yml"), **chain)
-    shorter = {name: text for name, text in chain.items() if name != "c0"}
-    assert "KCI432" not in rules(workflow("uses: ./.github/workflows/c1.yml"), **shorter)
-    assert "KCI432" in rules(workflow("uses: ./.github/workflows/c.yml"), c=link("x"), x=link("c"))
 
 
 def test_errors_of_rendered_files_are_errors_of_any() -> None:
@@ -207,20 +123,11 @@ def test_contexts_that_some_places_have(body: str) -> None:
 
 
 def test_kcis_own_files_have_no_finding() -> None:
-    """Beside what kci.toml decides: machines of a static matrix, and kci's own actions by their tag."""
     for folder in sorted(path for path in GOLDEN.iterdir() if (path / "kci.yml").exists()):
         files = {f"{folder.name}/{path.name}": path.read_text() for path in sorted(folder.glob("*.yml"))}
-        found = [item for item in check_any(files) if not (item.rule == "KCI444" and "kci/build" in item.message)]
-        assert found == []
+        assert check_any(files) == []
     own = {path.name: path.read_text() for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))}
-    assert [item for item in check_any(own) if item.rule != "KCI444"] == []
-
-
-@pytest.mark.parametrize("given", ["5", "[n]", "text"])
-def test_inputs_that_are_no_table(given: str) -> None:
-    call = workflow(f"uses: ./.github/workflows/called.yml\nwith: {given}")
-    files = {".github/workflows/x.yml": call, ".github/workflows/called.yml": CALLED}
-    assert [item.rule for item in check_any(files)] == ["KCI432"]
+    assert check_any(own) == []
 
 
 def test_words_are_read_as_yaml_1_2_has_them() -> None:
@@ -245,24 +152,24 @@ def write(root: Path, name: str, text: str) -> Path:
 
 
 def test_kci_verify_takes_the_folder_or_a_file(tmp_path: Path) -> None:
-    bad = write(tmp_path, "bad.yml", workflow("steps: [{run: 'echo ${{ github.head_ref }}'}]"))
+    bad = write(tmp_path, "bad.yml", workflow(SLASH))
     good = write(tmp_path, "good.yml", workflow())
     found = kci("verify", bad.parent)
     assert found.code == 1
-    assert f"{bad}:7:1: error[KCI447]" in found.stderr
+    assert f"{bad}:7:1: error[KCI433]" in found.stderr
     assert str(good) not in found.stderr
     assert kci("verify", good).code == 0
     assert kci("verify", bad).code == 1
-    assert kci("verify", bad, "--ignore", "KCI447").code == 0
+    assert kci("verify", bad, "--ignore", "KCI433").code == 0
     assert kci("verify", bad.parent, "--format", "sarif").code == 1
 
 
 def test_a_comment_with_a_reason_suppresses(tmp_path: Path) -> None:
-    text = workflow("steps: [{run: 'echo ${{ github.head_ref }}'}]")
-    commented = text.replace("    steps:", "    # kci: ignore[KCI447] runs on pushes of maintainers only\n    steps:")
+    text = workflow(SLASH)
+    commented = text.replace("    steps:", "    # kci: ignore[KCI433] a server of ours takes it\n    steps:")
     place = write(tmp_path, "x.yml", commented)
     assert kci("verify", place).code == 0
-    assert "KCI447" in kci("verify", place, "-v").stdout + kci("verify", place, "-v").stderr
+    assert "KCI433" in kci("verify", place, "-v").stdout + kci("verify", place, "-v").stderr
 
 
 @pytest.mark.parametrize(

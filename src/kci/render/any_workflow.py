@@ -1,6 +1,7 @@
-"""What GitHub refuses, misreads or quietly does otherwise in any workflow file, whoever wrote it.
+"""What goes wrong in jobs that build a matrix of binaries, in any workflow file, whoever wrote it.
 
-What is an error here fails in every repository. The rest is advice: true of the file, and for its owners to judge.
+Only what actionlint and zizmor do not find: matrices that are empty, artifacts that overwrite each other, GPUs and time
+that a hosted runner does not have. Syntax, calls, schedules, pins, permissions and injection are theirs.
 """
 
 from __future__ import annotations
@@ -11,23 +12,20 @@ from typing import Any, NamedTuple
 
 from kci.catalog.runners import is_hosted, quotas
 from kci.diagnostics import Diagnostic, Span, finding
-from kci.plan.settings_lints import is_cron
-from kci.render.expressions import Place, expressions, places
+from kci.render.expressions import expressions, places
 from kci.render.github_limits import read_workflow, refused_expressions, refused_jobs, refused_matrices
-from kci.render.workflow_calls import Found, call_problems
 from kci.render.workflow_yaml import line_numbers
 
-_ATTACKER = re.compile(
-    r"github\.(?:head_ref\b|event\.(?:[\w-]+\.)*(?:title|body|message|page_name)\b"
-    r"|event\.(?:[\w-]+\.)*head\.(?:ref|label|repo\.default_branch)\b|event\.(?:[\w-]+\.)*(?:author|committer)\.(?:name|email)\b)",
-    re.IGNORECASE,
-)
-"""What somebody without any right in the repository can choose."""
-
-_HEAD = re.compile(r"github\.(?:head_ref\b|event\.(?:pull_request|workflow_run)\.head[._])|refs/pull/", re.IGNORECASE)
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ILLEGAL_IN_NAME = re.compile(r'[":<>|*?\r\n\\/]')
-_OFTEN = re.compile(r"\*(?:/[1-4])?")
+
+
+class Found(NamedTuple):
+    """What is wrong, and where in the file."""
+
+    rule: str
+    message: str
+    where: str
+    """As in `jobs.build.steps[1]`."""
 
 
 class Workflow(NamedTuple):
@@ -61,10 +59,10 @@ class Workflow(NamedTuple):
 
 
 def check_any(files: Mapping[str, str]) -> list[Diagnostic]:
-    """Check workflow files that belong together.
+    """Check workflow files.
 
     Args:
-        files: text by path; what one of them calls is looked for among them.
+        files: text by path.
     """
     found: list[Diagnostic] = []
     parsed: dict[str, Mapping[str, Any]] = {}
@@ -76,7 +74,7 @@ def check_any(files: Mapping[str, str]) -> list[Diagnostic]:
             parsed[path] = workflow
     for path, data in parsed.items():
         lines = line_numbers(files[path])
-        said = [item for rule in _RULES for item in rule(Workflow(data))] + list(call_problems(path, parsed))
+        said = [item for rule in _RULES for item in rule(Workflow(data))]
         for item in [*refused_jobs(data), *refused_matrices(data), *refused_expressions(data)]:
             said.append(Found(item[0], item[1], _where(item[1])))
         for rule, message, where in dict.fromkeys(said):
@@ -106,8 +104,8 @@ def matrix_may_be_empty(workflow: Workflow) -> Iterator[Found]:
 
 def secret_in_output(workflow: Workflow) -> Iterator[Found]:
     """KCI431: an output of a job that holds a secret."""
-    for place in _places(workflow, "job.outputs"):
-        if any(re.search(r"\bsecrets\.", text) for text in expressions(place)):
+    for place in places(workflow.data):
+        if place.kind == "job.outputs" and any(re.search(r"\bsecrets\.", text) for text in expressions(place)):
             yield Found("KCI431", "GitHub leaves out an output that holds a secret", place.path)
 
 
@@ -136,39 +134,6 @@ def artifacts_merged(workflow: Workflow) -> Iterator[Found]:
         yield Found("KCI435", "files of one path in two artifacts are mixed up, silently", where)
 
 
-def schedules(workflow: Workflow) -> Iterator[Found]:
-    """KCI436 and KCI437: a moment that everybody takes, and one that GitHub does not take."""
-    entries = workflow.triggers.get("schedule")
-    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        line = str(entry.get("cron", "")) if isinstance(entry, dict) else ""
-        where = f"on.schedule[{index}]"
-        if not is_cron(line):
-            yield Found("KCI437", f"GitHub takes no schedule {line[:40]!r}", where)
-        elif _OFTEN.fullmatch(line.split()[0]):
-            yield Found("KCI437", "GitHub runs a schedule every five minutes at most", where)
-        elif line.split()[0] == "0":
-            yield Found("KCI436", "at the full hour GitHub delays or drops schedules; take another minute", where)
-
-
-def foreign_code(workflow: Workflow) -> Iterator[Found]:
-    """KCI438 and KCI439: where code of a pull request runs."""
-    if "pull_request" in workflow.triggers:
-        for where, job in workflow.jobs():
-            runner = job.get("runs-on")
-            static = runner is not None and "${{" not in str(runner)
-            own = isinstance(runner, dict) or "self-hosted" in (runner if isinstance(runner, list) else [runner])
-            if static and own and not is_hosted(runner) and not {"if", "environment"} & job.keys():
-                message = (
-                    "a pull request from a fork runs its code on such a runner; only repository settings prevent it"
-                )
-                yield Found("KCI438", message, f"{where}.runs-on")
-    if not {"pull_request_target", "workflow_run"} & workflow.triggers.keys():
-        return
-    for where, _, step in workflow.steps("actions/checkout"):
-        if _HEAD.search(str(_inputs(step).get("ref", ""))):
-            yield Found("KCI439", "it checks out a pull request's code where the repository's secrets are", where)
-
-
 def container_options(workflow: Workflow) -> Iterator[Found]:
     """KCI441: options of a container that its runner cannot meet."""
     for where, job in workflow.jobs():
@@ -182,51 +147,13 @@ def container_options(workflow: Workflow) -> Iterator[Found]:
 
 
 def time_limits(workflow: Workflow) -> Iterator[Found]:
-    """KCI442 and KCI448: a job without a time limit, or with one that is never reached."""
+    """KCI448: a job with a time limit that is never reached."""
     for where, job in workflow.jobs():
         limit, most = job.get("timeout-minutes"), quotas().max_minutes
-        if limit is None and "uses" not in job:
-            yield Found("KCI442", f"without `timeout-minutes` a job that hangs takes {most} minutes", where)
-        elif isinstance(limit, int) and limit > most and is_hosted(job.get("runs-on")):
+        if isinstance(limit, int) and limit > most and is_hosted(job.get("runs-on")):
             yield Found(
                 "KCI448", f"GitHub ends a job on a hosted runner after {most} minutes", f"{where}.timeout-minutes"
             )
-
-
-def permissions(workflow: Workflow) -> Iterator[Found]:
-    """KCI443: jobs with whatever permissions the repository's settings give."""
-    if "permissions" not in workflow.data:
-        lacking = [where for where, job in workflow.jobs() if "permissions" not in job]
-        if lacking:
-            yield Found("KCI443", "neither the workflow nor this job says which permissions it needs", lacking[0])
-
-
-def actions_used(workflow: Workflow) -> Iterator[Found]:
-    """KCI444 and KCI445: an action that can change, and a token that stays in the checkout."""
-    for where, _, step in workflow.steps():
-        action, _, ref = str(step.get("uses", "")).partition("@")
-        if ref and not action.startswith(("./", "docker:")) and not _COMMIT.fullmatch(ref):
-            yield Found("KCI444", f"{action} is not pinned to a commit, so what runs can change", where)
-    for where, _, step in workflow.steps("actions/checkout"):
-        if str(_inputs(step).get("persist-credentials", "true")).lower() != "false":
-            yield Found("KCI445", "later steps can read the token in .git; set `persist-credentials: false`", where)
-
-
-def secrets_inherited(workflow: Workflow) -> Iterator[Found]:
-    """KCI446: a called workflow that gets every secret."""
-    for where, job in workflow.jobs():
-        if job.get("secrets") == "inherit":
-            yield Found("KCI446", "the called workflow gets every secret; name those that it needs", f"{where}.secrets")
-
-
-def script_of_others(workflow: Workflow) -> Iterator[Found]:
-    """KCI447: a script with text that anybody can choose."""
-    for place in places(workflow.data):
-        script = place.kind == "steps.run" or (place.kind == "steps.with" and place.path.endswith(".with.script"))
-        chosen = [text.strip() for text in expressions(place) if _ATTACKER.search(text)] if script else []
-        if chosen:
-            message = f"whoever chooses `{chosen[0][:60]}` runs commands here; pass it through `env`"
-            yield Found("KCI447", message, place.path)
 
 
 def same_concurrency(workflow: Workflow) -> Iterator[Found]:
@@ -240,10 +167,6 @@ def same_concurrency(workflow: Workflow) -> Iterator[Found]:
         yield Found("KCI440", message, "concurrency")
 
 
-def _places(workflow: Workflow, kind: str) -> Iterator[Place]:
-    return (place for place in places(workflow.data) if place.kind == kind)
-
-
 def _inputs(step: Mapping[str, Any]) -> Mapping[str, Any]:
     given = step.get("with")
     return given if isinstance(given, dict) else {}
@@ -254,13 +177,7 @@ _RULES: tuple[Callable[[Workflow], Iterator[Found]], ...] = (
     secret_in_output,
     artifact_names,
     artifacts_merged,
-    schedules,
-    foreign_code,
     container_options,
     time_limits,
-    permissions,
-    actions_used,
-    secrets_inherited,
-    script_of_others,
     same_concurrency,
 )

@@ -49,8 +49,6 @@ class GithubLimits(Dated, frozen=True):
     max_expression: int
     max_matrix: int
     max_job_id: int
-    max_call_levels: int
-    max_called: int
     growth: float
     call_keys: tuple[str, ...]
     contexts: dict[str, tuple[str, ...]]
