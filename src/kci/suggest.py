@@ -18,7 +18,7 @@ def suggestion(word: str, known: Sequence[str]) -> str:
 
 def nearest_name(word: str, known: Sequence[str]) -> str:
     """The known word that is near; empty if none is."""
-    import difflib  # noqa: PLC0415  - slow to import, and only wanted once something is wrong
+    import difflib
 
     respelled = word.replace("_", "-").lower()[:100]
     candidates = [name for name in known if name.replace("_", "-") == respelled]

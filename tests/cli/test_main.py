@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import json
 import os
 import re
@@ -186,42 +185,7 @@ def test_the_hot_path_imports_nothing_heavy() -> None:
     assert done.stderr.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "loaded"),
-    [(["matrix"], False), (["check"], False), (["plan"], False), (["matrix", "--help"], True), (["--help"], True)],
-)
-def test_what_click_needs_for_help_pages_is_loaded_for_them_alone(
-    arguments: list[str], loaded: bool, kernel_dir: Path
-) -> None:
-    """`inspect` takes a tenth of the start; what kci's modules import later gets the real one."""
-    code = (
-        "import os, sys\nsys.modules['typing_extensions'] = None  # which developers have: msgspec would import it\n"
-        "os._exit = lambda code: print(code, '__file__' in vars(sys.modules['inspect']), file=sys.stderr)\n"
-        "from kci.__main__ import start\nstart()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=kernel_dir, capture_output=True, text=True, check=True
-    )
-    assert done.stderr.splitlines()[-1] == f"0 {loaded}"
-    assert done.stdout
-
-
-def test_many_threads_may_be_the_first_to_ask_for_a_module_that_is_loaded_late() -> None:
-    code = (
-        "import sys, threading\nfrom kci.__main__ import _Later\nfrom concurrent.futures import ThreadPoolExecutor\n"
-        "sys.setswitchinterval(1e-6)\nlate = sys.modules['inspect'] = _Later('inspect')\n"
-        "ready = threading.Barrier(8)\n"
-        "def ask(_):\n    ready.wait()\n    return late.cleandoc('  a')\n"
-        "with ThreadPoolExecutor(8) as pool: print(set(pool.map(ask, range(8))))\n"
-        "import inspect\nprint(inspect is not late, inspect.cleandoc is late.cleandoc)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["{'a'}", "True True"]
-
-
 def test_the_help_of_every_option_is_one_clean_line() -> None:
-    """kci's options take it as it is."""
-
     def options(command: click.Command) -> Iterator[click.Option]:
         yield from (each for each in command.params if isinstance(each, click.Option))
         if isinstance(command, click.Group):
@@ -231,8 +195,7 @@ def test_the_help_of_every_option_is_one_clean_line() -> None:
 
     found = list(options(commands))
     assert len(found) > 100
-    assert [option.opts for option in found if not option.help or option.help != inspect.cleandoc(option.help)] == []
-    assert [option.opts for option in found if type(option) is click.Option] == []
+    assert [option.opts for option in found if not option.help or "\n" in option.help] == []
 
 
 BAD = {

@@ -57,7 +57,7 @@ def ensure_library_headers(headers: LibraryHeaders, log: Log) -> None:
     Raises:
         MissingToolError: the index cannot be reached, or serves no byte ranges.
     """
-    from kci.builders.wheel_ranges import extract, find_wheel  # noqa: PLC0415  - slow to import, and most builds need no network
+    from kci.builders.wheel_ranges import extract, find_wheel
 
     def make(place: Path) -> None:
         for requirement in headers.requirements:

@@ -185,9 +185,9 @@ def _get(item: Headers, python: Path, place: Path, log: Log) -> None:
 
 def _unpack(item: Headers, into: Path) -> None:
     """Take the headers out of an archive; everything in it lies below one directory, whatever that is called."""
-    import http.client  # noqa: PLC0415
-    import tarfile  # noqa: PLC0415  - slow to import, and most builds need no network
-    import urllib.request  # noqa: PLC0415
+    import http.client
+    import tarfile
+    import urllib.request
 
     try:
         with (

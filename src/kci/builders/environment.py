@@ -301,7 +301,7 @@ def _make(environment: Environment, log: Log) -> None:
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
     """Ten megabytes out of the five hundred of a wheel for GPUs."""
     release = f"{environment.release}+{environment.flavour}" if index else str(environment.release)
-    from kci.builders.wheel_ranges import extract, find_wheel  # noqa: PLC0415  - slow to import, and most builds need no network
+    from kci.builders.wheel_ranges import extract, find_wheel
 
     wheel = find_wheel("torch", release, platform.machine(), index)
     extract(wheel, needed_to_compile, environment.torch.parent, log)
@@ -331,9 +331,9 @@ def _reachable(url: str) -> bool:
     """Whether a wheel index answers, asked once and briefly: pip itself would retry for minutes."""
     if os.environ.get("PIP_NO_INDEX"):
         return False
-    import http.client  # noqa: PLC0415
-    import urllib.error  # noqa: PLC0415  - slow to import, and most builds need no network
-    import urllib.request  # noqa: PLC0415
+    import http.client
+    import urllib.error
+    import urllib.request
 
     try:
         request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - our own data, or the user's word

@@ -130,7 +130,7 @@ def _signal(pid: int, number: int) -> None:
 def _linux(option: int, value: int) -> None:
     """A prctl, where there is one."""
     if sys.platform.startswith("linux"):
-        import ctypes  # noqa: PLC0415  - it is not everywhere
+        import ctypes
 
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

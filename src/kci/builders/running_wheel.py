@@ -48,7 +48,7 @@ def running_wheel() -> RunningWheel | None:
 
     The same files give the same bytes.
     """
-    from importlib import metadata  # noqa: PLC0415  - slow to import
+    from importlib import metadata
 
     try:
         distribution = metadata.distribution("kci")

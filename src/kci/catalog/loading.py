@@ -41,7 +41,7 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
         known = ", ".join(editions())
         raise UsageError(f"{name!r} is neither a catalog file nor an edition", hint=f"the editions are {known}")
     document = read_document(Path(name), name)
-    from kci.catalog.overlay import apply, is_overlay, read_overlay  # noqa: PLC0415  - most runs have none
+    from kci.catalog.overlay import apply, is_overlay, read_overlay
 
     if is_overlay(document):
         overlay = read_overlay(document)
@@ -98,7 +98,7 @@ def outside_range(catalog: Catalog) -> tuple[list[Row], list[Removed]]:
     rows = list(_outside_range(catalog))
     if not catalog.overlays:
         return rows, []
-    from kci.catalog.overlay import narrowed  # noqa: PLC0415  - most runs have none
+    from kci.catalog.overlay import narrowed
 
     own = {removed.row.key for removed in catalog.removed}
     rows = [row for row in rows if row.key not in own]

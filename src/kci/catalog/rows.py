@@ -103,7 +103,7 @@ def convert_table(document: Document, data: dict[str, Any], schema: type[_Table]
     try:
         return to_type(data, schema, dec_hook=decode_value)
     except (msgspec.ValidationError, RecursionError) as error:
-        from kci.config.mismatch import explain  # noqa: PLC0415  - only for files that failed
+        from kci.config.mismatch import explain
 
         found = explain(document, data, schema, place)
         problems = [msgspec.structs.replace(problem, rule="KCI120") for problem in found]

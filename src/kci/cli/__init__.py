@@ -5,13 +5,13 @@ stdout carries the answer and nothing else; diagnostics, progress and errors go 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -65,18 +65,6 @@ class Options(NamedTuple):
     plain: bool = False
 
 
-def _show_help(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        click.echo(ctx.get_help(), color=ctx.color)
-        ctx.exit()
-
-
-def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
-    if asked and not ctx.resilient_parsing:
-        click.echo(f"kci {__version__}", color=ctx.color)
-        ctx.exit()
-
-
 class FileName(click.Path):
     """A file or directory. An empty name, as a variable that is not set leaves it, is not the working directory."""
 
@@ -97,20 +85,9 @@ _PLACES = ("kernel", "kernels", "place", "paths", "directory", "old", "new")
 """Arguments that are directories."""
 
 
-class Option(click.Option):
-    """An option whose help is one line: to clean it, click would need `inspect`."""
-
-    def __init__(self, *args: Any, help: str | None = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.help = help
-
-
-option = partial(click.option, cls=Option)
-
-
 def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--format`; the first form is the default."""
-    return option(
+    return click.option(
         "--format",
         "output",
         type=click.Choice(forms),
@@ -121,16 +98,6 @@ def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class _WithExamples(click.Command):
-    _help: Option | None = None
-
-    def get_help_option(self, ctx: click.Context) -> click.Option | None:  # noqa: ARG002
-        """`-h` and `--help`, of kci's kind of options."""
-        if self._help is None:
-            names = ["-h", "--help"]
-            text = "Show this message and exit."
-            self._help = Option(names, is_flag=True, expose_value=False, is_eager=True, help=text, callback=_show_help)
-        return self._help
-
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Examples, where there are some."""
         from kci.cli._examples import example_lines
@@ -152,12 +119,14 @@ class Command(_WithExamples):
             if parameter.name in _PLACES and parameter.type is click.STRING:
                 parameter.type = FileName()  # completed as such; a text all the same
         self.params += [
-            Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
-            Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
-            Option(
+            click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
+            click.Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
+            click.Option(
                 ["--color"], type=click.Choice(["auto", "always", "never"]), default="auto", help="Color the output."
             ),
-            Option(["--plain"], is_flag=True, help="For screen readers: no color, no tables, nothing that moves."),
+            click.Option(
+                ["--plain"], is_flag=True, help="For screen readers: no color, no tables, nothing that moves."
+            ),
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -252,15 +221,8 @@ class _Commands(_WithExamples, click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=_Commands, context_settings={"max_content_width": 100})
-@option(
-    "--version",
-    is_flag=True,
-    expose_value=False,
-    is_eager=True,
-    callback=_show_version,
-    help="Show the version and exit.",
-)
+@click.group(cls=_Commands, context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="kci %(version)s")
 def kci() -> None:
     """CI for GPU kernels: from build.toml to a verified tree of binaries."""
 
@@ -305,6 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if hint := room_hint(error) if where else "":
             click.echo(f"  hint: {hint}", err=True)
         code = 1
+    gc.freeze()  # the interpreter's last collection would look at every module again: a sixth of a small command
     sys.exit(code)
 
 
@@ -326,19 +289,3 @@ def _interrupted(_number: int, _frame: object) -> NoReturn:
     with suppress(OSError):
         os.write(2, b"stopping...\n")
     raise KeyboardInterrupt
-
-
-def run() -> NoReturn:
-    """The program `kci`: `main`, and then out at once.
-
-    Taking the interpreter down costs as much as a small command itself; the operating system does it better.
-    """
-    code: object = 1
-    try:
-        main()
-    except SystemExit as stop:
-        code = stop.code
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # whoever read it is gone; `main` has said so if it mattered
-            stream.flush()
-    os._exit(code if isinstance(code, int) else 1)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kci.cli import option
+import click
+
 from kci.config.find_settings import find_settings
 from kci.errors import UsageError
 from kci.tree.signing import Signers, SigningContext, read_public_key
@@ -16,8 +17,8 @@ from kci.tree.signing import Signers, SigningContext, read_public_key
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--repository` and `--commit`."""
     for added in (
-        option("--commit", default="", metavar="ID", help="The commit that the files were made from."),
-        option("--repository", default="", metavar="OWNER/NAME", help="The repository that they come from."),
+        click.option("--commit", default="", metavar="ID", help="The commit that the files were made from."),
+        click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that they come from."),
     ):
         command = added(command)
     return command

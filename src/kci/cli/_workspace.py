@@ -7,32 +7,32 @@ from typing import Any
 
 import click
 
-from kci.cli import FileName, Options, completed, option
+from kci.cli import FileName, Options, completed
 from kci.cli._output import print_grouped
 from kci.config.values import SYSTEMS, Tier
 from kci.workspace.choice import BACKENDS, Choice
 from kci.workspace.workspace import Workspace, open_workspace
 
-CATALOG = option(
+CATALOG = click.option(
     "--catalog",
     type=FileName(),
     metavar="FILE",
     help="A catalog file, or the name of an edition.",
     shell_complete=completed("catalogs"),
 )
-ALLOW_EMPTY = option("--allow-empty", is_flag=True, help="Take a selection without a variant for an answer.")
+ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Take a selection without a variant for an answer.")
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
-        option("--tier", default="release", show_default=True, metavar="TIER", shell_complete=completed("tiers"),
+        click.option("--tier", default="release", show_default=True, metavar="TIER", shell_complete=completed("tiers"),
                      help=f"How much to build: {', '.join(Tier)}, or a custom tier of kci.toml."),
-        option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
-        option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
-        option("--only", multiple=True, metavar="GLOB", shell_complete=completed("variants"),
+        click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
+        click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
+        click.option("--only", multiple=True, metavar="GLOB", shell_complete=completed("variants"),
                      help="Only variants whose name matches."),
-        option("--where", multiple=True, metavar="EXPR",
+        click.option("--where", multiple=True, metavar="EXPR",
                      help="Only variants that match, such as 'cuda>=13.0 and torch==newest'."),
         CATALOG,
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import PATH, Command, Options, completed, option
+from kci.cli import PATH, Command, Options, completed
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
@@ -23,7 +23,7 @@ from kci.tree.leg_record import artifact_name
 
 @click.command("build", cls=Command)
 @click.argument("kernel", default=".")
-@option(
+@click.option(
     "--variant",
     "names",
     required=True,
@@ -32,38 +32,40 @@ from kci.tree.leg_record import artifact_name
     shell_complete=completed("variants"),
     help="The variant; repeat for more.",
 )
-@option("--output", type=PATH, help="Where DIR/NAME is made (default: KERNEL/build).")
-@option(
+@click.option("--output", type=PATH, help="Where DIR/NAME is made (default: KERNEL/build).")
+@click.option(
     "--builder",
     type=click.Choice(["auto", "noarch", "native", "nix"]),
     default="auto",
     show_default=True,
     help="auto is noarch for a variant of Python only, and native for a compiled one.",
 )
-@option("--container", default="none", show_default=True, help="An image, auto (the image of its leg), or none.")
-@option(
+@click.option("--container", default="none", show_default=True, help="An image, auto (the image of its leg), or none.")
+@click.option(
     "--pack",
     "artifact",
     type=PATH,
     metavar="FILE",
     help="Also make this artifact; a folder for those of several variants.",
 )
-@option("--tier", shell_complete=completed("tiers"), help="Where to look the variant up (default: release, then all).")
+@click.option(
+    "--tier", shell_complete=completed("tiers"), help="Where to look the variant up (default: release, then all)."
+)
 @CATALOG
-@option(
+@click.option(
     "--arch",
     "archs",
     multiple=True,
     metavar="ARCH",
     help="Only for this GPU, such as 9.0a: quick, and only for your own use.",
 )
-@option("--unique-id", help="In place of the id derived from the sources.")
-@option("--commit", metavar="SHA", help="The commit of the sources, where they lie outside of their repository.")
-@option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
-@option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
-@option("--cache", type=PATH, help="Where kci keeps its environments.")
-@option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
-@option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
+@click.option("--unique-id", help="In place of the id derived from the sources.")
+@click.option("--commit", metavar="SHA", help="The commit of the sources, where they lie outside of their repository.")
+@click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
+@click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
+@click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
+@click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj
 def command(
     options: Options,

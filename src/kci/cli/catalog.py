@@ -15,7 +15,7 @@ from kci.catalog.loading import editions, interpret_edition, load_catalog
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
 from kci.catalog.rows import Row
 from kci.catalog.where import expression
-from kci.cli import PATH, CommandGroup, FileName, Options, answer_forms, completed, option
+from kci.cli import PATH, CommandGroup, FileName, Options, answer_forms, completed
 from kci.cli._layout import Layout
 from kci.cli._output import day_of, paragraph, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened
@@ -38,7 +38,7 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("catalog", type=FileName(), required=False, shell_complete=completed("catalogs"))
-@option("--where", metavar="EXPR", help="Only rows that match, such as 'cuda>=13.0 and torch==newest'.")
+@click.option("--where", metavar="EXPR", help="Only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @answer_forms("table", "json", "toml")
 def show(catalog: str | None, where: str | None, output: str) -> None:
     """Print an edition (its name), or a file that is an edition or an overlay; without one, the default edition."""
@@ -125,9 +125,9 @@ def _check_file(file: str) -> list[Diagnostic]:
 
 @command.command("import")
 @click.argument("file", type=PATH)
-@option("--as-of", required=True, metavar="DATE", help="When the table was published, such as 2026-08-20.")
-@option("--name", help="The edition's name (default: the date).")
-@option("--source", help="Where the table came from (default: the file's name).")
+@click.option("--as-of", required=True, metavar="DATE", help="When the table was published, such as 2026-08-20.")
+@click.option("--name", help="The edition's name (default: the date).")
+@click.option("--source", help="Where the table came from (default: the file's name).")
 def import_(file: Path, as_of: str, name: str | None, source: str | None) -> None:
     """Print the edition that FILE, a build-variants.json of the reference builder, stands for."""
     day = day_of(as_of, "--as-of").isoformat()
@@ -138,8 +138,8 @@ def import_(file: Path, as_of: str, name: str | None, source: str | None) -> Non
 
 @command.command("outdated")
 @click.argument("kernel", type=FileName(exists=True), default=".")
-@option("--days", type=click.IntRange(min=0), help="Old after so many days (default: kci's data).")
-@option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
+@click.option("--days", type=click.IntRange(min=0), help="Old after so many days (default: kci's data).")
+@click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
 @CATALOG
 @answer_forms("text", "json")
 def outdated(kernel: str, days: int | None, today: str | None, catalog: str | None, output: str) -> int:
@@ -156,7 +156,7 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
 
 @command.command("next")
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@option(
+@click.option(
     "--index",
     "indexes",
     multiple=True,
@@ -164,10 +164,12 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
     help="A listing of a wheel index, a file or an address, such as download.pytorch.org/whl/cu132/torch/ (default: "
     "the pages that kci knows, and the reference's table).",
 )
-@option("--table", metavar="FILE", help="The reference's build-variants.json; it says which toolkits users get.")
-@option("--as-of", required=True, metavar="DATE", help="The day of the listings.")
-@option("--catalog", type=FileName(), metavar="FILE", help="The catalog that it follows (default: the one in force).")
-@option("--into", type=PATH, help="Write the proposed edition there (default: stdout).")
+@click.option("--table", metavar="FILE", help="The reference's build-variants.json; it says which toolkits users get.")
+@click.option("--as-of", required=True, metavar="DATE", help="The day of the listings.")
+@click.option(
+    "--catalog", type=FileName(), metavar="FILE", help="The catalog that it follows (default: the one in force)."
+)
+@click.option("--into", type=PATH, help="Write the proposed edition there (default: stdout).")
 @click.pass_obj
 def next_(
     options: Options,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options, answer_forms, option
+from kci.cli import Command, Options, answer_forms
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._workspace import CATALOG
 from kci.config.discover import find_kernels
@@ -22,7 +22,7 @@ from kci.workspace.check import check_kernels
 @click.command("check", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @answer_forms(*FORMATS)
-@option("--fix", is_flag=True, help="First correct what can be corrected without changing what a file means.")
+@click.option("--fix", is_flag=True, help="First correct what can be corrected without changing what a file means.")
 @CATALOG
 @click.pass_obj
 def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:

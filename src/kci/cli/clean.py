@@ -8,7 +8,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.builders.kept_files import PARTS, KeptFolder, kept_folders, remove_kept
-from kci.cli import PATH, Command, Options, option
+from kci.cli import PATH, Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import table
 from kci.plurals import count
@@ -16,9 +16,11 @@ from kci.plurals import count
 
 @click.command("clean", cls=Command)
 @click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]...")
-@option("--older-than", type=click.IntRange(0), default=0, metavar="DAYS", help="Only what has not changed since.")
-@option("-y", "--yes", is_flag=True, help="Remove it. Without this, nothing is removed.")
-@option("--cache", type=PATH, help="The cache.")
+@click.option(
+    "--older-than", type=click.IntRange(0), default=0, metavar="DAYS", help="Only what has not changed since."
+)
+@click.option("-y", "--yes", is_flag=True, help="Remove it. Without this, nothing is removed.")
+@click.option("--cache", type=PATH, help="The cache.")
 @click.pass_obj
 def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: bool, cache: Path | None) -> None:
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from kci.cli import PATH, CommandGroup, FileName, Options, answer_forms, option
+from kci.cli import PATH, CommandGroup, FileName, Options, answer_forms
 from kci.cli._layout import Layout
 from kci.cli._output import day_of, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened, selection_options, take_choice
@@ -38,7 +38,7 @@ from kci.tree.published_tree import read_published
 from kci.workspace.choice import Choice
 from kci.workspace.planning import still_current
 
-_HISTORY = option(
+_HISTORY = click.option(
     "--history",
     required=True,
     type=FileName(path_type=Path, exists=True, file_okay=False),
@@ -53,8 +53,8 @@ def command() -> None:
 
 @command.command("coverage")
 @click.argument("kernel", default=".")
-@option("--tree", type=PATH, help="The published tree, or its kci-manifest.json (default: KERNEL/build).")
-@option(
+@click.option("--tree", type=PATH, help="The published tree, or its kci-manifest.json (default: KERNEL/build).")
+@click.option(
     "--hub",
     metavar="REPO[@REVISION]",
     help="A repository on the Hub; `-` for the one that build.toml names. Needs huggingface_hub.",
@@ -102,10 +102,10 @@ def show_coverage(
 
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
-@option("--history", type=PATH, help="The directory of the history.")
-@option("--branch", metavar="NAME", help="The branch that has the history, in place of a directory.")
-@option("--remote", default="origin", show_default=True, help="The remote or address that has the branch.")
-@option("--dataset", metavar="REPO", help="The dataset on the Hub that has it; needs huggingface_hub.")
+@click.option("--history", type=PATH, help="The directory of the history.")
+@click.option("--branch", metavar="NAME", help="The branch that has the history, in place of a directory.")
+@click.option("--remote", default="origin", show_default=True, help="The remote or address that has the branch.")
+@click.option("--dataset", metavar="REPO", help="The dataset on the Hub that has it; needs huggingface_hub.")
 @click.pass_obj
 def record(
     options: Options,
@@ -143,7 +143,7 @@ def record(
 @command.command("decide")
 @_HISTORY
 @answer_forms("text", "json")
-@option("--dry-run", is_flag=True, help="Accepted for clarity: kci only ever prints what is to be done.")
+@click.option("--dry-run", is_flag=True, help="Accepted for clarity: kci only ever prints what is to be done.")
 @click.pass_obj
 def show_decisions(options: Options, /, history: Path, output: str, dry_run: bool) -> int:
     """Which issues to open, update and close after the last run of a history; kci.toml says who is told.
@@ -176,10 +176,10 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 @command.command("report")
 @_HISTORY
 @answer_forms("html", "markdown", "json")
-@option(
+@click.option(
     "--into", type=PATH, help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout)."
 )
-@option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
+@click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
 @click.pass_obj
 def report(options: Options, /, history: Path, output: str, into: Path | None, title: str) -> int:
     """The state of every leg after the last run of a history: kernels by backend, torch and toolkit.
@@ -211,9 +211,9 @@ def report(options: Options, /, history: Path, output: str, into: Path | None, t
 
 @command.command("freshness")
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
-@option("--images", is_flag=True, help="Ask registries what the tags of pinned images are; needs the network.")
-@option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
+@click.option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
+@click.option("--images", is_flag=True, help="Ask registries what the tags of pinned images are; needs the network.")
+@click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
 @CATALOG
 @answer_forms("table", "json")
 @click.pass_obj
@@ -249,7 +249,7 @@ def show_freshness(
 
 @command.command("moves")
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@option("--as-of", metavar="DATE", help="The day, after which a new edition is named (default: the clock's).")
+@click.option("--as-of", metavar="DATE", help="The day, after which a new edition is named (default: the clock's).")
 @answer_forms("text", "json")
 @click.pass_obj
 def show_moves(options: Options, /, kernels: tuple[str, ...], as_of: str | None, output: str) -> int:

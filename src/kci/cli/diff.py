@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, Options, answer_forms, option
+from kci.cli import Command, Options, answer_forms
 from kci.cli._output import labelled, markdown_table, print_diagnostics, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.reader import BUILD_TOML
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("new")
 @selection_options
 @answer_forms("text", "json", "markdown")
-@option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")
+@click.option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")
 @click.pass_obj
 def command(options: Options, /, old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
     """Compare the variants of OLD and NEW.

@@ -8,7 +8,7 @@ import click
 
 from kci.builders.cache import default_cache
 from kci.catalog.loading import load_catalog
-from kci.cli import PATH, Command, Options, answer_forms, option
+from kci.cli import PATH, Command, Options, answer_forms
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, table, to_json
 from kci.cli._workspace import CATALOG, opened
@@ -26,7 +26,7 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @click.command("doctor", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @answer_forms("text", "json")
-@option("--cache", type=PATH, help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, Options, option
+from kci.cli import PATH, Command, Options
 from kci.cli._output import print_diagnostics
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Backend
@@ -25,15 +25,15 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 
 @click.command("init", cls=Command)
 @click.argument("directory", metavar="NAME")
-@option("--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="What it is written for.")
-@option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
-@option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
+@click.option("--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="What it is written for.")
+@click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
+@click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
               help="A backend; repeat for more.")  # fmt: skip
-@option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
-@option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
-@option("--from", "origin", type=PATH, metavar="DIR",
+@click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
+@click.option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
+@click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Take over a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
-@option("-y", "--yes", is_flag=True, help="Ask nothing; what is not named has its default.")
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing; what is not named has its default.")
 @click.pass_obj
 def command(
     options: Options,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, Options, answer_forms, option
+from kci.cli import Command, Options, answer_forms
 from kci.cli._layout import Layout
 from kci.cli._output import markdown_table, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
@@ -25,8 +25,8 @@ FORMATS = ["table", "json", "names", "github", "markdown", "html"]
 @selection_options
 @ALLOW_EMPTY
 @answer_forms(*FORMATS)
-@option("--explain", is_flag=True, help="Also every candidate, kept or dropped, with rule, reason and place.")
-@option("--coverage", is_flag=True, help="Instead, the pairs of torch, compute and system that the tier covers.")
+@click.option("--explain", is_flag=True, help="Also every candidate, kept or dropped, with rule, reason and place.")
+@click.option("--coverage", is_flag=True, help="Instead, the pairs of torch, compute and system that the tier covers.")
 @click.pass_obj
 def command(
     options: Options,

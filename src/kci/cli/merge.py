@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, Options, option
+from kci.cli import PATH, Command, Options
 from kci.cli._output import print_diagnostics, to_json
 from kci.cli._signing import policy
 from kci.cli._tables import tree_title
@@ -23,12 +23,12 @@ from kci.verify.elf import symbol_names
 
 @click.command("merge", cls=Command)
 @click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
-@option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
-@option("--plan", "plan_file", type=PATH, help="What has to be there, from `kci plan`.")
-@option("--allow-partial", is_flag=True, help="Planned variants may be missing.")
-@option("--durations", type=PATH, metavar="FILE", help="Also record what the builds took, for later plans.")
-@option("--kernel", help="Merge this kernel only.")
-@option(
+@click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
+@click.option("--plan", "plan_file", type=PATH, help="What has to be there, from `kci plan`.")
+@click.option("--allow-partial", is_flag=True, help="Planned variants may be missing.")
+@click.option("--durations", type=PATH, metavar="FILE", help="Also record what the builds took, for later plans.")
+@click.option("--kernel", help="Merge this kernel only.")
+@click.option(
     "--run",
     "run_id",
     default="",
@@ -36,16 +36,16 @@ from kci.verify.elf import symbol_names
     metavar="ID",
     help="Refuse artifacts that were built in another CI run.  [env: GITHUB_RUN_ID]",
 )
-@option(
+@click.option(
     "--run-attempt",
     type=click.IntRange(min=1),
     envvar="GITHUB_RUN_ATTEMPT",
     help="Refuse artifacts of a later attempt than this.  [env: GITHUB_RUN_ATTEMPT]",
 )
-@option("--require-attestation", is_flag=True, help="Take only artifacts that are signed by who may.")
-@option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file, that may sign.")
-@option("--repository", default="", metavar="OWNER/NAME", help="The repository that attestations must name.")
-@option("--json", "as_json", is_flag=True, help="Print the manifests.")
+@click.option("--require-attestation", is_flag=True, help="Take only artifacts that are signed by who may.")
+@click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file, that may sign.")
+@click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that attestations must name.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 @click.pass_obj
 def command(
     options: Options,

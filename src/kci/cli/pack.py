@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, Options, option
+from kci.cli import PATH, Command, FileName, Options
 from kci.matrix.names import this_system
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import MAX_ATTEMPT, artifact_name, leg_for
@@ -16,19 +16,19 @@ from kci.tree.pack import pack
 
 @click.command("pack", cls=Command)
 @click.argument("variant_dir", type=FileName(path_type=Path, exists=True, file_okay=False, resolve_path=True))
-@option("--output", "-o", type=PATH, help="File or directory to write to.  [default: .]")
-@option("--zstd", is_flag=True, help="Compress; a file name that ends with .zst says so too.")
-@option("--seal", "reseal", is_flag=True, help="Remove bytecode and hash the files anew before packing.")
-@option("--builder", default="", help="Which builder made the variant, for the record.")
-@option("--system", help="Where it was built, for a noarch variant.  [default: this machine]")
-@option(
+@click.option("--output", "-o", type=PATH, help="File or directory to write to.  [default: .]")
+@click.option("--zstd", is_flag=True, help="Compress; a file name that ends with .zst says so too.")
+@click.option("--seal", "reseal", is_flag=True, help="Remove bytecode and hash the files anew before packing.")
+@click.option("--builder", default="", help="Which builder made the variant, for the record.")
+@click.option("--system", help="Where it was built, for a noarch variant.  [default: this machine]")
+@click.option(
     "--attempt",
     type=click.IntRange(1, MAX_ATTEMPT),
     default=1,
     envvar="GITHUB_RUN_ATTEMPT",
     help="Of two artifacts for one variant, the higher attempt wins.  [env: GITHUB_RUN_ATTEMPT]",
 )
-@option("--run", default="", envvar="GITHUB_RUN_ID", help="The CI run that built it.  [env: GITHUB_RUN_ID]")
+@click.option("--run", default="", envvar="GITHUB_RUN_ID", help="The CI run that built it.  [env: GITHUB_RUN_ID]")
 @click.pass_obj
 def command(
     options: Options,

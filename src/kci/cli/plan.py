@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import PATH, Command, Options, answer_forms, option
+from kci.cli import PATH, Command, Options, answer_forms
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, print_diagnostics, table, to_json
 from kci.cli._tables import legs_table, markdown, plan_tables, unbuilt_tables
@@ -30,26 +30,26 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
 @ALLOW_EMPTY
-@option("--affected", metavar="BASE", help="Only what changed since this branch or commit touches.")
-@option(
+@click.option("--affected", metavar="BASE", help="Only what changed since this branch or commit touches.")
+@click.option(
     "--published",
     multiple=True,
     type=PATH,
     metavar="MANIFEST",
     help="Skip what this tree has, made from the same inputs.",
 )
-@option("--fingerprints", is_flag=True, help="Say what each variant is made from, for a later --published.")
-@option(
+@click.option("--fingerprints", is_flag=True, help="Say what each variant is made from, for a later --published.")
+@click.option(
     "--group",
     type=click.Choice([str(item) for item in Grouping]),
     help="What one leg builds (default: what kci.toml says, else variant).",
 )
-@option("--durations", type=PATH, metavar="FILE", help="What variants took before.")
-@option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
-@option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
-@option("--shards", type=click.IntRange(1, 64), help="The number of matrices that the workflow has.")
-@option("--shard", type=click.IntRange(0), help="Which of them --format github prints.")
-@option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
+@click.option("--durations", type=PATH, metavar="FILE", help="What variants took before.")
+@click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
+@click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
+@click.option("--shards", type=click.IntRange(1, 64), help="The number of matrices that the workflow has.")
+@click.option("--shard", type=click.IntRange(0), help="Which of them --format github prints.")
+@click.option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
 @answer_forms("table", "json", "github", "html", "mermaid", "markdown")
 @click.pass_obj
 def command(

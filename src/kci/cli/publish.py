@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, Options, option
+from kci.cli import PATH, Command, FileName, Options
 from kci.cli._output import print_diagnostics, progress_log, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.diagnostics import Diagnostic
@@ -18,17 +18,17 @@ from kci.publish.upload import PublishedBranch
 
 @click.command("publish", cls=Command)
 @click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
-@option("--kernel", type=PATH, help="The kernel that a TREE was made of.")
-@option("--tree", type=PATH, help="The tree to publish (default: KERNEL/build).")
-@option(
+@click.option("--kernel", type=PATH, help="The kernel that a TREE was made of.")
+@click.option("--tree", type=PATH, help="The tree to publish (default: KERNEL/build).")
+@click.option(
     "--repo-id", default="", metavar="OWNER/NAME", help="The repository (default: what build.toml or kci.toml says)."
 )
-@option("--branch", default="", metavar="NAME", help="The branch (default: v and the kernel's version).")
-@option("--prune", is_flag=True, help="Remove variants from the branch that the kernel should no longer have.")
-@option("--create-repo", is_flag=True, help="Make the repository if it does not exist.")
-@option("--create-pr", is_flag=True, help="Open pull requests, for who may not write to the repository.")
-@option("--dry-run", is_flag=True, help="Only say what would change.")
-@option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("--branch", default="", metavar="NAME", help="The branch (default: v and the kernel's version).")
+@click.option("--prune", is_flag=True, help="Remove variants from the branch that the kernel should no longer have.")
+@click.option("--create-repo", is_flag=True, help="Make the repository if it does not exist.")
+@click.option("--create-pr", is_flag=True, help="Open pull requests, for who may not write to the repository.")
+@click.option("--dry-run", is_flag=True, help="Only say what would change.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 @CATALOG
 @click.pass_obj
 def command(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, Options, option
+from kci.cli import PATH, Command, FileName, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
 from kci.config.find_settings import find_settings
@@ -23,35 +23,39 @@ from kci.suggest import one_of
 
 @click.command("render", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@option("--check", is_flag=True, help="Write nothing; exit 1 with a diff if a file would change.")
-@option("--diff", is_flag=True, help="Write nothing; show what would change.")
-@option(
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff if a file would change.")
+@click.option("--diff", is_flag=True, help="Write nothing; show what would change.")
+@click.option(
     "--mode",
     type=click.Choice([str(mode) for mode in Mode]),
     help="Compute the legs when the workflow runs (the default), or write them into the file.",
 )
-@option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
-@option(
+@click.option("--branch", help="Pushes to this branch build a release (default: the repository's default branch).")
+@click.option(
     "--pin",
     type=click.Choice(["tag", "sha"]),
     help="Name kci's own actions by their major tag (the default), or by the commit of the installed release.",
 )
-@option(
+@click.option(
     "--ci",
     type=click.Choice(["github", "gitlab"]),
     default="github",
     show_default=True,
     help="Whose files: GitHub's workflows, or .gitlab/kci.gitlab-ci.yml.",
 )
-@option(
+@click.option(
     "--from-plan",
     type=PATH,
     metavar="FILE",
     help="With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
 )
-@option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
-@option("--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing.")
-@option("--output", type=FileName(), metavar="DIR", default=".", help="The root of the repository (default: here).")
+@click.option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
+@click.option(
+    "--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing."
+)
+@click.option(
+    "--output", type=FileName(), metavar="DIR", default=".", help="The root of the repository (default: here)."
+)
 @click.pass_obj
 def command(
     options: Options,

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import PATH, Command, Options, completed, option
+from kci.cli import PATH, Command, Options, completed
 from kci.cli._engine_run import follow
 from kci.cli._findings import print_trees
 from kci.cli._layout import Layout
@@ -26,21 +26,23 @@ from kci.run.one_variant import BuildOptions
 @click.command("run", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
-@option("--into", type=PATH, help="The tree; one folder per kernel if there are several.")
-@option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
-@option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
-@option("--cache", type=PATH, help="Where kci keeps its environments.")
-@option(
+@click.option("--into", type=PATH, help="The tree; one folder per kernel if there are several.")
+@click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
+@click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
+@click.option(
     "--engine",
     metavar="NAME",
     shell_complete=completed("engines"),
     help="Build elsewhere: local, slurm, ssh, hf-jobs, one of kci.toml, or auto.",
 )
-@option("--resume", metavar="RUN", help="Go on with a run that was begun with --engine.")
-@option("--test", is_flag=True, help="With --engine: test the merged trees on the engines that have the hardware.")
-@option("--allow-empty", is_flag=True, help="With --test: fine if there is nothing to test, or no test ran.")
-@option("--max-cost", type=click.FloatRange(0), help="With --engine: refuse a run, or a restart, above this.")
-@option(
+@click.option("--resume", metavar="RUN", help="Go on with a run that was begun with --engine.")
+@click.option(
+    "--test", is_flag=True, help="With --engine: test the merged trees on the engines that have the hardware."
+)
+@click.option("--allow-empty", is_flag=True, help="With --test: fine if there is nothing to test, or no test ran.")
+@click.option("--max-cost", type=click.FloatRange(0), help="With --engine: refuse a run, or a restart, above this.")
+@click.option(
     "--on-interrupt",
     type=click.Choice(["ask", "cancel", "leave"]),
     default="ask",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, Options, option
+from kci.cli import PATH, Command, FileName, Options
 from kci.cli._signing import ci_context, context_options
 from kci.config.find_settings import find_settings
 from kci.errors import UsageError
@@ -17,7 +17,7 @@ from kci.tree.sigstore_bundles import sign_tree_as_run
 
 @click.command("sign", cls=Command)
 @click.argument("paths", nargs=-1, required=True, type=FileName(path_type=Path, exists=True), metavar="PATH...")
-@option("--key", type=PATH, help="An ed25519 key in PEM, or an ssh key.  [default: the identity of the CI run]")
+@click.option("--key", type=PATH, help="An ed25519 key in PEM, or an ssh key.  [default: the identity of the CI run]")
 @context_options
 @click.pass_obj
 def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, repository: str, commit: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from kci.builders.cache import default_cache
-from kci.cli import PATH, Command, FileName, Options, completed, option
+from kci.cli import PATH, Command, FileName, Options, completed
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
@@ -21,9 +21,9 @@ from kci.workspace.workspace import Workspace
 
 @click.command("test", cls=Command)
 @click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
-@option("--kernel", type=PATH, help="The kernel whose tests are run on a TREE.")
-@option("--tree", type=PATH, help="The tree to take variants from (default: KERNEL/build).")
-@option(
+@click.option("--kernel", type=PATH, help="The kernel whose tests are run on a TREE.")
+@click.option("--tree", type=PATH, help="The tree to take variants from (default: KERNEL/build).")
+@click.option(
     "--variant",
     "names",
     multiple=True,
@@ -31,17 +31,17 @@ from kci.workspace.workspace import Workspace
     shell_complete=completed("built_variants"),
     help="Only this variant; repeat for more.",
 )
-@option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")
-@option("--with", "extra", multiple=True, metavar="PACKAGE", help="The tests import it; repeat for more.")
-@option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
-@option(
+@click.option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")
+@click.option("--with", "extra", multiple=True, metavar="PACKAGE", help="The tests import it; repeat for more.")
+@click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
+@click.option(
     "--python",
     type=PATH,
     help="A Python with torch, kernels and pytest: test the variants that it can load; needed for GPUs.",
 )
-@option("--record", type=PATH, help="Write what came of it as JSON to this file.")
-@option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
-@option("--cache", type=PATH, help="Where kci keeps its environments.")
+@click.option("--record", type=PATH, help="Write what came of it as JSON to this file.")
+@click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
+@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
 @CATALOG
 @click.pass_obj
 def command(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kci.catalog.loading import load_catalog
-from kci.cli import Command, FileName, Options, option
+from kci.cli import Command, FileName, Options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
 from kci.config.discover import find_kernels
@@ -22,10 +22,10 @@ from kci.workspace.migrating import migrations_of
 
 @click.command("update", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
-@option("--diff", is_flag=True, help="Write nothing; print what would change.")
-@option("--to", type=int, metavar="EDITION", help="The edition to write (default: the newest that is released).")
-@option(
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
+@click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
+@click.option("--to", type=int, metavar="EDITION", help="The edition to write (default: the newest that is released).")
+@click.option(
     "--catalog",
     type=FileName(),
     metavar="FILE",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, Options, answer_forms, completed, option
+from kci.cli import PATH, Command, Options, answer_forms, completed
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._layout import Layout
 from kci.cli._output import table, to_json
@@ -27,14 +27,14 @@ REPORTS = ("table", "shields", "badge")
 
 @click.command("verify", cls=Command)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@option(
+@click.option(
     "--select",
     multiple=True,
     metavar="RULE",
     shell_complete=completed("rules"),
     help="Only this rule, or all that start so; and what cannot be read.",
 )
-@option(
+@click.option(
     "--ignore",
     multiple=True,
     metavar="RULE",
@@ -42,17 +42,17 @@ REPORTS = ("table", "shields", "badge")
     help="Not this rule, nor any that start so.",
 )
 @answer_forms(*FORMATS, *REPORTS)
-@option(
+@click.option(
     "--requirements",
     default="current",
     show_default=True,
     metavar="SET",
     help="The set of requirements: current, or seed for those of the first kernels.",
 )
-@option("--load", is_flag=True, help="Also load each variant for this machine. This runs the variant's code.")
-@option("--python", type=PATH, help="A Python with torch and kernels; for --load.")
-@option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
-@option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file; for --signatures.")
+@click.option("--load", is_flag=True, help="Also load each variant for this machine. This runs the variant's code.")
+@click.option("--python", type=PATH, help="A Python with torch and kernels; for --load.")
+@click.option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
+@click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file; for --signatures.")
 @context_options
 @click.pass_obj
 def command(

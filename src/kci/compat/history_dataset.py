@@ -54,6 +54,6 @@ class HistoryDataset:
 
 
 def _additions(files: dict[str, bytes]) -> list[Any]:
-    from huggingface_hub import CommitOperationAdd  # noqa: PLC0415  - heavy, and not everybody has it
+    from huggingface_hub import CommitOperationAdd
 
     return [CommitOperationAdd(path_in_repo=path, path_or_fileobj=raw) for path, raw in files.items()]

@@ -183,7 +183,7 @@ def hub_client(token: str | bool | None = None) -> Any:
         MissingToolError: it is not installed, or too old.
     """
     try:
-        from huggingface_hub import HfApi, __version__  # noqa: PLC0415  - heavy, and not everybody has it
+        from huggingface_hub import HfApi, __version__
     except ImportError:
         hint = "install it: pip install 'kci[hf]'"
         raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None

@@ -86,7 +86,7 @@ def _search(top: Path) -> Iterator[str]:
 
 def _git_listed(top: Path) -> list[str] | None:
     """The build.toml files below a directory that git does not ignore; None outside of a repository."""
-    from kci.files.git import GitRefusedError, run_git  # noqa: PLC0415  - slow to import, and not needed for a kernel's own directory
+    from kci.files.git import GitRefusedError, run_git
 
     arguments = ("ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", f":(glob)**/{BUILD_TOML}")
     try:

@@ -54,7 +54,7 @@ class Document:
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
         """The exact positions of the key and the value of a path, or None if the syntax tree does not have it."""
         if self._places is None:
-            from kci.config.places import index_places  # noqa: PLC0415  - see the module's docstring
+            from kci.config.places import index_places
 
             self._places = index_places(self.text)
         return self._places.get(key_path)
@@ -131,7 +131,7 @@ def parse_document(raw: bytes, shown_as: str) -> Document:
     except RecursionError:
         raise refuse(finding("KCI004", "values are nested too deeply", path=shown_as)) from None
     except ValueError as error:  # TOMLDecodeError, and int() on a number of thousands of digits
-        from kci.config.syntax import syntax_error  # noqa: PLC0415  - only for files that failed
+        from kci.config.syntax import syntax_error
 
         raise refuse(syntax_error(text, str(error), shown_as)) from None
 

@@ -180,7 +180,7 @@ def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def _is_spdx(text: str) -> bool:
-    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression  # noqa: PLC0415
+    from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
     if len(text) > 1000 or not text.isprintable():
         return False

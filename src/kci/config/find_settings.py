@@ -125,7 +125,7 @@ def interpret_settings(document: Document) -> Settings:
     try:
         return to_type(document.data, Settings, dec_hook=decode_value)
     except (msgspec.ValidationError, RecursionError):
-        from kci.config.mismatch import explain  # noqa: PLC0415  - only for files that failed
+        from kci.config.mismatch import explain
 
         misplaced = _misplaced_machines(document)
         told = {(item.line, item.column) for item in misplaced}
@@ -178,7 +178,7 @@ def _misplaced_in(document: Document, table: str, backend: str, by_system: Any) 
 
 def settings_schema() -> dict[str, Any]:
     """The JSON Schema of kci.toml, for editors; made from the types that read it."""
-    from kci.config.schema import document_schema, value_definition  # noqa: PLC0415  - only asked for by `kci schema`
+    from kci.config.schema import document_schema, value_definition
 
     title = "kci.toml: how and where a repository wants its GPU kernels built"
     return document_schema(Settings, title, value_definition, file="kci.schema.json")

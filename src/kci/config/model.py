@@ -280,7 +280,7 @@ def decode_value(wanted: type, value: Any) -> Any:
     if wanted is KernelName:
         return KernelName(check_kernel_name(value))
     if wanted is GitUrl:
-        from kci.config.urls import check_git_url  # noqa: PLC0415  - few files name a URL
+        from kci.config.urls import check_git_url
 
         return GitUrl(check_git_url(value))
     raise NotImplementedError(wanted)

@@ -69,7 +69,7 @@ def interpret(document: Document, directory: str) -> Kernel:
     edition = detect_edition(document)
     data, notes = _respell_noarch(document)
     if edition > EDITION:
-        from kci.config.edition_6 import as_edition_5  # noqa: PLC0415  - only for these files
+        from kci.config.edition_6 import as_edition_5
 
         data, more = as_edition_5(document, data)
         data = {**data, "general": {**data["general"], "edition": EDITION}}
@@ -80,7 +80,7 @@ def interpret(document: Document, directory: str) -> Kernel:
     try:
         build = to_build(data)
     except (msgspec.ValidationError, RecursionError):
-        from kci.config.mismatch import explain  # noqa: PLC0415  - only for files that failed
+        from kci.config.mismatch import explain
 
         problems += explain(document, data, Build)
         if not problems:  # the two readers disagree, which a property test rules out; say so rather than pass
@@ -88,7 +88,7 @@ def interpret(document: Document, directory: str) -> Kernel:
                 finding("KCI103", "the file does not have the structure of a build.toml", path=document.path)
             )
     if edition == 4 and (build is None or problems or _has_newer_keys(build)):
-        from kci.config.editions import newer_key_problems, older_version_error  # noqa: PLC0415  - only for these files
+        from kci.config.editions import newer_key_problems, older_version_error
 
         problems += newer_key_problems(document)
         older = older_version_error(document, directory)
@@ -126,12 +126,12 @@ def detect_edition(document: Document) -> int:
         return EDITION
     span = document.value_span(("general", "edition"))
     if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
-        from kci.config.mismatch import toml_type  # noqa: PLC0415  - only for files with an error
+        from kci.config.mismatch import toml_type
 
         shown = f"{edition!r}"[:40] if isinstance(edition, int) else toml_type(edition)
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
-    from kci.config.edition_6 import KNOWN_EDITIONS  # noqa: PLC0415  - only for these files
+    from kci.config.edition_6 import KNOWN_EDITIONS
 
     if edition in KNOWN_EDITIONS:
         return edition
@@ -143,7 +143,7 @@ def detect_edition(document: Document) -> int:
 
 def _not_released(document: Document, edition: int) -> list[Diagnostic]:
     """A note for an edition that is newer than what kci writes."""
-    from kci.config.edition_6 import written_edition  # noqa: PLC0415  - only for these files
+    from kci.config.edition_6 import written_edition
 
     if edition <= written_edition():
         return []

@@ -235,7 +235,7 @@ class Upstream(tuple[GitUrl, ...]):
         Raises:
             ValueError: neither a git URL nor a list of them.
         """
-        from kci.config.urls import check_git_url  # noqa: PLC0415  - few files name a URL
+        from kci.config.urls import check_git_url
 
         urls = [value] if isinstance(value, str) else value
         if not isinstance(urls, list) or not urls or not all(isinstance(url, str) for url in urls):

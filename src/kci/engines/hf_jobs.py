@@ -46,9 +46,9 @@ class HfJobsEngine:
 
     def __init__(self, settings: EngineSettings, home: EngineHome) -> None:
         try:
-            import huggingface_hub  # noqa: PLC0415  - an extra
-            import huggingface_hub.errors  # noqa: PLC0415
-            import huggingface_hub.utils  # noqa: PLC0415
+            import huggingface_hub
+            import huggingface_hub.errors
+            import huggingface_hub.utils
         except ImportError:
             raise MissingToolError("huggingface_hub is not installed", hint="pip install 'kci[hf]'") from None
         for name in ("namespace", "repository", "bucket"):

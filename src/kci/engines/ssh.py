@@ -30,7 +30,7 @@ class SshEngine(ScriptEngine):
 
     def __init__(self, settings: EngineSettings, home: EngineHome) -> None:
         try:
-            import asyncssh  # noqa: PLC0415  - an extra
+            import asyncssh
         except ImportError:
             raise MissingToolError("asyncssh is not installed", hint="pip install 'kci[ssh]'") from None
         if not settings.host:

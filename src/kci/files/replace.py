@@ -162,7 +162,7 @@ def flush(path: Path) -> None:
         for file in files:
             _flush_file(file)
     else:
-        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  - slow to import, and rarely wanted
+        from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(_WRITERS) as pool:
             for flushed in [pool.submit(_flush_file, file) for file in files]:

@@ -22,8 +22,8 @@ def template_folder() -> Path:
 @cache
 def template_environment() -> jinja2.Environment:
     """Templates with `[[ ]]` for values and `[% %]` for statements; `${{ }}` and `{{ }}` belong to what is written."""
-    import jinja2  # noqa: PLC0415
-    from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
+    import jinja2
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     # Sandboxed, because a repository may bring templates, and a pull request may change them. Nothing is escaped as
     # HTML: each template quotes as the language of its file does.
@@ -47,7 +47,7 @@ def template_environment() -> jinja2.Environment:
 @cache
 def html_environment() -> jinja2.Environment:
     """Templates of pages, with the engine's usual `{{ }}`; every value is escaped."""
-    import jinja2  # noqa: PLC0415
+    import jinja2
 
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_folder()),

@@ -120,8 +120,8 @@ def whole_change(migrations: Iterable[Migration]) -> Update | None:
 
 def _edited(raw: bytes, due: _Due, shown_as: str) -> Update | None:
     """The file after an edit; None where tomlkit makes of it something else than the edit means."""
-    import tomlkit  # noqa: PLC0415  - most runs migrate nothing
-    from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
 
     assert due.edit is not None  # noqa: S101  - the caller has looked
     text = raw.removeprefix(BOM).decode("utf-8")

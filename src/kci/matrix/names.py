@@ -166,7 +166,7 @@ def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[i
 
 def this_system() -> str:
     """The system of this machine, as variants name it."""
-    import platform  # noqa: PLC0415  - slow to import, and only wanted where something is built
+    import platform
 
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
     os_name = {"win32": "windows"}.get(sys.platform, sys.platform)

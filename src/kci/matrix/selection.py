@@ -67,7 +67,7 @@ def compute_matrix(
     for kernel in kernels:
         table = catalog
         if overlays:
-            from kci.catalog.overlay import for_kernel  # noqa: PLC0415  - most runs have none
+            from kci.catalog.overlay import for_kernel
 
             table = for_kernel(catalog, overlays, kernel.build.name)
         selected.append(select(kernel, table, tier, narrow=narrow, explain=explain))

@@ -69,7 +69,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re
 
 def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
     """KCI323: a label that is nearly one of GitHub's own. Larger runners have other names."""
-    import difflib  # noqa: PLC0415  - slow to import, and only wanted when a label is unknown
+    import difflib
 
     for path, machine in subject.machines():
         if machine.group is not None or "self-hosted" in (machine.labels or ()):
@@ -273,7 +273,7 @@ def _is_cron_part(part: str, allowed: range, names: Collection[str]) -> bool:
 def _is_zone(name: str) -> bool:
     if name == "UTC":
         return True
-    from zoneinfo import available_timezones  # noqa: PLC0415  - reads the disk
+    from zoneinfo import available_timezones
 
     known = available_timezones()
     return name in known if known else bool(re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+", name, re.ASCII))

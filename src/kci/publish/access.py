@@ -57,7 +57,7 @@ def known_access(environ: Mapping[str, str] = os.environ) -> Access | None:
 
 
 def _logged_in() -> str | None:
-    from huggingface_hub import get_token  # noqa: PLC0415  - heavy, and not everybody has it
+    from huggingface_hub import get_token
 
     try:
         return get_token()
@@ -67,7 +67,7 @@ def _logged_in() -> str | None:
 
 def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
     """The Hub's token for what the CI service says of this job."""
-    from huggingface_hub import constants  # noqa: PLC0415
+    from huggingface_hub import constants
 
     endpoint = str(constants.ENDPOINT)
     subject = environ.get(_ID_TOKEN) or _identity(endpoint, environ)
@@ -96,7 +96,7 @@ def _identity(audience: str, environ: Mapping[str, str]) -> str:
 
 
 def _ask(method: str, url: str, **arguments: Any) -> Any:
-    from huggingface_hub import get_session  # noqa: PLC0415
+    from huggingface_hub import get_session
 
     response = get_session().request(method, url, **arguments)
     response.raise_for_status()

@@ -126,7 +126,7 @@ class HubKernel:
 
     def commit(self, change: BranchCommit) -> str:
         """See `HubWriter`."""
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete  # noqa: PLC0415  - heavy
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         if not sys.stderr.isatty():
             utils: Any = importlib.import_module("huggingface_hub.utils")

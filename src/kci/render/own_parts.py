@@ -108,7 +108,7 @@ NO_PARTS = OwnParts()
 
 def with_overrides(environment: jinja2.Environment, own: OwnParts) -> jinja2.Environment:
     """The environment with the repository's templates in front of kci's."""
-    import jinja2  # noqa: PLC0415
+    import jinja2
 
     named = {f"{TEMPLATES}/{name}": text for name, text in own.templates.items()}
     shipped = [environment.loader] if environment.loader else []
@@ -118,7 +118,7 @@ def with_overrides(environment: jinja2.Environment, own: OwnParts) -> jinja2.Env
 @contextmanager
 def override_errors(own: OwnParts) -> Iterator[None]:
     """Say KCI422 for an error in one of the repository's templates; an error in kci's own is a bug and stays one."""
-    import jinja2  # noqa: PLC0415
+    import jinja2
 
     try:
         yield

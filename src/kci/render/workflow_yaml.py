@@ -20,7 +20,7 @@ def load_workflow(text: str) -> Any:
     Raises:
         ValueError: it is not YAML, or not what GitHub takes; the text says where, in one line.
     """
-    import yaml  # noqa: PLC0415 - slow to import, and only rendering needs it
+    import yaml
 
     try:
         loader = _loader()(text)
@@ -37,7 +37,7 @@ def load_workflow(text: str) -> Any:
 
 def _size(node: Any, known: dict[int, int]) -> int:
     """How many nodes there are with every alias written out; one that is inside of itself has no end."""
-    import yaml  # noqa: PLC0415
+    import yaml
 
     if id(node) not in known:
         known[id(node)] = _MOST_NODES + 1  # until it is counted
@@ -50,7 +50,7 @@ def _size(node: Any, known: dict[int, int]) -> int:
 
 def line_numbers(text: str) -> dict[str, int]:
     """The line of everything in a valid file, by its place: `jobs.build.steps[1].run`."""
-    import yaml  # noqa: PLC0415
+    import yaml
 
     found: dict[str, int] = {}
 
@@ -72,7 +72,7 @@ def line_numbers(text: str) -> dict[str, int]:
 
 @cache
 def _loader() -> type:
-    import yaml  # noqa: PLC0415
+    import yaml
 
     base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

@@ -206,7 +206,7 @@ def zstandard() -> Any:
         MissingToolError: it is not installed.
     """
     try:
-        import zstandard as module  # noqa: PLC0415  - an extra
+        import zstandard as module
     except ImportError as error:
         raise MissingToolError("the zstandard package is not installed", hint="pip install 'kci[zstd]'") from error
     return module

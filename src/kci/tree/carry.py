@@ -87,7 +87,7 @@ def _clone(source: str, target: str) -> bool:
     """Whether the target could be made to share the source's blocks until one of them is written."""
     if not sys.platform.startswith("linux"):
         return False
-    import fcntl  # noqa: PLC0415  - not on every system
+    import fcntl
 
     try:
         with Path(source).open("rb") as old, Path(target).open("xb") as new:

@@ -137,7 +137,7 @@ def _key_text(path: Path) -> str:
 
 def _cryptography() -> Any:
     try:
-        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  - an extra
+        from cryptography.hazmat.primitives import serialization
     except ImportError as error:
         raise MissingToolError("the cryptography package is not installed", hint="pip install 'kci[sign]'") from error
     return serialization
@@ -177,7 +177,7 @@ def _verifies(message: bytes, signature: bytes, key: str) -> bool:
     if key.lstrip().startswith(_SSH_KINDS):
         return signature.startswith(b"-----BEGIN SSH SIGNATURE-----") and _verifies_ssh(message, signature, key.strip())
     serialization = _cryptography()
-    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415  - an extra
+    from cryptography.exceptions import InvalidSignature
 
     try:
         serialization.load_pem_public_key(key.encode()).verify(signature, message)

@@ -79,9 +79,9 @@ def open_bundle(data: bytes, context: SigningContext, trust: Path | None = None)
 
 def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple[str, bytes]:
     try:
-        from sigstore.errors import Error  # noqa: PLC0415  - an extra, and slow
-        from sigstore.models import Bundle  # noqa: PLC0415
-        from sigstore.verify import Verifier, policy  # noqa: PLC0415
+        from sigstore.errors import Error
+        from sigstore.models import Bundle
+        from sigstore.verify import Verifier, policy
     except ImportError as error:
         raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
     issuer = policy.OIDCIssuerV2(_GITHUB_ISSUER)
@@ -98,7 +98,7 @@ def _verified(data: bytes, context: SigningContext, trust: Path | None) -> tuple
 
 def _trust_config(path: Path) -> Any:
     """Which Sigstore signs, and what it is trusted by, as its own tools take it with `--trust-config`."""
-    from sigstore.models import ClientTrustConfig  # noqa: PLC0415  - an extra, and slow
+    from sigstore.models import ClientTrustConfig
 
     try:
         config = ClientTrustConfig.from_json(read_bounded(path).decode())
@@ -112,10 +112,10 @@ def _trust_config(path: Path) -> Any:
 @contextmanager
 def _signer(trust: Path | None) -> Iterator[Any]:
     try:
-        from sigstore.models import ClientTrustConfig  # noqa: PLC0415  - an extra, and slow
-        from sigstore.oidc import IdentityToken, detect_credential  # noqa: PLC0415
-        from sigstore.sign import SigningContext as Service  # noqa: PLC0415
-        from sigstore.verify import Verifier  # noqa: PLC0415
+        from sigstore.models import ClientTrustConfig
+        from sigstore.oidc import IdentityToken, detect_credential
+        from sigstore.sign import SigningContext as Service
+        from sigstore.verify import Verifier
     except ImportError as error:
         raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
     token = _asked_raw(detect_credential)
@@ -154,7 +154,7 @@ class _OurOwn:
 
 
 def _sigstore_statement(statement: Statement) -> Any:
-    from sigstore.dsse import Statement as Payload  # noqa: PLC0415  - an extra, and slow
+    from sigstore.dsse import Statement as Payload
 
     return Payload(msgspec.json.encode(statement))
 

@@ -72,7 +72,7 @@ def read_elf(path: Path) -> Elf:
     Raises:
         ElfError: it is not one that can be checked.
     """
-    from elftools.elf.elffile import ELFFile  # noqa: PLC0415  - slow to import
+    from elftools.elf.elffile import ELFFile
 
     try:
         with path.open("rb") as file:
@@ -90,7 +90,7 @@ def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     Raises:
         ElfError: the file is no ELF file, or a section reaches beyond its end.
     """
-    from elftools.elf.elffile import ELFFile  # noqa: PLC0415  - slow to import
+    from elftools.elf.elffile import ELFFile
 
     try:
         with path.open("rb") as file:

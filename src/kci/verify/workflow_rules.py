@@ -25,7 +25,7 @@ def check_workflows(path: Path, shown: str) -> Iterator[Diagnostic]:
         path: a file or `.github/workflows`. Of a file, the others beside it are read too, for what it calls.
         shown: the path as the user wrote it.
     """
-    from kci.render.any_workflow import check_any  # noqa: PLC0415  - slow to import, and no variant has workflows
+    from kci.render.any_workflow import check_any
 
     folder = path if path.is_dir() else path.parent
     base = shown.rstrip("/") if path.is_dir() else shown.rpartition("/")[0]

@@ -46,8 +46,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
                     raise UsageError(f"{name[:60]!r} is not a {kind}", hint=nearest(name, known))
         if not (self.filtered or scopes):
             return []
-        from kci.catalog.where import expression  # noqa: PLC0415
-        from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope  # noqa: PLC0415  - start-up
+        from kci.catalog.where import expression
+        from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope
 
         narrow = [by_scope(scopes)] if scopes else []
         if self.systems or self.backends or self.only:

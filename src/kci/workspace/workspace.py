@@ -63,7 +63,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def runners(self) -> Runners:
         """The runners, images and limits that hold here: those that kci ships, with kci.toml laid over."""
-        from kci.plan.machines import runners_from  # noqa: PLC0415  - `kci matrix` needs none
+        from kci.plan.machines import runners_from
 
         return runners_from(self.settings.settings)
 
@@ -117,7 +117,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
     def _tier(self, name: str) -> Tier | TierDefinition:
         if name in list(Tier):
             return Tier(name)
-        from kci.matrix.tiers import tier_of  # noqa: PLC0415  - most runs have no custom tier
+        from kci.matrix.tiers import tier_of
 
         return tier_of(name, self.settings)
 
@@ -125,7 +125,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         filters = choice.filters(self.scopes)
         if isinstance(tier, Tier):
             return self._compute(tier, filters, explain=explain)
-        from kci.matrix.tiers import narrowing  # noqa: PLC0415
+        from kci.matrix.tiers import narrowing
 
         filters = [*narrowing(tier, thinned=thinned), *filters]
         return msgspec.structs.replace(self._compute(tier.base, filters, explain=explain), tier=tier.name)
@@ -164,7 +164,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         if old is None:
             rows = load_catalog(name)
         else:
-            import tempfile  # noqa: PLC0415  - slow to import
+            import tempfile
 
             with tempfile.TemporaryDirectory() as place:
                 copy = Path(place) / "catalog.toml"
@@ -306,7 +306,7 @@ def assemble(
 def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]:
     if not settings.settings.overlay:
         return ()
-    from kci.catalog.overlay import overlays_of  # noqa: PLC0415  - most repositories have none
+    from kci.catalog.overlay import overlays_of
 
     return tuple(overlays_of(settings))
 
@@ -315,8 +315,8 @@ def _require_valid(settings: FoundSettings) -> None:
     """Errors of kci.toml stop every command that uses it, as `kci check` would."""
     if settings.document is None:
         return
-    from kci.matrix.tiers import tier_of  # noqa: PLC0415  - most kernels have no kci.toml
-    from kci.plan.settings_lints import lint_settings  # noqa: PLC0415
+    from kci.matrix.tiers import tier_of
+    from kci.plan.settings_lints import lint_settings
 
     found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR]
     for name in settings.settings.tiers:
