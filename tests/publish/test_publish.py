@@ -376,7 +376,6 @@ def test_a_tree_that_was_changed_after_merging_is_refused(hub: FakeHub, token: N
 
 
 def test_a_tree_that_poses_as_a_kernel_is_refused(tmp_path: Path) -> None:
-    """With a build.toml in it only sources would be verified."""
     tree = make_tree(tmp_path)
     (tree / "build.toml").write_text("")
     (tree / "torch-cpu" / "_ops.py").write_text("import os\n")

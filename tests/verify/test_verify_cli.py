@@ -46,7 +46,11 @@ def test_pack_then_merge_then_verify(tmp_path: Path, capsys: pytest.CaptureFixtu
     msgspec.convert(answer["manifests"][0], Manifest)
     assert answer["manifests"][0]["present"][0]["origin"]["builder"] == "noarch"
     code, out, err = kci(capsys, "verify", tmp_path / "build")
-    assert (code, out, err) == (0, "1 verified: 0 errors, 0 warnings, 0 infos\n", "")
+    assert (code, out, err) == (
+        0,
+        f"{tmp_path}/build: tree (1 variant)\n1 verified: 0 errors, 0 warnings, 0 infos\n",
+        "",
+    )
 
 
 def test_a_variant_that_was_changed_can_be_sealed_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,17 +100,20 @@ def test_exit_codes_of_safety_and_usage(tmp_path: Path, capsys: pytest.CaptureFi
 def test_findings_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     variant = make_variant(tmp_path, "torch-cpu", files={"__init__.py": "import numpy  # <b>|\n"})
     code, out, err = kci(capsys, "verify", variant)
-    assert (code, out) == (1, "1 verified: 1 error, 0 warnings, 0 infos\n")
+    assert (code, out) == (1, f"{variant}: variant\n1 verified: 1 error, 0 warnings, 0 infos\n")
     assert "__init__.py:1:1: error[KCI771]: it imports numpy" in err
     code, out, _ = kci(capsys, "verify", variant, "--format", "json")
     assert code == 1
+    assert json.loads(out)["looked_at"] == [{"kind": "variant", "path": str(variant)}]
     (item,) = json.loads(out)["diagnostics"]
     assert (item["rule"], item["severity"], item["line"]) == ("KCI771", "error", 1)
     code, out, _ = kci(capsys, "verify", variant, "--format", "github")
     assert out.startswith("::error title=KCI771,file=")
     code, out, _ = kci(capsys, "verify", variant, "--format", "markdown")
     assert f"| error | KCI771 | {variant}/__init__.py:1:1 | it imports numpy" in out
+    assert out.startswith(f"{variant}: variant\n\n1 verified: ")
     code, out, _ = kci(capsys, "verify", variant, "--format", "sarif")
+    assert json.loads(out)["runs"][0]["properties"] == {"lookedAt": [{"kind": "variant", "path": str(variant)}]}
     result = json.loads(out)["runs"][0]["results"][0]
     assert result["ruleId"] == "KCI771"
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 1

@@ -45,7 +45,7 @@ def python(tmp_path: Path) -> Path:
 
 
 def loading(path: Path, python: Path) -> list[Diagnostic]:
-    return verify_loading(path, str(path), python)
+    return verify_loading(str(path), python)
 
 
 @pytest.mark.rule("KCI782", "KCI783", triggers=False)

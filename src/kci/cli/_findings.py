@@ -19,6 +19,7 @@ from kci.version import __version__
 
 if TYPE_CHECKING:
     from kci.run.local import TreeResult
+    from kci.verify.verified_places import VerifiedPlace
 
 FORMATS = ("text", "json", "github", "sarif", "markdown")
 
@@ -31,6 +32,8 @@ def show_findings(
     verbose: bool = False,
     what: str = "",
     suppressed: Sequence[SuppressedFinding] = (),
+    looked_at: Sequence[str] = (),
+    places: Sequence[VerifiedPlace] = (),
 ) -> int:
     """Print diagnostics and give the exit code: 1 if one of them is an error.
 
@@ -42,20 +45,24 @@ def show_findings(
         output: one of `FORMATS`.
         quiet: show errors only, in text form.
         verbose: show notes of severity info too, and each of many that say the same; all of them are always counted.
-        what: what was looked at, for the summary.
+        what: what was looked at, in a word or two, for the summary.
         suppressed: is counted, and shown with its reasons with -v and in JSON and Markdown.
+        looked_at: a line for each path that was named: what was looked at for it. Stands before the summary.
+        places: the same for JSON and SARIF.
     """
-    summary = counted(found, what, suppressed)
+    lines = [*map(printable, looked_at), counted(found, what, suppressed)]
+    summary = "\n".join(lines)
     match output:
         case "json":
-            extra = {"suppressed": suppressed} if suppressed else {}
+            extra: dict[str, object] = {"looked_at": places} if places else {}
+            extra |= {"suppressed": suppressed} if suppressed else {}
             click.echo(to_json({"schema": 1, "diagnostics": found} | extra))
         case "sarif":
-            click.echo(render_sarif(found, __version__, locate(Path())[0], suppressed))
+            click.echo(render_sarif(found, __version__, locate(Path())[0], suppressed, places))
         case "github":
             click.echo("".join(render_github(item) + "\n" for item in found), nl=False)
         case "markdown":
-            click.echo(markdown(found, summary) + _suppressed_markdown(suppressed), nl=not suppressed)
+            click.echo(markdown(found, "\n\n".join(lines)) + _suppressed_markdown(suppressed), nl=not suppressed)
         case _:
             shown = found if verbose else one_per_cause([item for item in found if item.severity is not Severity.INFO])
             print_diagnostics(shown, quiet=quiet)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +23,7 @@ def render_sarif(
     tool_version: str,
     root: Path | None = None,
     suppressed: Iterable[SuppressedFinding] = (),
+    looked_at: Sequence[object] = (),
 ) -> str:
     """One SARIF log with one run.
 
@@ -32,6 +33,7 @@ def render_sarif(
         root: what files are named relative to; the working directory by default. Code scanning wants the top of the
             repository.
         suppressed: findings that somebody suppressed; they are results with a suppression and its reason.
+        looked_at: what was looked at, for the properties of the run.
     """
     found = list(diagnostics)
     hidden = list(suppressed)
@@ -46,7 +48,7 @@ def render_sarif(
         "informationUri": "https://github.com/kci/build",
         "rules": [_rule(known[rule]) for rule in used],
     }
-    run = {
+    run: dict[str, Any] = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "results": [
@@ -54,6 +56,8 @@ def render_sarif(
             *(_suppressed(item, index[item.diagnostic.rule], base, seen) for item in hidden),
         ],
     }
+    if looked_at:
+        run["properties"] = {"lookedAt": looked_at}
     return to_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
 
 

@@ -1,4 +1,4 @@
-"""`kci verify`: a tree, a variant directory or a kernel's sources against the requirements."""
+"""`kci verify`: a tree, a variant directory, or a kernel with its sources and binaries against the requirements."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kci.cli._output import table, to_json
 from kci.cli._signing import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
-from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.verify import verify_with_suppressions
 from kci.verify.compliance import Compliance, badge, compliance, shields
 from kci.verify.load_rules import default_python
 from kci.verify.requirements import verify_loading
 from kci.verify.signature_rules import check_signatures
+from kci.verify.verified_places import PlaceKind, places_of, said
 
 REPORTS = ("table", "shields", "badge")
 """Forms that say how many variants meet the requirements, not what was found."""
@@ -73,18 +73,18 @@ def command(
 ) -> int:
     """Verify each PATH: a tree, a variant directory, a kernel, or .github/workflows.
 
-    Exit 1 if a requirement is not met.
+    Of a kernel the sources, and its build/ and result/ where they are there. Exit 1 if a requirement is not met.
     """
     if (keys or repository or commit) and not signatures:
         raise UsageError("--key, --repository and --commit are about signatures", hint="add --signatures")
     extra: list[Diagnostic] = []
     for path in paths if load else ():
-        extra += verify_loading(Path(path), path.rstrip("/"), python or default_python() or Path(sys.executable))
+        extra += verify_loading(path, python or default_python() or Path(sys.executable))
     for path in paths if signatures else ():
         allowed, context = policy(Path(path), keys, repository, commit)
-        below = Path(path) / "build"
-        tree = below if (below / MANIFEST).exists() and not (Path(path) / MANIFEST).exists() else Path(path)
-        extra += check_signatures(tree, str(tree), allowed, context)
+        trees = [place.path for place in places_of(path) if place.kind is PlaceKind.TREE]
+        for tree in trees or [path]:
+            extra += check_signatures(Path(tree), tree, allowed, context)
     verified = [verify_with_suppressions(path, select, ignore, requirements) for path in paths]
     found = [*extra, *(item for one in verified for item in one.diagnostics)]
     state_of = compliance(paths, found)
@@ -97,6 +97,8 @@ def command(
         verbose=options.verbose,
         what=f"{len(paths)} verified",
         suppressed=[item for one in verified for item in one.suppressed],
+        looked_at=[said(path, one.places) for path, one in zip(paths, verified, strict=True)],
+        places=[place for one in verified for place in one.places],
     )
     for line in state_of.lines() if output == "markdown" or (output == "text" and options.verbose) else ():
         click.echo(line if output == "text" else f"- {line}")

@@ -105,7 +105,6 @@ def _complete(tree: Path) -> Manifest:
         message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
         raise _incomplete(tree, message, "merge its variants with `kci merge --plan`")
     for entry in sorted(tree.iterdir()):
-        # A build.toml, for example, would have it taken for a kernel when it is verified.
         if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry) and not is_bytecode(entry.name):
             raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
     if manifest.planned is None:

@@ -1,4 +1,4 @@
-"""Is a tree, a variant directory or a kernel's sources what users can rely on."""
+"""Is a tree, a variant directory, or a kernel with its sources and binaries, what users can rely on."""
 
 from kci.verify.requirements import verify, verify_with_suppressions
 

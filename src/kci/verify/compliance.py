@@ -14,8 +14,7 @@ from kci.errors import FindingsError
 from kci.matrix.names import VariantName, parse_variant_name
 from kci.plurals import count
 from kci.tree.manifest import read_manifest
-from kci.verify.subject import looks_like_variant
-from kci.verify.workflow_rules import is_workflows
+from kci.verify.verified_places import PlaceKind, VerifiedPlace, places_of
 
 _COLORS = {True: "brightgreen", False: "red", None: "lightgrey"}
 _HEX = {True: "#4c1", False: "#e05d44", None: "#9f9f9f"}
@@ -97,25 +96,24 @@ def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
     """
     states: list[VariantState] = []
     claimed = 0
-    for shown in paths:
-        for directory, planned in _variants(Path(shown)):
-            where = shown.rstrip("/") if directory is None or str(directory) == shown else _shown(directory, shown)
-            mine = [item for item in found if directory is not None and f"{item.path}/".startswith(f"{where}/")]
-            errors = sum(item.severity is Severity.ERROR for item in mine)
-            claimed += errors
-            name = _parsed(planned)
-            states.append(
-                VariantState(
-                    planned,
-                    name.backend if name else "",
-                    (name.system or "") if name else "",
-                    errors,
-                    sum(item.severity is Severity.WARNING for item in mine),
-                    directory is not None,
-                )
+    places = [place for shown in paths for place in places_of(shown)]
+    for where, planned in (pair for place in places for pair in _variants(place)):
+        mine = [item for item in found if where is not None and f"{item.path}/".startswith(f"{where.rstrip('/')}/")]
+        errors = sum(item.severity is Severity.ERROR for item in mine)
+        claimed += errors
+        name = _parsed(planned)
+        states.append(
+            VariantState(
+                planned,
+                name.backend if name else "",
+                (name.system or "") if name else "",
+                errors,
+                sum(item.severity is Severity.WARNING for item in mine),
+                where is not None,
             )
+        )
     total = sum(item.severity is Severity.ERROR for item in found)
-    kernels = tuple(_kernel(Path(shown), shown) for shown in paths if (Path(shown) / "build.toml").exists())
+    kernels = tuple(_kernel(place.directory, place.path) for place in places if place.kind is PlaceKind.SOURCES)
     return Compliance(tuple(states), kernels, max(total - claimed, 0))
 
 
@@ -128,10 +126,6 @@ def _kernel(root: Path, shown: str) -> KernelState:
     )
 
 
-def _shown(directory: Path, shown: str) -> str:
-    return directory.as_posix() if shown != "." else directory.as_posix().removeprefix("./")
-
-
 def _parsed(name: str) -> VariantName | None:
     try:
         return parse_variant_name(name)
@@ -139,26 +133,17 @@ def _parsed(name: str) -> VariantName | None:
         return None
 
 
-def _variants(root: Path) -> list[tuple[Path | None, str]]:
-    """Every variant below a path with its directory, and the planned ones that have none."""
-    if (root / "build.toml").exists() or is_workflows(root):
-        return []
-    if looks_like_variant(root.resolve()):
-        return [(root, root.resolve().name)]
-    found: list[tuple[Path | None, str]] = []
-    others = sorted(item for item in root.iterdir() if item.is_dir() and item.name != "build")
-    for place in [root, root / "build", *others]:
-        if not place.is_dir() or looks_like_variant(place):
-            continue
-        there = sorted(item for item in place.iterdir() if looks_like_variant(item))
-        found += [(item, item.name) for item in there]
-        try:
-            manifest = read_manifest(place)
-        except FindingsError:
-            continue  # reported by the rules
-        names = {item.name for item in there}
-        found += [(None, name) for name in (manifest.planned or () if manifest else ()) if name not in names]
-    return found
+def _variants(place: VerifiedPlace) -> list[tuple[str | None, str]]:
+    """Every variant of a place with its path, and the planned ones that have none."""
+    if place.kind is PlaceKind.VARIANT:
+        return [(place.path, place.directory.resolve().name)]
+    found: list[tuple[str | None, str]] = [(place.below(name), name) for name in place.variants]
+    try:
+        manifest = read_manifest(place.directory) if place.kind is PlaceKind.TREE else None
+    except FindingsError:
+        return found  # reported by the rules
+    planned = manifest.planned or () if manifest else ()
+    return found + [(None, name) for name in planned if name not in place.variants]
 
 
 def shields(state: Compliance) -> dict[str, object]:

@@ -10,7 +10,7 @@ from kci.diagnostics import Diagnostic, finding
 from kci.files.walk import is_bytecode
 from kci.tree.merge import KEPT_AT_TOP
 from kci.tree.pack import too_large, untransportable
-from kci.verify.subject import VariantDir, looks_like_variant
+from kci.verify.subject import VariantDir, holds_variants, looks_like_variant
 
 
 def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
@@ -55,8 +55,3 @@ def check_tree(tree: Path, shown: str) -> Iterator[Diagnostic]:
             yield finding("KCI704", "the variants in it lie one directory too deep", path=path)
         elif not looks_like_variant(entry) and entry.name not in KEPT_AT_TOP:
             yield finding("KCI707", f"{entry.name} does not belong in a tree", path=path)
-
-
-def holds_variants(path: Path) -> bool:
-    """Whether a directory has variants right below it, and is not one itself."""
-    return path.is_dir() and not looks_like_variant(path) and any(looks_like_variant(item) for item in path.iterdir())

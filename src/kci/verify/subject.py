@@ -107,3 +107,8 @@ def looks_like_variant(path: Path) -> bool:
     except ValueError:
         return (path / FILE_NAME).is_file()
     return True
+
+
+def holds_variants(path: Path) -> bool:
+    """Whether a directory has variants right below it, and is not one itself."""
+    return path.is_dir() and not looks_like_variant(path) and any(looks_like_variant(item) for item in path.iterdir())

@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from kci.config.find_settings import find_settings
-from kci.config.reader import BUILD_TOML, read_kernel
+from kci.config.reader import read_kernel
 from kci.config.suppression import SuppressedFinding, apply_settings, kernel_suppressions, line_suppression
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
-from kci.verify.workflow_rules import is_workflows
+from kci.verify.verified_places import PlaceKind, VerifiedPlace
 
 _MAX_BYTES = 4 * 1024 * 1024
 
@@ -27,18 +27,20 @@ class Verification(msgspec.Struct, frozen=True):
 
     diagnostics: tuple[Diagnostic, ...]
     suppressed: tuple[SuppressedFinding, ...] = ()
+    places: tuple[VerifiedPlace, ...] = ()
+    """What was looked at."""
 
 
-def apply_suppressions(found: Sequence[Diagnostic], path: Path, shown: str) -> Verification:
+def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
     """Sort out the findings that somebody suppressed.
 
     Args:
-        found: what was found below the path.
-        path: what was verified.
-        shown: the path as the user wrote it.
+        found: what was found there.
+        place: what was verified.
     """
+    path = place.directory
     # A workflow file is the repository's own too.
-    sources = (path / BUILD_TOML).exists() or is_workflows(path)
+    sources = place.kind in (PlaceKind.SOURCES, PlaceKind.WORKFLOWS)
     try:
         # A kci.toml inside of a tree is part of what is judged.
         settings = find_settings(path if sources and path.is_dir() else path.resolve().parent)
@@ -47,15 +49,17 @@ def apply_suppressions(found: Sequence[Diagnostic], path: Path, shown: str) -> V
     suppressed: list[SuppressedFinding] = []
     kept = list(found)
     if sources:
-        kept = _by_comments(kept, shown, suppressed)
+        kept = _by_comments(kept, place, suppressed)
     checked = {item.path for item in found}
     kept = apply_settings(kept, settings, checked, suppressed.append, verification=True)
     return Verification(tuple(kept), tuple(suppressed))
 
 
-def _by_comments(found: Iterable[Diagnostic], shown: str, suppressed: list[SuppressedFinding]) -> list[Diagnostic]:
+def _by_comments(
+    found: Iterable[Diagnostic], place: VerifiedPlace, suppressed: list[SuppressedFinding]
+) -> list[Diagnostic]:
     try:
-        whole = kernel_suppressions(read_kernel(shown).document) if (Path(shown) / BUILD_TOML).exists() else {}
+        whole = kernel_suppressions(read_kernel(place.path).document) if place.kind is PlaceKind.SOURCES else {}
     except FindingsError:
         whole = {}
     lines: dict[str, list[str]] = {}
