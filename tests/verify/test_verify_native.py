@@ -29,6 +29,7 @@ from kci.verify.abi import (
 )
 from kci.verify.elf import ElfError, read_elf
 from kci.verify.torch_exports import encode, torch_exports
+from lying_elf import Lie
 from variants import CPU, STABLE, make_variant
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -370,6 +371,33 @@ def test_which_names_speak_of_old_strings(name: str, old: bool) -> None:
     assert old_string(name) is old
 
 
+@pytest.mark.rule("KCI764", triggers=True)
+def test_what_section_headers_hide_is_seen(tmp_path: Path, compile: Compile) -> None:
+    other = compile('extern "C" void other() {}', "-Wl,-soname,libother.so.1")
+    library = compile(INIT, "-Wl,-rpath,/build/machine", "-Wl,--no-as-needed", str(other)).read_bytes()
+    hidden = Lie(library).hide_tags("DT_RUNPATH", "DT_NEEDED")
+    found = native(tmp_path, hidden)
+    assert ids(found) == ["KCI744", "KCI745", "KCI764"]
+    assert "the loader reads .dynamic from another place" in found[2].message
+    (tmp_path / "hidden.so").write_bytes(hidden)
+    listed = subprocess.run(["ldd", str(tmp_path / "hidden.so")], check=True, capture_output=True, text=True).stdout
+    assert "libother.so.1" in listed  # the loader of this machine agrees
+
+
+@pytest.mark.rule("KCI740", triggers=True)
+def test_a_library_whose_code_cannot_be_found_is_refused(tmp_path: Path, compile: Compile) -> None:
+    lie = Lie(compile(INIT).read_bytes()).put(40, "Q", 0).put(58, "3H", 0, 0, 0)
+    (found,) = native(tmp_path, bytes(lie.data))
+    assert (found.rule, "no section headers" in found.message) == ("KCI740", True)
+
+
+@pytest.mark.rule("KCI765", triggers=True)
+@pytest.mark.parametrize("flag", ["--filter", "--auxiliary"])
+def test_a_library_that_another_one_answers_for(tmp_path: Path, compile: Compile, flag: str) -> None:
+    (found,) = native(tmp_path, compile(INIT, f"-Wl,{flag}=libevil.so"))
+    assert (found.rule, "'libevil.so'" in found.message) == ("KCI765", True)
+
+
 HYGIENE = {
     "KCI753": ("-Wl,-z,notext",),
     "KCI754": ("-Wl,-z,execstack",),
@@ -388,7 +416,7 @@ def test_what_a_library_must_not_ask_for(tmp_path: Path, compile: Compile) -> No
 
 
 @pytest.mark.rule(
-    "KCI751", "KCI752", "KCI753", "KCI754", "KCI755", "KCI756", "KCI757", "KCI758", triggers=False
+    "KCI751", "KCI752", "KCI753", "KCI754", "KCI755", "KCI756", "KCI757", "KCI758", "KCI764", "KCI765", triggers=False
 )  # fmt: skip
 def test_a_library_of_a_common_level_passes(tmp_path: Path, compile: Compile) -> None:
     assert native(tmp_path, compile(INIT, "-Wl,-z,x86-64-v2", "-Wl,-z,noexecstack")) == []

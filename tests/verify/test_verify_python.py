@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -415,3 +417,46 @@ def test_a_broken_build_toml_is_reported_as_check_would(tmp_path: Path) -> None:
     (tmp_path / "build.toml").write_text("[general\n")
     (found,) = verify(tmp_path)
     assert found.rule == "KCI004"
+
+
+@pytest.mark.rule("KCI766", triggers=True)
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("_ops.abi3.so", "_ops.py"),
+        ("_ops.so", "_ops.py"),
+        ("_ops.cpython-312-x86_64-linux-gnu.so", "_ops.py"),
+        ("_ops.cpython-312-x86_64-linux-gnu.so", "_ops.abi3.so"),
+        ("_ops.abi3.so", "_ops.so"),
+        ("_ops.cp312-win_amd64.pyd", "_ops.pyd"),
+        ("_ops/__init__.py", "_ops.py"),
+        ("_ops/__init__.py", "_ops.abi3.so"),
+        ("layers/norm.so", "layers/norm.py"),
+        ("__init__.abi3.so", "__init__.py"),
+    ],
+)
+def test_a_file_that_is_imported_in_the_place_of_another(tmp_path: Path, first: str, second: str) -> None:
+    files: dict[str, str | bytes] = {"__init__.py": "", first: "", second: ""}
+    (found,) = verify(make_variant(tmp_path, CPU, files=files), select=["KCI766"])
+    assert found.path.endswith(f"/{second}")
+    assert found.message.startswith(f"{first} is imported in its place")
+
+
+@pytest.mark.parametrize("second", [".py", "/__init__.py", ".so"])
+def test_python_itself_takes_that_file(tmp_path: Path, second: str) -> None:
+    extension = tmp_path / "_ops.abi3.so"
+    (tmp_path / "_ops").mkdir()
+    extension.write_bytes(b"no library")
+    (tmp_path / f"_ops{second}").write_text("")
+    code = "import importlib.util; print(importlib.util.find_spec('_ops').origin)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert Path(done.stdout.strip()) == (tmp_path / "_ops/__init__.py" if "init" in second else extension)
+
+
+@pytest.mark.rule("KCI766", triggers=False)
+def test_files_of_other_names_shadow_nothing(tmp_path: Path) -> None:
+    names = ["a.cpython-311-x86_64-linux-gnu.so", "a.cpython-312-x86_64-linux-gnu.so", "b.py", "b.pyi", "b.txt",
+             "c/d.py", "c.py", "libe.so.1", "libe.py"]  # fmt: skip
+    assert (
+        verify(make_variant(tmp_path, CPU, files=dict.fromkeys(["__init__.py", *names], "")), select=["KCI766"]) == []
+    )

@@ -1,30 +1,46 @@
-"""What a native library says about itself: an ELF file reduced to the facts that the rules are about.
-
-pyelftools finds sections and dynamic tags. The symbol and version tables are taken from their raw bytes: that is a few
-lines, an order of magnitude faster on large libraries, and cannot be led in circles by a hostile file.
-"""
+"""What a native library says about itself: an ELF file reduced to the facts that the rules are about."""
 
 from __future__ import annotations
 
 import struct
 from pathlib import Path
-from typing import IO, Any
 
 import msgspec
 
-_MAX_NAME = 16 * 1024
-_MAX_VERSIONS = 4096
-_SYMBOL = struct.Struct("<IBBHQQ")
+from kci.verify.elf_image import (
+    AUDIT,
+    AUXILIARY,
+    DEPAUDIT,
+    FILTER,
+    FLAGS,
+    NEEDED,
+    PT_GNU_PROPERTY,
+    PT_GNU_STACK,
+    PT_INTERP,
+    PT_NOTE,
+    RPATH,
+    RUNPATH,
+    TEXTREL,
+    VERNEED,
+    VERSYM,
+    ElfError,
+    Image,
+    open_image,
+)
+
+__all__ = ["Elf", "ElfError", "Symbol", "read_elf", "read_sections", "symbol_names"]
+
+_MAX_STEPS = 65536
+_MAX_NAMES = 512 * 1024 * 1024
 _WEAK = 2
 _DF_TEXTREL = 4
 _PF_X = 1
 _GNU_PROPERTY = 5
 _X86_ISA_NEEDED = 0xC0008002
-_MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
-
-
-class ElfError(Exception):
-    """The file is no ELF library, or is cut short, or makes no sense."""
+_NEEDED_SECTIONS = {6, 11}
+"""Those of the dynamic table and of its symbols. A library without section headers can be loaded; its code, and its
+code for GPUs, can only be found by them."""
+_MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
 class Symbol(msgspec.Struct, frozen=True):
@@ -39,7 +55,7 @@ class Elf(msgspec.Struct, frozen=True):
     """The facts about a shared library."""
 
     machine: str
-    """As in variant names; the ELF constant where that has none."""
+    """As in variant names; ELF's number where those have none."""
     needed: tuple[str, ...]
     search_path: tuple[str, ...]
     """RPATH and RUNPATH."""
@@ -53,6 +69,10 @@ class Elf(msgspec.Struct, frozen=True):
     """The level of x86-64 that the library says it needs: 2, 3 or 4 for x86-64-v2 and so on."""
     audit: tuple[str, ...] = ()
     """Libraries that it would have watch the dynamic loader."""
+    filters: tuple[str, ...] = ()
+    """Libraries that it would have answer for its own symbols (DT_FILTER, DT_AUXILIARY)."""
+    contradictions: tuple[str, ...] = ()
+    """Where its section headers tell another story than what the system's loader reads."""
     program: bool = False
     """Whether it asks for a dynamic loader of its own, as programs do."""
 
@@ -72,16 +92,8 @@ def read_elf(path: Path) -> Elf:
     Raises:
         ElfError: it is not one that can be checked.
     """
-    from elftools.elf.elffile import ELFFile
-
-    try:
-        with path.open("rb") as file:
-            return _read(ELFFile(file))
-    except ElfError:
-        raise
-    except Exception as error:
-        # A file that is not what it seems makes pyelftools fail in a dozen ways, and none of them is a bug here.
-        raise ElfError(f"it cannot be read as ELF: {type(error).__name__} {error}".rstrip()) from error
+    with open_image(path) as image:
+        return _read(image)
 
 
 def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
@@ -90,62 +102,42 @@ def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     Raises:
         ElfError: the file is no ELF file, or a section reaches beyond its end.
     """
-    from elftools.elf.elffile import ELFFile
-
-    try:
-        with path.open("rb") as file:
-            elf = ELFFile(file)
-            found = {name: elf.get_section_by_name(name) for name in names}
-            return {name: _content(section, file) for name, section in found.items() if section is not None}
-    except ElfError:
-        raise
-    except Exception as error:
-        raise ElfError(f"it cannot be read as ELF: {type(error).__name__} {error}".rstrip()) from error
+    with open_image(path) as image:
+        return {item.name: image.part(item.offset, item.size) for item in image.sections if item.name in names}
 
 
-def _content(section: Any, file: IO[bytes]) -> bytes:
-    file.seek(0, 2)
-    offset, size = section["sh_offset"], section["sh_size"]
-    if offset + size > file.tell():
-        raise ElfError(f"the section {section.name} reaches beyond the end of the file")
-    file.seek(offset)
-    return file.read(size)
+def _read(image: Image) -> Elf:
+    kinds = {item.kind for item in image.sections}
+    if not kinds >= _NEEDED_SECTIONS:
+        raise ElfError("it has no section headers of its dynamic tables, so its code cannot be checked")
+    versions = _versions(image)
+    symbols = _symbols(image, versions)
+    tags = image.dynamic
 
+    def named(*kinds: int) -> tuple[str, ...]:
+        return tuple(image.name(value) for tag, value in tags if tag in kinds)
 
-def _read(elf: Any) -> Elf:
-    if elf.elfclass != 64 or not elf.little_endian or elf["e_type"] != "ET_DYN":
-        raise ElfError("it is not a 64-bit little-endian shared library")
-    sections = {section.name: section for section in elf.iter_sections()}
-    missing = [name for name in (".dynsym", ".dynstr", ".dynamic") if name not in sections]
-    if missing:
-        raise ElfError(f"it has no section {missing[0]}, so it cannot be checked")
-
-    def content(name: str) -> bytes:
-        return _content(sections[name], elf.stream) if name in sections else b""
-
-    strings = content(".dynstr")
-    versions = _versions(content(".gnu.version_r"), strings)
-    symbols = _symbols(content(".dynsym"), strings, content(".gnu.version"), versions)
-    tags = [(tag.entry.d_tag, tag.entry.d_val) for tag in sections[".dynamic"].iter_tags()]
-    segments = {str(item["p_type"]): int(item["p_flags"]) for item in elf.iter_segments()}
+    segments = {item.kind: item.flags for item in image.segments}
     return Elf(
-        machine=_MACHINES.get(elf["e_machine"], str(elf["e_machine"])),
-        needed=tuple(_text(strings, value) for tag, value in tags if tag == "DT_NEEDED"),
-        search_path=tuple(_text(strings, value) for tag, value in tags if tag in ("DT_RPATH", "DT_RUNPATH")),
+        machine=_MACHINES.get(image.machine, f"machine {image.machine}"),
+        needed=named(NEEDED),
+        search_path=named(RPATH, RUNPATH),
         undefined=tuple(symbol for symbol, defined in symbols if not defined),
         defined=frozenset(symbol.name for symbol, defined in symbols if defined),
         required_versions=frozenset(versions.values()),
-        text_relocations=any(tag == "DT_TEXTREL" or (tag == "DT_FLAGS" and value & _DF_TEXTREL) for tag, value in tags),
+        text_relocations=TEXTREL in image.tags or bool(image.tags.get(FLAGS, 0) & _DF_TEXTREL),
         executable_stack=_executable_stack(segments),
-        cpu_level=_cpu_level(content(".note.gnu.property")),
-        audit=tuple(_text(strings, value) for tag, value in tags if tag in ("DT_AUDIT", "DT_DEPAUDIT")),
-        program="PT_INTERP" in segments,
+        cpu_level=max(_cpu_level(note) for note in [b"", *_notes(image)]),
+        audit=named(AUDIT, DEPAUDIT),
+        filters=named(AUXILIARY, FILTER),
+        contradictions=tuple(image.contradictions()),
+        program=PT_INTERP in segments,
     )
 
 
-def _executable_stack(segments: dict[str, int]) -> bool:
+def _executable_stack(segments: dict[int, int]) -> bool:
     """Where nothing is said about the stack, the system's loader makes it executable."""
-    return bool(segments.get("PT_GNU_STACK", _PF_X) & _PF_X)
+    return bool(segments.get(PT_GNU_STACK, _PF_X) & _PF_X)
 
 
 def _cpu_level(data: bytes) -> int:
@@ -166,45 +158,47 @@ def _cpu_level(data: bytes) -> int:
     return max(bits & 0xF, 1).bit_length()
 
 
-def _text(strings: bytes, offset: int) -> str:
-    end = strings.find(b"\0", offset, offset + _MAX_NAME)
-    if offset >= len(strings) or end < 0:
-        raise ElfError("a name lies outside of the string table")
-    return strings[offset:end].decode(errors="replace")
+def _notes(image: Image) -> list[bytes]:
+    return [
+        image.at(item.address, item.in_memory) for item in image.segments if item.kind in (PT_NOTE, PT_GNU_PROPERTY)
+    ]
 
 
-def _versions(data: bytes, strings: bytes) -> dict[int, str]:
-    """Version index to name, from the version requirement section: libraries, each with a list of versions."""
+def _versions(image: Image) -> dict[int, str]:
+    """Version index to name, from the version requirements: a chain of libraries, each with a chain of versions."""
     found: dict[int, str] = {}
-    offset = 0
-    while data:
-        _, count, _, first, following = struct.unpack_from("<HHIII", data, offset)
-        entry = offset + first
+    library = image.tags.get(VERNEED)
+    steps = 0
+    while library is not None:
+        _, count, _, first, following = struct.unpack("<HHIII", image.at(library, 16))
+        entry = library + first
+        steps += 1
         for _ in range(count):
-            _, _, index, name, step = struct.unpack_from("<IHHII", data, entry)
-            found[index & 0x7FFF] = _text(strings, name)
-            if len(found) > _MAX_VERSIONS:
+            _, _, index, name, step = struct.unpack("<IHHII", image.at(entry, 16))
+            found[index & 0x7FFF] = image.name(name)
+            steps += 1
+            if steps > _MAX_STEPS:
                 raise ElfError("it requires more versions than any library does")
             if not step:
                 break
             entry += step
-        if not following:
-            return found
-        offset += following
+        library = library + following if following else None
     return found
 
 
-def _symbols(data: bytes, strings: bytes, indices: bytes, versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
+def _symbols(image: Image, versions: dict[int, str]) -> list[tuple[Symbol, bool]]:
     """Every named symbol, and whether it is defined here."""
-    if len(data) % _SYMBOL.size:
-        raise ElfError("the symbol table is cut short")
-    if indices and len(indices) // 2 != len(data) // _SYMBOL.size:
-        raise ElfError("the symbol and version tables differ in length")
-    numbers = struct.unpack(f"<{len(indices) // 2}H", indices) if indices else ()
+    raw = image.symbols
+    table = image.tags.get(VERSYM)
+    numbers = struct.unpack(f"<{len(raw)}H", image.at(table, 2 * len(raw))) if table is not None else (0,) * len(raw)
     found = []
-    for position, (name, info, _, section, _, _) in enumerate(_SYMBOL.iter_unpack(data)):
-        if not name:
-            continue
-        version = versions.get(numbers[position] & 0x7FFF, "") if numbers and section == 0 else ""
-        found.append((Symbol(_text(strings, name), version, info >> 4 == _WEAK), section != 0))
+    length = 0
+    for (name, info, _, section, _, _), number in zip(raw, numbers, strict=True):
+        if name:
+            version = versions.get(number & 0x7FFF, "") if section == 0 else ""
+            text = image.name(name)
+            length += len(text)
+            if length > _MAX_NAMES:
+                raise ElfError("the names of its symbols are longer than those of any library")
+            found.append((Symbol(text, version, info >> 4 == _WEAK), section != 0))
     return found

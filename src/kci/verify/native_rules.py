@@ -97,6 +97,10 @@ def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
         yield finding("KCI754", "it asks for an executable stack", path=where)
     if elf.cpu_level > _CPU_LEVEL:
         yield finding("KCI755", f"it needs a processor of x86-64-v{elf.cpu_level}", path=where)
+    for what in elf.contradictions[:_SHOWN]:
+        yield finding("KCI764", what, path=where)
+    for library in elf.filters:
+        yield finding("KCI765", f"it has {library!r} answer for its symbols (DT_FILTER, DT_AUXILIARY)", path=where)
     for library in elf.audit:
         yield finding("KCI756", f"it has {library!r} watch the dynamic loader (DT_AUDIT)", path=where)
 

@@ -76,6 +76,7 @@ def package_of(name: str, depends: Iterable[tuple[str, str]], *, tvm_ffi: bool =
 
 def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     """The rules about a variant's Python files."""
+    yield from _shadowed(variant)
     metadata = variant.metadata
     if metadata is None:
         return
@@ -84,6 +85,27 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
     package = package_of(metadata.name, [(name, backend) for name in metadata.python_depends], tvm_ffi=tvm_ffi)
     yield from check_package(variant.files, variant.shown, package, ())
     yield from _ops_module(variant, metadata)
+
+
+_MODULE = re.compile(r"[^.]+(?:\.(abi3|(?:cpython-|cp|pypy)[^.]+))?\.(?:so|pyd)|[^.]+\.pyw?")
+"""File names that some Python imports, with the tag of an extension module."""
+
+
+def _shadowed(variant: VariantDir) -> Iterator[Diagnostic]:
+    """Of two files for one module Python imports a package before a module, and compiled code before source."""
+    found: dict[str, list[tuple[tuple[bool, ...], str, str]]] = {}
+    for item in variant.files:
+        _, _, name = item.name.rpartition("/")
+        if item.regular and not item.link and (match := _MODULE.fullmatch(name)):
+            single = not name.startswith("__init__.")
+            order = (single, name.endswith((".py", ".pyw")), match[1] is None, match[1] == "abi3")
+            found.setdefault(module_name(item.name), []).append((order, item.name, match[1] or ""))
+    for _, files in sorted(found.items()):
+        (_, first, tag), *others = sorted(files)
+        for _, name, other in others:
+            if tag in ("", "abi3") or other in ("", "abi3", tag):
+                message = f"{first} is imported in its place: it comes first for every Python that can load it"
+                yield finding("KCI766", message, path=variant.at(name))
 
 
 def check_package(
