@@ -71,6 +71,7 @@ def test_shards_are_printed_one_by_one() -> None:
     assert sorted(entry["name"] for entry in parts) == sorted(entry["name"] for entry in whole)
     refused = kci("plan", RELU, "--format", "github", "--shards", "3")
     assert (refused.code, refused.stdout) == (1, "")
+    assert "--shard 0 to 2" in refused.stderr
     assert kci("plan", RELU, "--format", "github", "--shard", "7").code == 2
     assert kci("plan", RELU, "--shard", "0").code == 2
 
@@ -87,10 +88,10 @@ def test_more_jobs_than_a_page_shows_are_said_and_planned_all_the_same(tmp_path:
         assert done.code == 0, done.stderr
         assert "warning[KCI308]" in done.stderr
         assert "kernel-1" in done.stdout
-    done = kci("plan", tmp_path, "--shards", "1")
+    done = kci("plan", tmp_path, "--shards", "1", "--format", "github")
     assert (done.code, done.stdout) == (1, "")
     assert "error[KCI305]" in done.stderr
-    assert "use 3 shards" in done.stderr
+    assert "`--shards 3`" in done.stderr
 
 
 @pytest.fixture

@@ -13,14 +13,25 @@ from typing import Any
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.plan.github import MANY_JOBS, MAX_OUTPUT_UNITS, artifact_problems, leg_entry, output_units, tests_matrix
+from kci.plan.github import (
+    MANY_JOBS,
+    MAX_OUTPUT_UNITS,
+    SMALLER,
+    artifact_problems,
+    leg_entry,
+    output_units,
+    tests_matrix,
+)
 from kci.plan.plan import Leg, Plan
 from kci.plan.plan_json import promised
-from kci.plan.sharding import MAX_MATRIX, SLACK, allowances, shard_of
+from kci.plan.sharding import MAX_MATRIX, allowances, shard_of
 
 MAX_JOBS = 1000
 """Jobs from which on a run is refused: one of 1,350 was not shown by GitHub at all, and its artifacts, which an API
 lists up to 1,000, could not all be fetched by a second attempt."""
+
+SLACK = 200
+"""Kernels of a caller job that a workflow file aims at: as hashes spread them, no matrix then has more than 256."""
 
 OWN_JOBS = 2
 """The jobs beside those of the kernels: the plan and the gate."""
@@ -58,7 +69,7 @@ def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
     for caller in work:
         sizes = {entry["kernel"]: len(entry["work"]["matrix"]["include"]) for entry in caller["include"]}
         found += [
-            finding("KCI305", f"{name} has {size} legs, and GitHub allows {MAX_MATRIX} in a matrix", hint=_SMALLER)
+            finding("KCI305", f"{name} has {size} legs, and GitHub allows {MAX_MATRIX} in a matrix", hint=SMALLER)
             for name, size in sizes.items()
             if size > MAX_MATRIX
         ]
@@ -68,16 +79,13 @@ def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
     units = output_units(msgspec.json.encode(work).decode())
     if units > MAX_OUTPUT_UNITS:
         message = f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
-        found.append(finding("KCI306", message, hint=_SMALLER))
+        found.append(finding("KCI306", message, hint=SMALLER))
     jobs = run_jobs(len({leg.kernel for leg in plan.legs}), len(plan.legs) + len(plan.tests))
     if jobs > MAX_JOBS:
-        found.append(finding("KCI305", f"{jobs} jobs; kci starts no run of more than {MAX_JOBS}", hint=_SMALLER))
+        found.append(finding("KCI305", f"{jobs} jobs; kci starts no run of more than {MAX_JOBS}", hint=SMALLER))
     elif jobs > MANY_JOBS:
-        found.append(finding("KCI308", f"{jobs} jobs; GitHub's page of a run gets unusable", hint=_SMALLER))
+        found.append(finding("KCI308", f"{jobs} jobs; GitHub's page of a run gets unusable", hint=SMALLER))
     return found
-
-
-_SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a smaller tier'
 
 
 def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +13,7 @@ from kci.errors import FindingsError, UsageError
 from kci.plan.budget import Estimate
 from kci.plan.grouping import twins
 from kci.plan.plan import Leg, Plan, TestLeg
-from kci.plan.sharding import MAX_MATRIX
+from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, shard_count
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 """UTF-16 code units that the outputs of one job may have: GitHub's limit is 1 MB, counted in UTF-16."""
@@ -22,6 +23,9 @@ MANY_JOBS = 500
 
 MAX_ARTIFACT_NAME = 255
 """Characters of an artifact's name; it becomes the name of a file when it is downloaded."""
+
+SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kci.toml, or build a smaller tier'
+"""The way out of a plan with too many legs."""
 
 LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
 """What a job of the matrix gets to know, beside the tier; each is `matrix.<key>` in the workflow."""
@@ -78,11 +82,17 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
 def check_limits(plan: Plan) -> list[Diagnostic]:
     """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
     found = [*artifact_problems(plan), *_output_problems(plan)]
-    found += [
-        finding("KCI305", f"matrix {shard.index} has {shard.legs} legs, and GitHub allows {MAX_MATRIX}")
-        for shard in plan.shards
-        if shard.legs > MAX_MATRIX
-    ]
+    for shard in plan.shards:
+        if shard.legs > MAX_MATRIX:
+            most = max(Counter(leg.kernel for leg in plan.legs if leg.shard == shard.index).values())
+            message = f"matrix {shard.index} has {shard.legs} legs, and GitHub allows {MAX_MATRIX}"
+            needed = shard_count(Counter(leg.kernel for leg in plan.legs))
+            hint = (
+                f"plan {needed} matrices: `--shards {needed}`"
+                if most <= MAX_MATRIX and needed < MAX_SHARDS
+                else SMALLER
+            )
+            found.append(finding("KCI305", message, hint=hint))
     if len(plan.legs) > MANY_JOBS:
         hint = "group them with `--group image`, or build a smaller tier on every push"
         found.append(finding("KCI308", f"{len(plan.legs)} jobs; GitHub's page of the run becomes unusable", hint=hint))

@@ -15,7 +15,7 @@ from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.grouping import Assignment, Placed, group
 from kci.plan.hardware_tests import plan_tests
-from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Shard, Skipped
+from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
 
@@ -27,8 +27,7 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """False to build on the runners themselves, without an image."""
     grouping: Grouping = Grouping.VARIANT
     shards: int | None = None
-    """The number of matrices that the workflow file has; None for as many as are needed, 0 where legs are not divided
-    because each kernel has a separate matrix."""
+    """The number of matrices that the workflow file has; None for as many as are needed."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
     without_component: frozenset[tuple[str, str]] = frozenset()
@@ -66,8 +65,7 @@ def make_plan(
         durations: what variants took in earlier runs.
 
     Raises:
-        FindingsError: two kernels of the matrix have the same name, so that their artifacts would collide (KCI304), or
-            there are more legs than the matrices hold (KCI305).
+        FindingsError: two kernels of the matrix have the same name, so that their artifacts would collide (KCI304).
     """
     runners = runners or default_runners()
     options = options or PlanOptions()
@@ -106,10 +104,7 @@ def make_plan(
         kernels.append(KernelPlan(kernel.name, kernel.path, kernel.version, tuple(planned), known))
     # The longest first, so that no long leg is left to run alone at the end.
     legs.sort(key=lambda leg: (-leg.minutes, leg.kernel, leg.name))
-    parts: tuple[Shard, ...] = ()
-    if options.shards != 0:
-        legs, count = assign(legs, options.shards)
-        parts = shards(legs, count)
+    legs, count = assign(legs, options.shards)
     return Plan(
         tier=matrix.tier,
         catalog_name=matrix.catalog_name,
@@ -118,7 +113,7 @@ def make_plan(
         legs=tuple(legs),
         left_out=tuple(left_out),
         skipped=tuple(skipped),
-        shards=parts,
+        shards=shards(legs, count),
         commit=options.commit,
         tests=plan_tests(kernels, legs, runners),
     )

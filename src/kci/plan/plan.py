@@ -53,7 +53,7 @@ class Leg(msgspec.Struct, frozen=True):
     disk: int | None = None
     """The gigabytes of free disk that the image needs, where not every runner has them."""
     shard: int = 0
-    """Which of the workflow's matrices it is in."""
+    """Which of the workflow's matrices its kernel is in."""
     loads: tuple[str, ...] = ()
     """The torch versions with which what it builds is loaded and tested; see `Variant.loads`."""
 

@@ -1,101 +1,64 @@
-"""Which matrix of the workflow a leg is in.
+"""Which shard of the workflow a kernel is in.
 
-GitHub takes 256 jobs in one matrix, so a large plan needs several. A leg's shard depends on the leg, on its pool and on
-the number of shards only (rendezvous hashing), so a new variant moves no other. The number itself grows with the plan:
-shards are filled to `SLACK` on average and so do not overflow by chance, and when one is added, legs move into the new
-one only. A workflow file has a fixed number of build jobs; it passes that number, and then nothing ever moves.
+GitHub takes 256 jobs in one matrix, so a large plan needs several. A kernel's legs stay together, in the caller job or
+the matrix of its shard. Which one that is depends on the kernel's name and on the number of shards only (rendezvous
+hashing): a new kernel moves no other, and one more shard takes from all and mixes none.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from kci.diagnostics import finding
-from kci.errors import FindingsError
 from kci.plan.plan import Leg, Shard
 from kci.plan.pools import Pool
 
 MAX_MATRIX = 256
 """Jobs that one matrix of a GitHub workflow may have; the run fails beyond (GitHub docs, "Actions limits")."""
 
-SLACK = 200
-"""Legs per shard that a plan of several shards aims at."""
-
 MAX_SHARDS = 64
 """A run of more jobs than this allows is none that GitHub can show."""
 
 
-def shard_of(key: str, count: int, among: Sequence[int] | None = None) -> int:
-    """The shard of a leg among `count`, or among some of them: the one whose hash with the leg's key is the highest."""
-    if count == 1:
-        return 0
-    return max(among or range(count), key=lambda index: _rank(index, key))
+def shard_of(kernel: str, count: int) -> int:
+    """The shard of a kernel among `count`: the one whose hash with its name is the highest."""
+    return max(range(count), key=lambda index: hashlib.sha256(f"{index}\0{kernel}".encode()).digest())
 
 
-def _rank(index: int, key: str) -> bytes:
-    return hashlib.sha256(f"{index}\0{key}".encode()).digest()
+def shard_count(legs: Mapping[str, int]) -> int:
+    """The smallest number of shards in which no matrix has too many legs; a kernel with too many is one by itself.
 
-
-def _open_to(pool: Pool, count: int, legs: int) -> Sequence[int] | None:
-    """The shards that the legs of a pool may be in: no more than it has machines, if that many hold them.
-
-    Every matrix runs at least one job at a time, so that more of them would use more machines than there are.
+    Args:
+        legs: how many legs each kernel has, by name.
     """
-    if pool.size is None or pool.queued or pool.size >= count:
-        return None
-    return sorted(range(count), key=lambda index: _rank(index, pool.name))[: max(1, pool.size, -(-legs // SLACK))]
-
-
-def key_of(leg: Leg) -> str:
-    """What identifies a leg from one plan to the next, wherever its kernel lies."""
-    return f"{leg.kernel}\0{leg.name}"
-
-
-def shard_count(keys: Sequence[str]) -> int:
-    """How many shards a plan needs: one while everything fits, then as many as `SLACK` asks for.
-
-    Raises:
-        FindingsError: more legs than `MAX_SHARDS` shards hold (KCI305).
-    """
-    if len(keys) <= MAX_MATRIX:
-        return 1
-    for count in range(max(2, -(-len(keys) // SLACK)), MAX_SHARDS + 1):
-        if max(_sizes(keys, count)) <= MAX_MATRIX:
+    most = max(MAX_MATRIX, *legs.values(), 0)
+    for count in range(max(1, -(-sum(legs.values()) // most)), MAX_SHARDS):
+        sizes = Counter[int]()
+        for kernel, number in legs.items():
+            sizes[shard_of(kernel, count)] += number
+        if max(sizes.values(), default=0) <= most:
             return count
-    raise _too_many(f"{len(keys)} legs, more than {MAX_SHARDS} matrices of {MAX_MATRIX} jobs can hold")
+    return MAX_SHARDS
 
 
 def assign(legs: Iterable[Leg], count: int | None = None) -> tuple[list[Leg], int]:
-    """Give every leg its shard.
+    """Give every leg the shard of its kernel.
 
     Args:
         legs: all legs of the plan.
         count: the number of shards, where the workflow file fixes it.
 
     Returns:
-        The legs in their order, and the number of shards.
-
-    Raises:
-        FindingsError: a shard has more than 256 legs (KCI305).
+        The legs in their order, and the number of shards. Whether each is small enough, `check_limits` says.
     """
     legs = list(legs)
-    keys = [key_of(leg) for leg in legs]
-    wanted = shard_count(keys) if count is None else count
-    taken = Counter(leg.pool for leg in legs)
-    placed = [
-        msgspec.structs.replace(leg, shard=shard_of(key, wanted, _open_to(leg.pool, wanted, taken[leg.pool])))
-        for leg, key in zip(legs, keys, strict=True)
-    ]
-    sizes = [sum(leg.shard == index for leg in placed) for index in range(wanted)]
-    if max(sizes) > MAX_MATRIX:
-        shards = f"{wanted} matrices" if wanted > 1 else "one matrix"
-        message = f"{len(legs)} legs do not fit into {shards} of at most {MAX_MATRIX} jobs"
-        raise _too_many(message, f"use {shard_count(keys)} shards; `kci render` writes a build job for each")
-    return placed, wanted
+    kernels = Counter(leg.kernel for leg in legs)
+    wanted = shard_count(kernels) if count is None else count
+    shard = {kernel: shard_of(kernel, wanted) for kernel in kernels}
+    return [msgspec.structs.replace(leg, shard=shard[leg.kernel]) for leg in legs], wanted
 
 
 def shards(legs: Sequence[Leg], count: int) -> tuple[Shard, ...]:
@@ -140,15 +103,3 @@ def split(total: int, weights: Sequence[int]) -> list[int]:
     for index in order[: rest - sum(rest * more // whole for more in beyond)]:
         parts[index] += 1
     return parts
-
-
-def _sizes(keys: Iterable[str], count: int) -> list[int]:
-    sizes = [0] * count
-    for key in keys:
-        sizes[shard_of(key, count)] += 1
-    return sizes
-
-
-def _too_many(message: str, hint: str = "") -> FindingsError:
-    hint = hint or "plan fewer kernels at a time, or narrow with --tier, --backend, --system or --only"
-    return FindingsError(message, hint=hint, diagnostics=[finding("KCI305", message, hint=hint)])

@@ -51,7 +51,7 @@ def check_bounds(workspace: Workspace) -> Bounds:
 
 def _of_run(workspace: Workspace, matrix: Matrix, what: str) -> Bounds:
     several = len(workspace.kernels) > 1
-    options = PlanOptions(grouping=workspace.settings.settings.plan.group, shards=0 if several else None)
+    options = PlanOptions(grouping=workspace.settings.settings.plan.group)
     plan = make_plan(matrix, workspace.runners, options)
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
     count = caller_count(grown(len(workspace.kernels)))
