@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from conftest import many
 from kci.diagnostics import Diagnostic
-from kci.errors import UsageError
 from kci.verify import verify
 from kci.verify.abi import (
     above_cap,
@@ -466,29 +465,6 @@ def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
     cubin = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190) + bytes(60)
     files: dict[str, str | bytes] = {"__init__.py": "", "k.cubin": cubin, "A.class": b"\xca\xfe\xba\xbe\0\0\0\x3d"}
     assert verify(make_variant(tmp_path, "torch-cpu", files=files)) == []
-
-
-@pytest.mark.rule("KCI759", triggers=True)
-def test_the_first_set_of_requirements(tmp_path: Path, compile: Compile) -> None:
-    source = INIT + 'extern "C" int fcntl64(int, int); int f() { return fcntl64(0, 0); }'
-    library = compile(source, "-Wl,--no-as-needed", "-lstdc++", "-lc").read_bytes()
-    files: dict[str, str | bytes] = {"__init__.py": "", f"{ID}.abi3.so": library}
-    directory = make_variant(tmp_path / "a", files=files)
-    assert verify(directory) == []
-    assert [item.message for item in verify(directory, requirements="seed")] == [
-        "seed: there is no gated_norm/__init__.py",
-        "seed: it needs GLIBC_2.28, beyond 2.27",
-        "seed: libstdc++.so.6 has to be linked statically",
-    ]
-    with pytest.raises(UsageError, match="no requirements called 'sead'"):
-        verify(directory, requirements="sead")
-
-
-@pytest.mark.rule("KCI759", triggers=False)
-def test_a_nested_package_meets_the_first_requirements(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {"gated_norm/__init__.py": ""}
-    found = verify(make_variant(tmp_path, "torch-cpu", files=files), requirements="seed", select=["KCI759"])
-    assert found == []
 
 
 def test_the_record_of_torch_s_exports_is_whole() -> None:

@@ -298,6 +298,15 @@ def test_what_the_loader_torch_and_dependencies_bring_may_be_imported(tmp_path: 
     assert variant(tmp_path, text + "from cuda import bindings\nfrom distutils import core\n") == []
 
 
+def test_what_neuron_kernels_depend_on_stands_in_no_metadata(tmp_path: Path) -> None:
+    """The reference drops `[general.neuron] python-depends`, and its own example imports nki."""
+    text = "import nki\nimport nki.language as nl\n"
+    assert variant(tmp_path / "neuron", text, "torch-neuron") == []
+    found = variant(tmp_path / "cuda", text, "torch-cuda")
+    assert [(item.rule, "nki" in item.hint) for item in found] == [("KCI771", True)] * 2
+    assert [item.rule for item in variant(tmp_path / "other", "import numpy\n", "torch-neuron")] == ["KCI771"]
+
+
 @pytest.mark.rule("KCI778", triggers=True)
 @pytest.mark.parametrize(
     ("text", "reason"),

@@ -42,13 +42,6 @@ REPORTS = ("table", "shields", "badge")
     help="Not this rule, nor any that start so.",
 )
 @answer_forms(*FORMATS, *REPORTS)
-@click.option(
-    "--requirements",
-    default="current",
-    show_default=True,
-    metavar="SET",
-    help="The set of requirements: current, or seed for those of the first kernels.",
-)
 @click.option("--load", is_flag=True, help="Also load each variant for this machine. This runs the variant's code.")
 @click.option("--python", type=PATH, help="A Python with torch and kernels; for --load.")
 @click.option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
@@ -63,7 +56,6 @@ def command(
     select: tuple[str, ...],
     ignore: tuple[str, ...],
     output: str,
-    requirements: str,
     load: bool,
     python: Path | None,
     signatures: bool,
@@ -85,7 +77,7 @@ def command(
         trees = [place.path for place in places_of(path) if place.kind is PlaceKind.TREE]
         for tree in trees or [path]:
             extra += check_signatures(Path(tree), tree, allowed, context)
-    verified = [verify_with_suppressions(path, select, ignore, requirements) for path in paths]
+    verified = [verify_with_suppressions(path, select, ignore) for path in paths]
     found = [*extra, *(item for one in verified for item in one.diagnostics)]
     state_of = compliance(paths, found)
     if output in REPORTS:

@@ -35,6 +35,11 @@ def python_depends(build: Build, backend: str) -> tuple[str, ...]:
     return general + by_backend.get(backend, ())
 
 
+def unrecorded_depends(backend: str) -> tuple[str, ...]:
+    """The names that a kernel may depend on for a backend, and that no metadata can say: every one may be declared."""
+    return () if backend in _RESOLVED else tuple(sorted(depends_table().backends.get(backend, ())))
+
+
 def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) -> None:
     for name in names:
         if name not in known:

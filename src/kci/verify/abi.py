@@ -27,15 +27,6 @@ class WindowsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needed: tuple[str, ...]
 
 
-class OlderRequirements(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
-    """One of `[sets]` of `native.toml`."""
-
-    glibc: str
-    static: tuple[str, ...]
-    nested_package: bool
-    ignore: tuple[str, ...]
-
-
 class NativeTable(Dated, frozen=True):
     """`native.toml`."""
 
@@ -46,7 +37,6 @@ class NativeTable(Dated, frozen=True):
     namespaces: dict[str, tuple[str, ...]]
     macos: MacosTable
     windows: WindowsTable
-    sets: dict[str, OlderRequirements]
 
 
 class AddedTable(Dated, frozen=True):

@@ -18,6 +18,7 @@ from kci.diagnostics import Diagnostic, Span, finding
 from kci.files.dated_data import Dated, load_dated
 from kci.files.walk import Entry, is_bytecode
 from kci.matrix.names import Kind
+from kci.tree.depends import unrecorded_depends
 from kci.tree.metadata import Metadata
 from kci.verify.imports import ImportGraph, ImportSite, PackageModule, Reach, module_name, read_module
 from kci.verify.op_rules import check_ops
@@ -82,7 +83,8 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
         return
     backend = metadata.backend.type.value
     tvm_ffi = variant.name is not None and variant.name.kind is Kind.TVM_FFI
-    package = package_of(metadata.name, [(name, backend) for name in metadata.python_depends], tvm_ffi=tvm_ffi)
+    depends = (*metadata.python_depends, *unrecorded_depends(backend))
+    package = package_of(metadata.name, [(name, backend) for name in depends], tvm_ffi=tvm_ffi)
     yield from check_package(variant.files, variant.shown, package, ())
     yield from _ops_module(variant, metadata)
 
@@ -224,7 +226,10 @@ def _import(
     if top == package.name:
         hint = f"import relatively: `from .{site.module.partition('.')[2]} import ...`"
     else:
-        known = sorted(depends_table().general) + sorted(depends_table().backends["cuda"])
+        known = [
+            *sorted(depends_table().general),
+            *sorted({name for table in depends_table().backends.values() for name in table}),
+        ]
         hint = f"import it in the function that needs it, or do without; `python-depends` can name {', '.join(known)}"
     message = f"it imports {site.module}, which nobody declares{_WHEN[reach]}"
     yield finding(rule, message, hint=hint, path=where, span=site.span)

@@ -10,7 +10,6 @@ from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.errors import UsageError
 from kci.verify import digest_rules, fatbin, layout_rules, manifest_rules, metadata_rules, native_rules, python_rules
 from kci.verify.load_rules import check_loads, probe
-from kci.verify.requirement_sets import requirement_set
 from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant
 from kci.verify.suppressed import Verification, apply_suppressions
@@ -27,15 +26,11 @@ VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
 )
 
 
-VariantCheck = Callable[[VariantDir], Iterator[Diagnostic]]
-
 _UNREAD = ("KCI700", "KCI710")
 """A variant could not be read, or its metadata: that no other rule says anything of it means nothing then."""
 
 
-def verify(
-    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), requirements: str = "current"
-) -> list[Diagnostic]:
+def verify(path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()) -> list[Diagnostic]:
     """Verify a tree, a variant directory, a folder of trees, a kernel, or workflow files.
 
     A directory with a build.toml is a kernel: its sources are verified, and its `build/` and `result/` where they are
@@ -46,7 +41,6 @@ def verify(
         select: rule ids or beginnings of them (`KCI74`); only these are reported, and what could not be read.
             Empty means all.
         ignore: rule ids or beginnings of them that are not reported.
-        requirements: which set of requirements, `current` or `seed`.
 
     Returns:
         The findings that nobody suppressed, sorted by path and line.
@@ -54,19 +48,16 @@ def verify(
     Raises:
         UsageError: the path is none of these, or a rule does not exist.
     """
-    return list(verify_with_suppressions(path, select, ignore, requirements).diagnostics)
+    return list(verify_with_suppressions(path, select, ignore).diagnostics)
 
 
 def verify_with_suppressions(
-    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = (), requirements: str = "current"
+    path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> Verification:
     """The same, with what was looked at, and what was suppressed and why."""
     _require_rules([*select, *ignore])
-    older = requirement_set(requirements)
-    checks = VARIANT_CHECKS if older is None else (*VARIANT_CHECKS, older.check_variant)
-    ignore = [*ignore, *(older.ignore if older is not None else ())]
     places = places_of(str(path))
-    parts = [apply_suppressions(list(_check(place, checks)), place) for place in places]
+    parts = [apply_suppressions(list(_check(place)), place) for place in places]
     found = [
         item
         for part in parts
@@ -105,34 +96,34 @@ def _require_rules(names: Sequence[str]) -> None:
             )
 
 
-def _check(place: VerifiedPlace, checks: Sequence[VariantCheck]) -> Iterator[Diagnostic]:
+def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
     match place.kind:
         case PlaceKind.WORKFLOWS:
             yield from check_workflows(place.directory, place.path)
         case PlaceKind.SOURCES:
             yield from check_sources(place.directory, place.path)
         case PlaceKind.VARIANT:
-            yield from _variant(place.directory.resolve(), place.path, checks)[1]
+            yield from _variant(place.directory.resolve(), place.path)[1]
         case PlaceKind.TREE:
-            yield from _tree(place, checks)
+            yield from _tree(place)
         case PlaceKind.OTHER:
             pass
 
 
-def _tree(place: VerifiedPlace, checks: Sequence[VariantCheck]) -> Iterator[Diagnostic]:
+def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
     root = place.directory
     yield from layout_rules.check_tree(root, place.path)
     variants = []
     for name in place.variants:
-        variant, found = _variant(root / name, place.below(name), checks)
+        variant, found = _variant(root / name, place.below(name))
         variants.append(variant)
         yield from found
     yield from metadata_rules.check_tree(place.path, variants)
     yield from manifest_rules.check_tree(root, place.path, variants)
 
 
-def _variant(directory: Path, shown: str, checks: Sequence[VariantCheck]) -> tuple[VariantDir, list[Diagnostic]]:
+def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
     variant, found = load_variant(directory, shown)
-    for check in checks:
+    for check in VARIANT_CHECKS:
         found += check(variant)
     return variant, found
