@@ -32,6 +32,13 @@ class FindingsError(KciError):
     exit_code = 1
 
 
+class ClientError(FindingsError):
+    """This machine could not do its own part: its disk is full, or a file or command of its own refuses.
+
+    What it was about to judge may be fine.
+    """
+
+
 class UsageError(KciError):
     """The command line asks for something that does not exist or makes no sense."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from kci.engines.job import JobState, JobStatus
 from kci.engines.job_folder import write_job
 from kci.engines.local_engine import LocalEngine
 from kci.engines.protocol import Batch, EngineAwayError, EngineHome, Handles
-from kci.errors import FindingsError, UsageError
+from kci.errors import ClientError, FindingsError, UsageError
 from kci.matrix.names import Kind
 from kci.plan.plan import Leg
 from kci.plan.pools import UNKNOWN
@@ -222,6 +224,55 @@ def test_a_line_that_was_cut_short_is_as_if_it_was_never_begun(tmp_path: Path) -
     again.note(RunEvent.SUBMITTED, ["a"], handles=("7",))
     again.close()
     assert Journal(tmp_path, ["a"]).legs["a"].now.handle == "7"
+
+
+def test_the_system_may_take_less_of_a_line_than_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, bytes(data)[:7]))
+    journal_of_two(tmp_path)
+    assert len((tmp_path / JOURNAL_FILE).read_bytes().splitlines()) == 2
+    assert Journal(tmp_path, ["a"]).legs["a"].phase is LegPhase.SUBMITTED
+
+
+def test_a_line_for_which_there_is_no_room_is_told_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of it is on the disk by then; the next line must not be glued to that."""
+    kept, real = journal_of_two(tmp_path), os.write
+    before = (tmp_path / JOURNAL_FILE).read_bytes()
+
+    def full(handle: int, data: bytes) -> int:
+        if len(data) < 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(handle, bytes(data)[:20])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(ClientError, match=r"cannot write .*journal\.jsonl") as caught:
+        kept.note(RunEvent.BUILT, ["a"])
+    monkeypatch.setattr(os, "write", real)
+    assert "free space" in caught.value.hint
+    assert (tmp_path / JOURNAL_FILE).read_bytes() == before
+    assert kept.legs["a"].phase is LegPhase.SUBMITTED, "what is not written down has not happened"
+    kept.note(RunEvent.BUILT, ["a"])
+    assert Journal(tmp_path, ["a"]).legs["a"].phase is LegPhase.BUILT
+
+
+def journal_of_two(folder: Path) -> Journal:
+    made = Journal(folder, ["a"])
+    made.note(RunEvent.SUBMITTING, ["a"], batch="b")
+    made.note(RunEvent.SUBMITTED, ["a"], handles=("1",))
+    return made
+
+
+def test_a_torn_last_line_is_told_and_survived(kernel_dir: Path, tmp_path: Path) -> None:
+    folder, run = prepared(kernel_dir, tmp_path, only="torch-cpu")
+    (folder / JOURNAL_FILE).write_bytes(b'{"event":"submitting","at":1.0,"legs":["swig')
+    said: list[str] = []
+    with driving(folder, run, lambda *_: None, said.append) as driver:
+        assert phases(driver) == [("waiting", 1)]
+    assert said == [f"the last line of {folder / JOURNAL_FILE} was cut off; this goes on from the line before it"]
+    with driving(folder, run, lambda *_: None, said.append):
+        assert len(said) == 1
 
 
 @pytest.mark.parametrize("line", [b"{}\n", b"no json\n", b'{"event":"built","at":1,"legs":["other"]}\n'])

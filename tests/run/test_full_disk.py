@@ -13,6 +13,8 @@ import pytest
 
 from buildkit import STABLE_CPU, copy_kernel, noarch_kernel
 from cli.runner import Result, kci
+from conftest import ROOT
+from engines.test_user_commands import configure
 from kci.files.full_disk import program_hint, room_hint, unwritten
 
 FREE = "free space there"
@@ -20,17 +22,16 @@ pytestmark = pytest.mark.programs
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own with 64 KiB."""
+def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A disk of its own with 64 KiB, or so many as a test says."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, check=False
-    )
+    size = f"size={getattr(request, 'param', 64)}k"
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", place], capture_output=True, check=False)
     if mounted.returncode != 0:
         pytest.skip("mounting a small disk needs root, and a container that may")
     yield place
-    subprocess.run(["umount", place], check=True)
+    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 @pytest.fixture
@@ -84,6 +85,28 @@ def test_a_run(small: Path, kernel: Path, tmp_path: Path, full: str) -> None:
     assert FREE in said
     assert not places["tree"].exists()
     assert not list(small.rglob("*.py"))
+
+
+@pytest.mark.parametrize("engine", ["queue", "local"])
+@pytest.mark.parametrize("small", [72, 96, 128, 240], indirect=True)
+def test_a_run_on_an_engine_goes_on_where_the_disk_of_this_machine_was_full(
+    small: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever could not be written: the journal, a job, its log, an artifact. No leg has failed, and all are built."""
+    ignored = shutil.ignore_patterns("build", "__pycache__")
+    kernel = Path(shutil.copytree(ROOT / "examples" / "swiglu", tmp_path / "swiglu", ignore=ignored))
+    if engine == "queue":
+        monkeypatch.setenv("QUEUE", str(tmp_path / "queue"))
+        configure(kernel)
+    first = kci("run", kernel, "--engine", engine, "--cache", small, "--into", tmp_path / "tree")
+    said = first.stdout + first.stderr
+    (run,) = [path.parent.name for path in (small / "runs").glob("*/run.json")]
+    assert (engine, first.code) == ("queue", 0) or first.code == 1, said
+    assert first.code == 0 or f"then `kci run --resume {run}` goes on" in said
+    subprocess.run(["mount", "-o", "remount,size=64m", small], check=True)
+    again = kci("run", "--resume", run, "--cache", small)
+    assert again.code == 0, again.stderr
+    assert "swiglu: 3 variants in" in again.stdout
 
 
 @pytest.mark.torch

@@ -14,6 +14,8 @@ from kci.cli._findings import print_trees
 from kci.cli._output import table
 from kci.cli._run_display import live_table
 from kci.engines.job import printable
+from kci.errors import ClientError
+from kci.files.full_disk import says_full
 from kci.plurals import count
 from kci.run.engine_plan import EngineLeg, EngineRun
 from kci.run.engine_run import Driver, driving
@@ -53,6 +55,9 @@ def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) ->
         except KeyboardInterrupt:
             _stopped(driver, on_interrupt, resume)
             raise
+        except ClientError as error:
+            first = "free space there" if says_full(error.message) else error.hint or "put that right"
+            raise ClientError(error.message, hint=f"{first}, then `{resume}` goes on") from error
         return _report(driver, trees, options)
 
 

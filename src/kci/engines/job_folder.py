@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from kci.engines.job import JOB_FILE, LOG_FILE, OUT, RESULT_FILE, EngineJob, JobResult, printable
 from kci.errors import FindingsError, UnsafeError
 from kci.files.bounded_json import decode_json
+from kci.files.full_disk import write_all, writing
 from kci.files.replace import flush, write_atomic
 
 SCRIPT = Path(__file__).with_name("job_script.py")
@@ -34,8 +36,9 @@ Raises:
 
 def write_job(folder: Path, job: EngineJob) -> None:
     """Make a job's folder; nothing starts yet. What a client that was killed had begun to write is written again."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(SCRIPT, folder / SCRIPT_NAME)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(SCRIPT, folder / SCRIPT_NAME)
     write_atomic(folder / JOB_FILE, msgspec.json.format(msgspec.json.encode(job)))
 
 
@@ -44,11 +47,12 @@ def add_input(inputs: Path, source: Path, digest: str) -> None:
     place = inputs / digest
     if place.is_file():
         return
-    inputs.mkdir(parents=True, exist_ok=True)
-    beside = inputs / f".{digest}.new"
-    shutil.copyfile(source, beside)
-    flush(beside)
-    beside.replace(place)
+    with writing(place):
+        inputs.mkdir(parents=True, exist_ok=True)
+        beside = inputs / f".{digest}.new"
+        shutil.copyfile(source, beside)
+        flush(beside)
+        beside.replace(place)
 
 
 def read_file(folder: Path, name: str) -> Iterator[bytes]:
@@ -92,12 +96,12 @@ def fetch_into(folder: Path, job: EngineJob, read: Read) -> Fetched:
         UnsafeError: a file is larger than it may be, or larger than the job said.
         FindingsError: there is no result, it is that of another job, or a file is not the one that it names.
         EngineAwayError: the engine cannot be reached.
+        ClientError: this machine cannot write what it brings.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        _copy_log(folder / LOG_FILE, read)
-    except FileNotFoundError:
-        (folder / LOG_FILE).touch()
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        _copy(folder / LOG_FILE, _shown(read(LOG_FILE)))
     try:
         result = decode_json(b"".join(_bounded(read(RESULT_FILE), _RESULT_BYTES, RESULT_FILE)), JobResult)
     except FileNotFoundError:
@@ -144,23 +148,25 @@ def _bounded(parts: Iterator[bytes], limit: int, name: str) -> Iterator[bytes]:
 
 def _copy(path: Path, parts: Iterator[bytes]) -> str:
     total = hashlib.sha256()
-    with path.open("wb") as file:
+    with writing(path):
+        file = path.open("wb", buffering=0)
+    with file:
         for data in parts:
             total.update(data)
-            file.write(data)
+            with writing(path):
+                write_all(file.fileno(), data)
     return total.hexdigest()
 
 
-def _copy_log(path: Path, read: Read) -> None:
-    """Keep the beginning of a log; what could drive a terminal is written out."""
+def _shown(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The beginning of a log; what could drive a terminal is written out."""
     left = LOG_BYTES
-    with path.open("w", encoding="utf-8") as file:
-        for data in read(LOG_FILE):
-            file.write(printable(data[:left].decode("utf-8", "replace")))
-            left -= len(data)
-            if left <= 0:
-                file.write("\n[the rest was not kept]\n")
-                return
+    for data in parts:
+        yield printable(data[:left].decode("utf-8", "replace")).encode()
+        left -= len(data)
+        if left <= 0:
+            yield b"\n[the rest was not kept]\n"
+            return
 
 
 def log_tail(path: Path, lines: int = 20) -> str:

@@ -75,9 +75,14 @@ def _claim(folder: pathlib.Path, whose: str) -> bool:
     except FileExistsError:
         before = (folder / "claim").read_text().partition("\n")[0]
         return bool(whose) and before == whose
-    os.write(handle, (whose + "\n").encode())
-    os.fsync(handle)
-    os.close(handle)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write((whose + "\n").encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:  # half a name would be nobody's
+        (folder / "claim").unlink()
+        raise
     return True
 
 

@@ -15,7 +15,8 @@ from kci.config.engine_settings import EngineSettings
 from kci.engines.job import EngineJob, JobState, JobStatus, printable
 from kci.engines.job_folder import read_file, write_job
 from kci.engines.protocol import Batch, EngineAwayError, EngineHome, Handles
-from kci.errors import BuildFailedError, MissingToolError, UsageError
+from kci.errors import BuildFailedError, ClientError, MissingToolError, UsageError
+from kci.files.full_disk import says_full, writing
 
 _AWAY = 75
 """The exit code with which a command says "ask again later" (EX_TEMPFAIL)."""
@@ -98,7 +99,10 @@ class CommandEngine:
         if done.returncode == _AWAY:
             raise EngineAwayError(f"the command `{verb}` says that its engine is away: {said}")
         if done.returncode:
-            raise BuildFailedError(f"the command `{verb}` failed with code {done.returncode}: {said}")
+            message = f"the command `{verb}` failed with code {done.returncode}: {said}"
+            if verb == "fetch":  # what the job handed back was not seen, so nothing is known of it
+                raise ClientError(message, hint="free space there" if says_full(done.stderr) else "")
+            raise BuildFailedError(message)
         return done.stdout.strip()
 
     def _handle(self, verb: str, text: str) -> str:
@@ -122,11 +126,12 @@ def _filled(text: str, told: Mapping[str, str]) -> str:
 
 def _link_inputs(folder: Path, job: EngineJob, inputs: Path) -> None:
     """Have a job's inputs in its own folder, so that the folder is all that has to travel."""
-    (folder / "inputs").mkdir(exist_ok=True)
     for item in job.inputs:
         place = folder / "inputs" / item.sha256
-        if not place.exists():
-            try:
-                os.link(inputs / item.sha256, place)
-            except OSError:
-                shutil.copyfile(inputs / item.sha256, place)
+        with writing(place):
+            place.parent.mkdir(exist_ok=True)
+            if not place.exists():
+                try:
+                    os.link(inputs / item.sha256, place)
+                except OSError:
+                    shutil.copyfile(inputs / item.sha256, place)

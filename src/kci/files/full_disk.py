@@ -1,13 +1,42 @@
-"""What to say when something cannot be written: the path that is at fault, and for a full disk what to do."""
+"""Writing all of it, and what to say when that cannot be: the path that is at fault, and for a full disk what to do."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kci.errors import ClientError
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _SAID = ("No space left on device", "Disk quota exceeded")
+
+
+@contextmanager
+def writing(place: str | os.PathLike[str]) -> Iterator[None]:
+    """Have an error of the system that comes out of this say what could not be written.
+
+    Raises:
+        ClientError: instead of any `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot write {unwritten(error, place)}: {error.strerror or error}"
+        raise ClientError(message, hint=room_hint(error)) from error
+
+
+def write_all(handle: int, data: bytes) -> None:
+    """Write all of some bytes; the system may take fewer at once, and says so only in what it returns.
+
+    Raises:
+        OSError: a part of them cannot be written. What came before it was.
+    """
+    left = memoryview(data)
+    while left:
+        left = left[os.write(handle, left) :]
 
 
 def unwritten(error: OSError, otherwise: str | os.PathLike[str]) -> str:
@@ -33,6 +62,11 @@ def room_hint(error: OSError, option: str = "") -> str:
     return "free space there" + (f", or name another place with {option}" if option else ", or name another place")
 
 
+def says_full(output: str) -> bool:
+    """Whether a program that said this met a full disk."""
+    return any(said in output for said in _SAID)
+
+
 def program_hint(output: str, place: str | os.PathLike[str], option: str) -> str:
     """What to do about a program that met a full disk; empty if it met something else.
 
@@ -41,7 +75,7 @@ def program_hint(output: str, place: str | os.PathLike[str], option: str) -> str
         place: where it wrote; it may have wanted the folder for temporary files as well.
         option: the words that name another place.
     """
-    if not any(said in output for said in _SAID):
+    if not says_full(output):
         return ""
     where = os.fspath(place)
     return f"free space in {where} or {tempfile.gettempdir()}; {option} names another place for the first"

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kci.errors import FindingsError
-from kci.files.full_disk import room_hint, unwritten
+from kci.errors import ClientError
+from kci.files.full_disk import room_hint, writing
 from kci.files.lock import beside, locked
 
 Log = Callable[[str], None]
@@ -35,7 +35,7 @@ class Replacement:
         """Put what was made in place of the target. Afterwards the old one is gone, or nothing has changed.
 
         Raises:
-            FindingsError: the system refuses.
+            ClientError: the system refuses.
         """
         try:
             flush(self.staging)
@@ -47,7 +47,7 @@ class Replacement:
             _flush_directory(self.target.parent)
         except OSError as error:
             hint = room_hint(error) or "it must be a plain file or directory, not a mount point"
-            raise FindingsError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
+            raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
 
     def _swap(self) -> None:
         """Two renames; `recover` cleans up if the process is killed between them."""
@@ -72,27 +72,23 @@ def replacing(target: Path, log: Log = lambda _line: None) -> Iterator[Replaceme
         log: takes lines about waiting and about leftovers of a process that died.
 
     Raises:
-        FindingsError: nothing can be written next to the target.
+        ClientError: nothing can be written next to the target.
     """
     target = target.absolute()
-    try:
-        with locked(target, log):
-            recover(target, log)
-            replacement = Replacement(target)
-            try:
-                yield replacement
-            finally:
-                _clean(target, log)
-    except OSError as error:
-        message = f"cannot write {unwritten(error, target)}: {error.strerror or error}"
-        raise FindingsError(message, hint=room_hint(error)) from error
+    with writing(target), locked(target, log):
+        recover(target, log)
+        replacement = Replacement(target)
+        try:
+            yield replacement
+        finally:
+            _clean(target, log)
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new one, never a part.
 
     Raises:
-        FindingsError: the file cannot be written.
+        ClientError: the file cannot be written.
     """
     with replacing(path) as replacement:
         replacement.staging.write_bytes(data)

@@ -14,10 +14,12 @@ from typing import Unpack
 
 import msgspec
 
+from kci.config.engine_settings import EngineKind
 from kci.engines.job import EngineJob, HardwareNeed, JobState, JobStatus
 from kci.engines.job_folder import fetch_into
 from kci.engines.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, open_engine
-from kci.errors import BuildFailedError, FindingsError, KciError, UnsafeError
+from kci.errors import BuildFailedError, ClientError, FindingsError, KciError, UnsafeError
+from kci.files.full_disk import says_full, writing
 from kci.files.lock import locked
 from kci.plurals import count
 from kci.run.engine_choice import at_once
@@ -61,6 +63,8 @@ class Driver:
         """Jobs that were lost when they were last asked about; a result may be on its way."""
         self.running: set[str] = set()
         """Jobs that ran when they were last asked about."""
+        self.stuck: dict[str, KciError] = {}
+        """Jobs that this client can do no more for now, and why; nothing follows about their legs."""
         self.pending: dict[str, float] = {}
         """Since when legs have been seen to wait."""
         self.where = {leg: self.place(leg).engine for leg in self.legs}
@@ -90,24 +94,30 @@ class Driver:
 
         Raises:
             KeyboardInterrupt: the user stopped it; legs that run go on.
+            ClientError: this machine could not take what a leg handed back. All others have come to their end, unless
+                the journal cannot be written either.
             KciError: an engine cannot be used at all. The run can be resumed.
         """
         for name in sorted(self._concerned()):
             self.engine(name)  # what is missing is known before anything is submitted
-        while self.journal.of(*OPEN):
+        while self._going():
             now = time.monotonic()
-            for leg in self.journal.of(*OPEN):
+            for leg in self._going():
                 self.pending.setdefault(leg, now)
             concerned = self._concerned()
             for name in concerned:
                 self._ask(name)
-            if self.journal.of(*OPEN):
+            if self._going():
                 time.sleep(min(map(self.pause, concerned)))
         for name in {self.legs[leg].on(at.engine).engine for leg, at in self._all_behind()}:
             try:
                 self._turn(name)
             except KciError as error:
                 self.log(f"{name} may still run what this run does not need any more: {error.message}")
+        if self.stuck:
+            first = next(iter(self.stuck.values()))
+            what = f"{count(len(self.stuck), 'leg')} neither built nor failed: this machine could not go on with them"
+            raise ClientError(f"{what}\n{first.message}", hint=first.hint)
 
     def cancel(self) -> None:
         """Have every leg end that has not ended yet."""
@@ -126,6 +136,10 @@ class Driver:
         for engine in self.engines.values():
             engine.close()
         self.journal.close()
+
+    def _going(self) -> list[str]:
+        """The legs that have not come to their end, and for which this client can still do something."""
+        return [leg for leg in self.journal.of(*OPEN) if self._name(leg) not in self.stuck]
 
     def _concerned(self) -> list[str]:
         """The engines that have something to do, or could take something over."""
@@ -153,7 +167,7 @@ class Driver:
         self._settle(name)
         self._submit(name)
         here = self._here(name)
-        handles = {job: at.handle for job, (_, at) in here.items() if at.handle}
+        handles = {job: at.handle for job, (_, at) in here.items() if at.handle and job not in self.stuck}
         for job, status in self.engine(name).poll(handles).items() if handles else ():
             leg, at = here[job]
             if at is not self.journal.legs[leg].now:
@@ -204,7 +218,8 @@ class Driver:
         """Submit what waits, as far as there are room and money; then what has waited for another engine too long."""
         room = min(at_once(self.run.engines[name]) - len(self._here(name)), _BATCH)
         legs: list[str] = []
-        for leg in self.mine(name, LegPhase.WAITING)[: max(0, room)]:
+        waiting = [leg for leg in self.mine(name, LegPhase.WAITING) if self._name(leg) not in self.stuck]
+        for leg in waiting[: max(0, room)]:
             if self._too_dear([*legs, leg]):
                 self.fail(leg, FindingsError("starting it again would cost more than --max-cost"))
             else:
@@ -250,7 +265,7 @@ class Driver:
         self.note(RunEvent.SUBMITTING, legs, batch=batch)
         try:
             handles = self.engine(name).submit(Batch(batch, jobs))
-        except (EngineAwayError, UnsafeError):
+        except (EngineAwayError, UnsafeError, ClientError):
             raise
         except KciError as error:
             for leg in legs:
@@ -297,18 +312,24 @@ class Driver:
 
     def _fetch(self, name: str, leg: str, at: Placement) -> None:
         """Bring what an attempt handed back, and judge it."""
-        job = self._job(leg, at)
-        engine = self.engine(name)
+        job, engine = self._job(leg, at), self.engine(name)
+        place = self.folder / "fetched" / job.name
         behind = at is not self.journal.legs[leg].now
         try:
-            fetched = fetch_into(
-                self.folder / "fetched" / job.name, job, lambda file: engine.read(job.name, at.handle, file)
-            )
-            judge = require_passed if self.legs[leg].tests else require_built
-            said = judge(job, fetched, self.run)
+            with writing(place):
+                fetched = fetch_into(place, job, lambda file: engine.read(job.name, at.handle, file))
+                judge = require_passed if self.legs[leg].tests else require_built
+                said = judge(job, fetched, self.run)
         except EngineAwayError:
             raise
+        except ClientError as error:
+            self._get_stuck(leg, job.name, error)
+            return
         except KciError as error:
+            if self.run.engines[name].type is EngineKind.LOCAL and says_full(error.message) and not behind:
+                self.note(RunEvent.RESTART, [leg], reason="the disk of this machine was full")
+                self._get_stuck(leg, self._name(leg), error)
+                return
             if behind:  # the other attempt will tell
                 self._leave(leg, at, error.message)
             else:
@@ -317,6 +338,11 @@ class Driver:
         event = RunEvent.PASSED if self.legs[leg].tests else RunEvent.BUILT
         number = at.attempt if behind else 0
         self.note(event, [leg], seconds=fetched.result.seconds, attempt=number, reason=said)
+
+    def _get_stuck(self, leg: str, job: str, error: KciError) -> None:
+        """Leave a leg as it is, for whoever resumes the run."""
+        self.stuck[job] = error
+        self._say(leg, error.message)
 
     def _here(self, name: str) -> dict[str, tuple[str, Placement]]:
         """The attempts that an engine has, by the name of their job: those that count, and those that were left."""
@@ -374,6 +400,8 @@ def driving(folder: Path, run: EngineRun, changed: Changed, log: Callable[[str],
     with locked(folder, log):
         held = [leg.name for leg in run.legs if leg.tests]
         driver = Driver(folder, run, Journal(folder, [leg.name for leg in run.legs], held), changed, log)
+        if driver.journal.torn:
+            log(f"the last line of {driver.journal.path} was cut off; this goes on from the line before it")
         try:
             yield driver
         finally:

@@ -16,8 +16,9 @@ from typing import TypedDict, Unpack
 import msgspec
 
 from kci.engines.job import InputFile
-from kci.errors import FindingsError
+from kci.errors import ClientError, FindingsError
 from kci.files.bounded_json import MAX_BYTES, decode_json, read_bounded
+from kci.files.full_disk import write_all, writing
 
 JOURNAL_FILE = "journal.jsonl"
 
@@ -176,7 +177,8 @@ class Journal:
             held: those that cannot begin before something else has ended.
 
         Raises:
-            FindingsError: a line other than the last cannot be read.
+            FindingsError: a line cannot be read; what follows the last end of a line is left out, and `torn`.
+            ClientError: the file cannot be read or written.
         """
         self.path = folder / JOURNAL_FILE
         self.legs = {name: LegProgress() for name in legs}
@@ -186,24 +188,35 @@ class Journal:
         """How many were begun."""
         self.in_batch: dict[str, tuple[tuple[str, Placement], ...]] = {}
         """The legs of each and their attempts then, in the order in which they were submitted."""
-        whole = 0
-        if self.path.exists():
-            data = read_bounded(self.path, MAX_BYTES)
-            whole = data.rfind(b"\n") + 1  # a line without its end was being written when the client was killed
-            for number, line in enumerate(data[:whole].splitlines(), 1):
-                try:
-                    self._take(decode_json(line, JournalLine))
-                except (ValueError, KeyError) as error:
-                    raise FindingsError(f"{self.path}:{number} is not a line of this journal: {error}") from error
-        self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
-        os.ftruncate(self._handle, whole)
-        os.lseek(self._handle, 0, os.SEEK_END)
+        data = self._read()
+        self._end = data.rfind(b"\n") + 1
+        self.torn = self._end < len(data)
+        """Whether the last line has no end: it was being written when the client was killed, or its disk was full."""
+        for number, line in enumerate(data[: self._end].splitlines(), 1):
+            try:
+                self._take(decode_json(line, JournalLine))
+            except (ValueError, LookupError) as error:
+                raise FindingsError(f"{self.path}:{number} is not a line of this journal: {error}") from error
+        with writing(self.path):
+            self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            self._cut()
 
     def note(self, event: RunEvent, legs: Sequence[str], **details: Unpack[LineDetails]) -> None:
-        """Write down what happened, or is about to."""
+        """Write down what happened, or is about to: whole and on the disk, or not at all.
+
+        Raises:
+            ClientError: it cannot be written.
+        """
         line = JournalLine(event, round(time.time(), 3), tuple(legs), **details)
-        os.write(self._handle, msgspec.json.encode(line) + b"\n")
-        os.fsync(self._handle)
+        data = msgspec.json.encode(line) + b"\n"
+        with writing(self.path):
+            try:
+                write_all(self._handle, data)
+                os.fsync(self._handle)
+            except OSError:
+                self._cut()
+                raise
+        self._end += len(data)
         self._take(line)
 
     def of(self, *phases: LegPhase) -> list[str]:
@@ -213,6 +226,21 @@ class Journal:
     def close(self) -> None:
         """Close the file."""
         os.close(self._handle)
+
+    def _read(self) -> bytes:
+        try:
+            return read_bounded(self.path, MAX_BYTES)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise ClientError(f"cannot read {self.path}: {error.strerror}") from error
+        except ValueError as error:
+            raise FindingsError(f"{self.path} is not the journal of a run: {error}") from error
+
+    def _cut(self) -> None:
+        """Take away what follows the last whole line."""
+        os.ftruncate(self._handle, self._end)
+        os.lseek(self._handle, 0, os.SEEK_END)
 
     def _take(self, line: JournalLine) -> None:
         """Bring the legs up to date with a line."""

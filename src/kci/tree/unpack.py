@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ import msgspec
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError, UnsafeError
-from kci.files.full_disk import room_hint
+from kci.files.full_disk import write_all, writing
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import start_writing
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
@@ -78,7 +77,8 @@ def unpack_whole(artifact: Path, into_dir: Path) -> Unpacked:
             members = archive.members()
             leg = _leg(archive, members, artifact)
             variant_dir = work / leg.variant
-            variant_dir.mkdir()
+            with writing(variant_dir):
+                variant_dir.mkdir()
             hashes = _extract(archive, members, leg, variant_dir)
         metadata = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
@@ -178,32 +178,18 @@ def _judge(member: Member, leg: LegRecord, seen: dict[str, str]) -> str:
 def _write(archive: TarStream, member: Member, target: Path) -> str:
     """Write a member to its file; the hash of its content."""
     total = hashlib.sha256()
-    with _writing(target):
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         file = target.open("xb", buffering=0)
     with file:
         while data := archive.read(_CHUNK):
             total.update(data)
-            with _writing(target):
-                _write_all(file, data)
+            with writing(target):
+                write_all(file.fileno(), data)
         start_writing(file.fileno())
-    with _writing(target):
+    with writing(target):
         target.chmod(0o755 if member.executable else 0o644)
     return total.hexdigest()
-
-
-@contextlib.contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FindingsError(f"cannot write {target}: {error.strerror}", hint=room_hint(error)) from error
-
-
-def _write_all(file: io.FileIO, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
 
 
 def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> Metadata:
