@@ -325,3 +325,17 @@ def test_tvm_ffi_for_cuda_is_printed_without_a_toolkit(tmp_path: Path, monkeypat
     assert in_order(
         words(lines, "-shared"), ["-lcudadevrt", "-lcudart_static", "-ltvm_ffi", "-lrt", "-lpthread", "-ldl"]
     )
+
+
+@pytest.mark.parametrize("system", ["x86_64-linux", "aarch64-linux", "aarch64-darwin", "x86_64-windows"])
+@pytest.mark.parametrize("compute", ["cpu", "cu130", "rocm72", "xpu20260", "metal"])
+def test_a_tvm_ffi_variant_has_commands_or_a_reason(kernel: Path, tmp_path: Path, compute: str, system: str) -> None:
+    text = BUILD_TOML.replace("[torch]\n", "[tvm-ffi]\n").replace('depends = ["torch"]', "depends = []")
+    write_tree(kernel, {"build.toml": text, "tvm-ffi-ext/many/__init__.py": "\n"})
+    asked = request(kernel, f"tvm-ffi01-{compute}-{system}", tmp_path)
+    if compute in ("cpu", "cu130") and system.endswith("linux"):
+        assert any(" -c kernel/" in line for line in plan_commands(asked, quiet))
+    else:
+        with pytest.raises(MissingToolError) as caught:
+            plan_commands(asked, quiet)
+        assert caught.value.hint

@@ -99,6 +99,26 @@ def test_what_a_wheel_does_not_say_is_left_to_a_person(tmp_path: Path, current: 
     assert "# XPU with torch 2.15" in made.toml(name="new", as_of="2026-11-21", source="x")
 
 
+def test_a_tvm_ffi_outlives_the_row_that_had_it_or_its_end_is_told(tmp_path: Path) -> None:
+    """Its variants are named after the toolkit and not after torch: whoever loads them has not changed anything."""
+    made = propose(load_catalog("2026-08-20"), read_indexes([listing(tmp_path, RELEASES)]))
+    having = {(str(row.backend), str(row.compute), row.system, row.torch.text) for row in made.rows if row.tvm_ffi}
+    assert having == {
+        *(("cpu", "None", system, "2.14") for system in ("aarch64-darwin", "aarch64-linux", "x86_64-linux")),
+        *(("cuda", compute, f"{cpu}-linux", "2.14") for compute in ("12.6", "13.0") for cpu in ("aarch64", "x86_64")),
+        *(("cuda", "13.2", f"{cpu}-linux", "2.13") for cpu in ("aarch64", "x86_64")),
+    }
+    told = [line for line in made.unknown if line.startswith("tvm-ffi")]
+    assert told[4].startswith(
+        "tvm-ffi 0.1 of cuda 12.6 on x86_64-linux: its row, with torch 2.12, is gone; that with torch 2.14 has it here."
+    )
+    assert [line for line in told if "its variants end" in line] == [
+        "tvm-ffi 0.1 of xpu 2025.3.2 on x86_64-linux: its row, with torch 2.12, is gone, and no other has that "
+        "toolkit: its variants end. Add a row by hand to keep them."
+    ]
+    assert all(f"# {line}" in made.toml(name="new", as_of="2026-11-21", source="x") for line in told)
+
+
 def test_a_nightly_is_outside_of_the_range_and_a_release_candidate_no_release(tmp_path: Path, current: Catalog) -> None:
     made = proposed(tmp_path, current, [*RELEASES, *NIGHTLY, *wheels("2.15.0rc1", "cpu", "cu134")])
     assert {torch for torch, *_ in bundled(made)} == {"2.13", "2.14"}

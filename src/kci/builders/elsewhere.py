@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kci.builders import apple, msvc, oneapi
+from kci.builders import apple, msvc, oneapi, tvm_ffi_commands
 from kci.builders.commands import KERNEL, PYTHON, TORCH, Toolchain
 from kci.builders.cuda import Toolkit
 from kci.builders.cutlass import Headers, find_headers
@@ -40,7 +40,8 @@ def elsewhere_commands(request: Request, lacking: MissingToolError, log: Log) ->
         MissingToolError: kci has no commands for such a variant.
     """
     variant = request.variant
-    if variant.kind is Kind.TVM_FFI and not variant.system.endswith("linux"):
+    tvm_ffi = variant.kind is Kind.TVM_FFI
+    if tvm_ffi and (variant.backend not in tvm_ffi_commands.BACKENDS or not variant.system.endswith("linux")):
         raise lacking
     note = f"# not run by kci: {lacking.message.splitlines()[0]}"
     sources = checked_sources(request, log)

@@ -69,7 +69,28 @@ def propose(current: Catalog, wheels: Iterable[Wheel], table: Iterable[Published
             kept = Published(row.torch, row.backend, row.compute, row.system, bundled=False)
             rows.setdefault(kept[:4], kept)
     final = [row._replace(tvm_ffi=known[key].tvm_ffi) if key in known else row for key, row in rows.items()]
-    return Proposal(tuple(in_table_order(final)), tuple(unknown))
+    return Proposal(tuple(in_table_order(_with_tvm_ffi(current, final, unknown))), tuple(unknown))
+
+
+def _with_tvm_ffi(current: Catalog, rows: Sequence[Published], unknown: list[str]) -> list[Published]:
+    """The rows, and each toolkit that had a tvm-ffi has it still: its variants do not depend on the torch of the row.
+
+    Wheels and table do not say which row has one, so whatever moves or ends is told.
+    """
+    made = list(rows)
+    for old in sorted(current.rows, key=lambda row: str(row.key)):
+        same = [at for at, row in enumerate(made) if row[1:4] == old.key[1:]]
+        if old.tvm_ffi is None or any(made[at].tvm_ffi for at in same):
+            continue
+        of = " ".join(str(part) for part in (old.backend, old.compute) if part)
+        gone = f"tvm-ffi {old.tvm_ffi} of {of} on {old.system}: its row, with torch {old.torch}, is gone"
+        if same:
+            at = max(same, key=lambda at: (made[at].bundled, made[at].torch))
+            made[at] = made[at]._replace(tvm_ffi=old.tvm_ffi)
+            unknown.append(f"{gone}; that with torch {made[at].torch} has it here. Does the reference build it there?")
+        else:
+            unknown.append(f"{gone}, and no other has that toolkit: its variants end. Add a row by hand to keep them.")
+    return made
 
 
 def _from_wheels(
