@@ -179,7 +179,6 @@ def _be(request: Request, opens: int) -> NoReturn:
 def _run(script: str, arguments: list[str]) -> int:
     from kci import __main__ as program
     from kci.cli import main
-    from kci.run.receipt import recall
 
     try:
         if script:
@@ -188,8 +187,7 @@ def _run(script: str, arguments: list[str]) -> int:
             runpy.run_path(script, run_name="__main__")
         else:
             sys.argv = [str(program.__file__), *arguments]
-            if arguments[:1] != ["build"] or not recall(arguments):
-                main(arguments)
+            main(arguments)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except BaseException:

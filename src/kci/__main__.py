@@ -8,11 +8,6 @@ from contextlib import suppress
 def start() -> None:
     """Run the command line, and leave the process with its exit code."""
     _prepare_streams()
-    if sys.argv[1:2] == ["build"]:
-        from kci.run.receipt import recall
-
-        if recall(sys.argv[1:]):
-            return
     from kci.cli import main
 
     main()

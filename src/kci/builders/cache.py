@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kci.builders.request import Log
-from kci.files.cache_place import cache_place
 from kci.files.replace import replacing
 
 CACHE_OPTION = "--cache or KCI_CACHE"
@@ -17,7 +16,11 @@ CACHE_OPTION = "--cache or KCI_CACHE"
 
 def default_cache() -> Path:
     """The cache directory: `KCI_CACHE` if it is set, else `kci` in the user's cache directory."""
-    return Path(cache_place())
+    base = os.environ.get("XDG_CACHE_HOME") or ""
+    # The XDG specification says that a relative path is to be ignored.
+    root = base if Path(base).is_absolute() else "~/.cache"
+    # A settings file has no shell that replaces a tilde; pathlib fails for a user who has no home.
+    return Path(os.path.expanduser(os.environ.get("KCI_CACHE") or f"{root}/kci")).absolute()  # noqa: PTH111
 
 
 def made_once(folder: Path, is_there: Callable[[], bool], make: Callable[[Path], None], log: Log) -> None:

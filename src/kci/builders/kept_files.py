@@ -14,7 +14,7 @@ from kci.errors import FindingsError
 from kci.files.lock import in_use
 
 PARTS = {
-    "builds": ("run", "work", "trees", "inputs", "receipts"),
+    "builds": ("run", "work", "trees", "inputs"),
     "runs": ("runs",),
     "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache", "sccache"),

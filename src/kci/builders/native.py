@@ -53,7 +53,6 @@ from kci.builders.request import Built, CacheUse, Log, Request
 from kci.builders.rocm import HOMES, Rocm, find_rocm
 from kci.builders.toolchains import toolchains
 from kci.builders.units import Language
-from kci.builders.watched import watched_paths
 from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
@@ -146,13 +145,12 @@ def build(request: Request, log: Log) -> Built:
         named = named_by_compilers(work, (step.output for step in recipe.steps if step.depfile))
         inputs = _recorded(recipe, watch, named)
         objects.finish()
-        watched = watched_paths(recipe, named)
         ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(output=request.output, builder="native", archs=archs, inputs=inputs, cache=use, watched=watched)
+    return Built(output=request.output, builder="native", archs=archs, inputs=inputs, cache=use)
 
 
 def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInputs:

@@ -28,9 +28,7 @@ def build(request: Request, log: Log) -> Built:
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {count(len(files), 'file')} of {package.name}")
-    return Built(
-        output=request.output, builder="noarch", archs=request.variant.archs, inputs=watch.copied(), watched=()
-    )
+    return Built(output=request.output, builder="noarch", archs=request.variant.archs, inputs=watch.copied())
 
 
 def check(request: Request) -> None:

@@ -84,6 +84,3 @@ class Built(msgspec.Struct, frozen=True):
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
     inputs: RecordedInputs | None = None
     """What it was really made from; None where the builder cannot tell."""
-    watched: tuple[str, ...] | None = None
-    """Beside the kernel's own files: every path whose change could make another variant of it, compilers and what they
-    read above all. None where the builder cannot tell."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-import time
 from pathlib import Path
 
 import click
@@ -16,7 +14,6 @@ from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, leg_commands
 from kci.run.one_variant import BuildOptions
-from kci.run.receipt_paths import keep_receipt
 from kci.run.run_records import ci_run
 from kci.tree.leg_record import artifact_name
 
@@ -87,7 +84,6 @@ def command(
     dry_run: bool,
 ) -> None:
     """Build variants of KERNEL, one after the other. Prints each directory that was made."""
-    began = time.time_ns()
     workspace = opened(options, [kernel], catalog)
     read = workspace.only_kernel()
     variants = [workspace.variant(name, tier=tier) for name in dict.fromkeys(names)]
@@ -105,7 +101,6 @@ def command(
         mirrors=workspace.settings.settings.mirrors.addresses(),
     )
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
-    legs = []
     for variant in variants:
         request = LegRequest(
             kernel=read,
@@ -123,11 +118,6 @@ def command(
             built = build_leg(workspace, request, progress_log(options))
             print_diagnostics(built.findings, quiet=options.quiet)
             click.echo(str(built.directory))
-            legs.append(built)
-    if (
-        legs and not artifact and not check_reproducible and sys.argv[1:2] == ["build"]
-    ):  # in another program its words say nothing
-        keep_receipt(workspace, sys.argv[1:], legs, began)
 
 
 def _full(commit: str | None) -> str | None:

@@ -58,8 +58,6 @@ class BuiltLeg(msgspec.Struct, frozen=True):
     artifact: Path | None
     findings: tuple[Diagnostic, ...] = ()
     """What `kci verify` will say about its binaries."""
-    watched: tuple[str, ...] | None = None
-    """As `Built.watched`."""
 
 
 def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
@@ -97,7 +95,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
             _require_packable(made.directory, findings)
             request.artifact.parent.mkdir(parents=True, exist_ok=True)
             pack(made.directory, request.artifact, made.leg)
-        return BuiltLeg(made.directory, made.leg, request.artifact, findings, made.watched)
+        return BuiltLeg(made.directory, made.leg, request.artifact, findings)
     run_in_container(
         image,
         Path(request.kernel.directory).resolve(),

@@ -47,8 +47,6 @@ class BuiltVariant(msgspec.Struct, frozen=True):
 
     directory: Path
     leg: LegRecord
-    watched: tuple[str, ...] | None = None
-    """As `Built.watched`."""
 
 
 def request_for(
@@ -134,7 +132,7 @@ def make_variant_dir(
         inputs=built.inputs,
         cache=built.cache,
     )
-    return BuiltVariant(final, leg, built.watched)
+    return BuiltVariant(final, leg)
 
 
 def check_replaceable(place: Path, kernel: str) -> None:
