@@ -158,6 +158,12 @@ def test_the_repositories_of_kernel_dependencies_are_judged_too(catalog: Catalog
         HEAD + '[general.cuda]\nkernel-depends = [{ repo-id = "norm", version = 1 }]\n[torch-noarch]\n', catalog
     )
     assert only("KCI140", found) == [(9, 31, 37)]
+    found = lint(
+        HEAD + 'kernel-depends = [\n{ repo-id = "a/b", version = 1 },\n{ repo-id = "norm", version = 1 },\n]\n'
+        "[torch-noarch]\n",
+        catalog,
+    )
+    assert only("KCI140", found) == [(10, 13, 19)]
 
 
 def test_a_dependency_in_the_wrong_list_is_told_where_it_belongs(catalog: Catalog) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kci.config.engine_settings import EngineKind, EngineSettings
-from kci.engines.job import EngineJob, JobState
+from kci.engines.job import EngineJob, JobState, JobStatus
 from kci.engines.protocol import Batch, EngineHome
 from kci.engines.slurm import SlurmEngine
 
@@ -65,3 +65,21 @@ def test_a_job_that_spoils_its_own_folder_costs_itself_only(tmp_path: Path) -> N
     (tmp_path / "run" / "jobs" / "kci-job-1" / "claim").mkdir(parents=True)
     said = engine.poll({"kci-job-1": "7_0", "kci-job-2": "7_1"})
     assert {status.state for status in said.values()} == {JobState.LOST}
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "message"),
+    [
+        ("PENDING|Priority", JobState.QUEUED, "Priority"),
+        ("RUNNING|None", JobState.RUNNING, ""),
+        ("CANCELLED by 0|None", JobState.STOPPED, "it was cancelled there (CANCELLED)"),
+        ("OUT_OF_MEMORY|None", JobState.STOPPED, "it needs more than `memory-gb` of its engine (OUT_OF_MEMORY)"),
+        ("NODE_FAIL|None", JobState.LOST, "Slurm says NODE_FAIL"),
+    ],
+)
+@pytest.mark.usefixtures("asked")
+def test_what_slurm_says_of_a_job(tmp_path: Path, said: str, state: JobState, message: str) -> None:
+    """What a person or a limit has ended is not begun again; what got lost is."""
+    (tmp_path / "bin" / "squeue").write_text(f"#!/bin/sh\necho '7_0|{said}'\n")
+    engine = SlurmEngine(EngineSettings(type=EngineKind.SLURM), EngineHome("r", tmp_path / "run"))
+    assert engine.poll({"kci-job-1": "7_0"}) == {"kci-job-1": JobStatus(state, message)}

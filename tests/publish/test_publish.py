@@ -239,6 +239,16 @@ def test_the_branch_of_version_1_keeps_what_main_has_of_that_version(
     assert below(hub, "v1") == {path.name for path in tree.iterdir()} | {"torch-rocm"}
 
 
+def test_a_newer_version_on_the_main_branch_keeps_what_others_have_there(
+    hub: FakeHub, token: None, tmp_path: Path
+) -> None:
+    """A branch inherits from the main one; the main one from nobody."""
+    hub[REPO].write("main", {"build/torch-rocm/metadata.json": b"{}"}, "by hand")
+    tree = make_tree(tmp_path, version=2)
+    assert publish(tree, "--branch", "main").code == 0
+    assert below(hub, "main") == {path.name for path in tree.iterdir()} | {"torch-rocm"}
+
+
 # --- pruning ---
 
 

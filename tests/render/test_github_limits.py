@@ -141,12 +141,14 @@ def test_runtime_matrix_is_not_counted() -> None:
         "steps.x.output.has-work",
         "steps.later.outputs.matrix",
         "steps.run.outputs.other",
+        "steps.own.outputs.mine",
     ],
 )
 def test_step_outputs_that_nothing_sets(expression: str) -> None:
     steps = (
         "[{id: x, uses: kci/build/plan@v1}, {id: run, run: 'echo value=1 >> $GITHUB_OUTPUT'}, "
-        "{run: x, env: {A: '${{ " + expression + " }}'}}, {id: later, uses: kci/build/plan@v1}]"
+        "{id: own, run: 'echo mine=1 >> $GITHUB_OUTPUT', env: {A: '${{ " + expression + " }}'}}, "
+        "{id: later, uses: kci/build/plan@v1}]"
     )
     assert rules(HEAD + job(steps=steps)) == ["KCI414"]
 

@@ -414,6 +414,17 @@ def test_what_a_library_must_not_ask_for(tmp_path: Path, compile: Compile) -> No
     assert "x86-64-v4" in found.message
 
 
+@pytest.mark.rule("KCI754", triggers=True)
+def test_a_library_that_does_not_speak_of_the_stack_has_an_executable_one(tmp_path: Path, compile: Compile) -> None:
+    data = bytearray(compile(INIT).read_bytes())
+    (first,), (size, number) = struct.unpack_from("<Q", data, 32), struct.unpack_from("<HH", data, 54)
+    (stack,) = (
+        place for place in range(first, first + size * number, size) if data[place : place + 4] == b"\x51\xe5\x74\x64"
+    )
+    data[stack : stack + 4] = bytes(4)  # PT_GNU_STACK becomes PT_NULL
+    assert ids(native(tmp_path, bytes(data))) == ["KCI754"]
+
+
 @pytest.mark.rule(
     "KCI751", "KCI752", "KCI753", "KCI754", "KCI755", "KCI756", "KCI757", "KCI758", "KCI764", "KCI765", triggers=False
 )  # fmt: skip

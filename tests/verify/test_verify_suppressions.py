@@ -64,6 +64,13 @@ def test_a_comment_without_a_reason_or_for_another_rule_does_not_count(repositor
     assert rules(repository) == ["KCI771"]
 
 
+def test_a_comment_behind_something_is_not_about_the_next_line(repository: Path) -> None:
+    (repository / "torch-ext" / "gated_norm" / "__init__.py").write_text(
+        "import os  # kci: ignore[KCI771] always there\nimport numpy\n"
+    )
+    assert rules(repository) == ["KCI771"]
+
+
 def test_comments_of_c_plus_plus_count_too() -> None:
     lines = [
         "TORCH_LIBRARY(relu, m)  // kci: ignore[KCI781] shared with another kernel",

@@ -185,6 +185,17 @@ def test_build_prints_commands_for_what_is_planned_and_for_nothing_else(kernel_d
     assert (refused.code, "is not a variant of some-kernel" in refused.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("system", ["aarch64-linux", "x86_64-linux"])
+def test_a_name_that_stands_for_several_systems_means_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    monkeypatch.setattr("kci.workspace.workspace.this_system", lambda: system)
+    (tmp_path / "build.toml").write_text(
+        '[general]\nname = "py-only"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch-noarch]\n'
+    )
+    assert open_workspace([str(tmp_path)]).variant("torch-cpu").system == system
+
+
 def test_a_noarch_kernel_is_built_by_name_for_a_backend_without_rows(tmp_path: Path) -> None:
     """cann and neuron have no row, and tpu none that is bundled; a package of Python needs none to be made."""
     package = tmp_path / "torch-ext" / "py_only"
