@@ -38,6 +38,7 @@ mount --bind "$0" "$0"
 mount -o remount,bind,ro /
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs /run
 mkdir /tmp/over /tmp/work
 mount -t overlay -o "lowerdir=$HOME,upperdir=/tmp/over,workdir=/tmp/work" overlay "$HOME"
 cd "$0"
@@ -79,7 +80,7 @@ class Trials:
         self.folder = tempfile.TemporaryDirectory(prefix="kci-mutant-", dir="/var/tmp")
         self.copy = Path(self.folder.name) / "checkout"
         subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, self.copy], check=True)
-        subprocess.run(["git", "checkout", "--quiet", commit], cwd=self.copy, check=True)
+        subprocess.run(["git", "checkout", "--quiet", "-B", "main", commit], cwd=self.copy, check=True)
         self.own = self.copy / ".git" / "mutants"
         self.own.mkdir()
         self.clock = 1_000_000_000
