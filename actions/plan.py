@@ -29,6 +29,7 @@ from kci.cli._output import print_diagnostics
 from kci.cli._tables import plan_tables
 from kci.config.values import Forks
 from kci.diagnostics import printable
+from kci.plan.changed_files import merged_into
 from kci.plan.forks import only_hosted, only_own
 from kci.plan.github import tests_matrix
 from kci.plan.plan_json import promised
@@ -56,7 +57,7 @@ def main() -> None:
     known, problems = read_published(places)
     request = kci.PlanRequest(
         choice=choice,
-        affected=text_input("affected-base") or None,
+        affected=affected_base(),
         published=known,
         fingerprints=True,
         callers=callers or None,
@@ -96,6 +97,14 @@ def main() -> None:
     set_output("tree-run", runs.get(kernels[0], "") if len(kernels) == 1 and plan.skipped else "")
     hand_over(planned)
     report(planned)
+
+
+def affected_base() -> str | None:
+    """The commit that changes are counted from; None to plan everything."""
+    given = text_input("affected-base")
+    if given == "pull-request":
+        return merged_into(Path(), os.environ.get("KCI_PULL_REQUEST", ""))
+    return given or None
 
 
 def faults(plan: kci.Plan) -> list[kci.Diagnostic]:

@@ -12,8 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kci.files.lock import locked
@@ -38,6 +39,8 @@ class Run(NamedTuple):
     log: str
     """Everything that the steps printed."""
     ok: bool
+    checks: Mapping[str, str] = MappingProxyType({})
+    """The results of the jobs of the file itself by the names that GitHub lists, for branch protection among others."""
 
 
 def act_path() -> str | None:
@@ -118,6 +121,22 @@ def commit_all(repository: Path) -> None:
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=test"], check=True)
 
 
+def pull_request(repository: Path, base: str, by: str = "example/kernels", known_base: str = "") -> dict[str, Any]:
+    """Make HEAD of a repository a pull request: from then on it is what GitHub checks out, the merge commit.
+
+    Args:
+        repository: its HEAD is the newest commit of the pull request.
+        base: the newest commit of the branch that it is to be merged into.
+        by: the repository that it comes from.
+        known_base: what GitHub says that commit is, which it looks up at pushes to the pull request only.
+    """
+    git = ["git", "-C", str(repository), "-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    subprocess.run([*git, "checkout", "--quiet", "--detach", base], check=True)
+    subprocess.run([*git, "merge", "--quiet", "--no-ff", "--message=test", head], check=True, capture_output=True)
+    return {"pull_request": {"head": {"repo": {"full_name": by}, "sha": head}, "base": {"sha": known_base or base}}}
+
+
 class Containers(NamedTuple):
     """What jobs run in, in place of this machine."""
 
@@ -178,7 +197,10 @@ def run_workflow(
     event_file.write_text(json.dumps({"repository": {"default_branch": "main"}, **(payload or {})}))
     files = [*sorted((repository / workflow).parent.glob("*.yml")), *sorted(checkout.glob("**/action.yml"))]
     text = "".join(file.read_text(encoding="utf-8") for file in files)
-    command = [act, event, "--workflows", workflow, "--eventpath", str(event_file), "--json", "--no-skip-checkout"]
+    # act refuses the queue of a concurrency group, and heeds no group at all.
+    read = scratch / Path(workflow).name
+    read.write_text(re.sub(r"^ +queue: max\n", "", (repository / workflow).read_text(), flags=re.MULTILINE))
+    command = [act, event, "--workflows", str(read), "--eventpath", str(event_file), "--json", "--no-skip-checkout"]
     place = containers.image if containers else "-self-hosted"
     command += [word for label in PLATFORMS for word in ("--platform", f"{label}={place}")]
     command += containers.options(scratch) if containers else []
@@ -239,6 +261,7 @@ def github_names(repository: Path, event: str, payload: dict[str, Any]) -> dict[
 def _parse(output: str, store: Path, ok: bool) -> Run:
     """act gives all legs of a matrix the result of the worst one; here each leg has the result of its own steps."""
     jobs: dict[str, str] = {}
+    checks: dict[str, str] = {}
     failed: set[str] = set()
     printed = []
     for line in output.splitlines():
@@ -259,4 +282,5 @@ def _parse(output: str, store: Path, ok: bool) -> Run:
             own = "failure" if name in failed else "success"
             # A job beside a called one that failed is told the same; its own steps know better.
             jobs[name] = own if matrix or _CALLED.fullmatch(entry["job"]) else entry["jobResult"]
-    return Run(dict(sorted(jobs.items())), store, "\n".join(printed), ok)
+            checks[entry["job"].partition("/")[2].rstrip()] = jobs[name]
+    return Run(dict(sorted(jobs.items())), store, "\n".join(printed), ok, checks)

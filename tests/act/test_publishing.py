@@ -93,6 +93,8 @@ def test_a_tag_builds_merges_and_publishes_every_kernel(
     run = runner.run(repository, PUBLISH, "push", place(tmp_path, "scratch"), ref="refs/tags/v1.0")
     ran = [*BUILDS, *(f"{job} {name}" for job in ("merge", "publish") for name in VARIANTS)]
     assert run.jobs == dict.fromkeys([*ran, "kci", "plan", "ready"], "success"), run.log
+    assert run.checks["kci-publish"] == "success"
+    assert "kci" not in run.checks, "branch protection would take it for the pull request's"
     assert published(hub) == {"acme/some-kernel", "acme/other-kernel"}
     for name, variants in VARIANTS.items():
         there = hub[f"acme/{name}"].files("v1")
@@ -120,9 +122,30 @@ def test_a_dry_run_of_one_kernel(repository: Path, runner: Runner, hub: FakeHub,
     run = runner.run(repository, PUBLISH, "workflow_dispatch", place(tmp_path, "scratch"), inputs=inputs)
     assert run.ok, run.log
     assert [job for job in run.jobs if job.startswith("publish ")] == ["publish some-kernel"]
+    assert run.checks["dry run of some-kernel"] == "success"
     assert "acme/some-kernel@v1: would publish" in run.log
     assert published(hub) == set()
     assert "attested: /" not in run.log
+
+
+def test_what_a_newer_run_has_published_is_not_replaced_by_an_older_one(
+    repository: Path, runner: Runner, hub: FakeHub, tmp_path: Path
+) -> None:
+    """Runs build side by side, so an older one may come last."""
+    scratch = place(tmp_path, "scratch")
+    runs = [{"databaseId": 90 + number, "number": number} for number in (4, 3, 1, 0)]  # this run is number 1
+    (scratch / "publish-runs.json").write_text(json.dumps(runs))
+    jobs = {94: [("publish some-kernel", "success"), ("publish other-kernel", "failure")]}
+    jobs[93] = [("dry run of other-kernel", "success"), ("publish other-kernel-2", "success")]
+    for run_id, listed in jobs.items():
+        told = [{"name": name, "conclusion": result, "html_url": f"{run_id} {name}"} for name, result in listed]
+        (scratch / f"publish-jobs-{run_id}.json").write_text(json.dumps({"jobs": told}))
+    run = runner.run(repository, PUBLISH, "push", scratch, ref="refs/tags/v1.0")
+    refused = {"publish some-kernel": "failure", "kci": "failure"}
+    succeeded = [*BUILDS, *(f"merge {name}" for name in VARIANTS), "publish other-kernel", "plan", "ready"]
+    assert run.jobs == {**dict.fromkeys(succeeded, "success"), **refused}, run.log
+    assert "a newer run has published some-kernel already: 94 publish some-kernel" in run.log
+    assert published(hub) == {"acme/other-kernel"}
 
 
 def publish_what_is_ready(run: Run, runner: Runner, repository: Path, scratch: Path, expected: set[str]) -> None:

@@ -25,6 +25,7 @@ from act.harness import (
     copy_whole_actions,
     installed,
     offline_pip,
+    pull_request,
     run_workflow,
 )
 from cli.runner import kci
@@ -319,8 +320,7 @@ def test_a_pull_request_from_a_fork_runs_too(one_leg: Path, runner: Runner, scra
     package = one_leg / "some-kernel" / "torch-ext" / "some_kernel"
     (package / "__init__.py").write_text("def triple(x):\n    return x + x + x\n")
     commit_all(one_leg)
-    head = {"head": {"repo": {"full_name": "somebody/kernels"}}, "base": {"sha": base}}
-    run = runner.run(one_leg, RELEASE, "pull_request", scratch, pull_request=head)
+    run = runner.run(one_leg, RELEASE, "pull_request", scratch, **pull_request(one_leg, base, "somebody/kernels"))
     job = "build" if mode == "runtime" else "build-pr"
     built = LEGS[0].replace("build ", f"{job} ")
     assert run.jobs == dict.fromkeys([built, "kci", "merge", "plan"], "success"), run.log
@@ -345,8 +345,7 @@ def test_with_nothing_to_do_the_gate_passes_alone(one_leg: Path, runner: Runner,
     base = head_commit(one_leg)
     (one_leg / "notes.md").write_text("Not part of any kernel.\n")
     commit_all(one_leg)
-    change = {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}
-    run = runner.run(one_leg, RELEASE, "pull_request", scratch, pull_request=change)
+    run = runner.run(one_leg, RELEASE, "pull_request", scratch, **pull_request(one_leg, base))
     assert run.jobs == {"kci": "success", "plan": "success"}, run.log
     assert [path.name for path in run.artifacts.iterdir()] == ["run-plan.1"]
 
@@ -398,13 +397,55 @@ def test_what_may_be_merged_builds_what_it_touches(
         package = one_leg / name / "torch-ext" / name.replace("-", "_")
         (package / "__init__.py").write_text("def double(x):\n    return 2 * x\n")
     commit_all(one_leg)
-    change = {
-        "pull_request": {"pull_request": {"head": {"repo": {"full_name": "example/kernels"}}, "base": {"sha": base}}},
-        "merge_group": {"merge_group": {"base_sha": base}},
-    }[event]
+    change = pull_request(one_leg, base) if event == "pull_request" else {"merge_group": {"base_sha": base}}
     run = runner.run(one_leg, RELEASE, event, scratch, **change)
     ran = [f"{job}{name}{of}" for name in names for job, of in (("build ", " torch-cpu"), ("merge ", ""))]
     assert run.jobs == dict.fromkeys([*ran, "kci", "plan"], "success"), run.log
+    assert run.checks["kci"] == "success"
+
+
+def test_what_was_merged_meanwhile_is_no_part_of_a_pull_request(one_leg: Path, runner: Runner, tmp_path: Path) -> None:
+    """GitHub's word for the base is as old as the last push to the pull request."""
+    add_kernel(one_leg, "other-kernel", ("cpu",))
+    render(one_leg)
+    begun = head_commit(one_leg)
+    (one_leg / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py").write_text(
+        "def half(x):\n    return x / 2\n"
+    )
+    commit_all(one_leg)
+    subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", "-b", "meanwhile", begun], check=True)
+    break_package(one_leg / "other-kernel")
+    commit_all(one_leg)
+    newest = head_commit(one_leg)
+    subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", "main"], check=True)
+    change = pull_request(one_leg, newest, known_base=begun)
+    run = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "merge"), **change)
+    ran = ["build some-kernel torch-cpu", "kci", "merge some-kernel", "plan"]
+    assert run.jobs == dict.fromkeys(ran, "success"), run.log
+
+    # Checked out otherwise, it is unknown: the pull request's own commit may be a merge commit as well.
+    subprocess.run(["git", "-C", str(one_leg), "checkout", "--quiet", "main"], check=True)
+    alone = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "alone"), **change)
+    assert alone.jobs == {"kci": "failure", "plan": "failure"}, alone.log
+    assert "HEAD is not the merge commit that GitHub makes of a pull request" in alone.log
+
+
+def test_only_what_may_be_merged_makes_the_required_check(one_leg: Path, runner: Runner, tmp_path: Path) -> None:
+    """A run by hand that builds less, on the very commit of a broken pull request, says nothing about that."""
+    add_kernel(one_leg, "other-kernel", ("cpu",))
+    render(one_leg)
+    base = head_commit(one_leg)
+    (one_leg / "other-kernel" / "build.toml").write_text("[general]\nnme = 1\n")
+    commit_all(one_leg)
+    inputs = {**dispatch(only="torch-cpu")["inputs"], "kernel": "some-kernel"}
+    by_hand = runner.run(one_leg, RELEASE, "workflow_dispatch", place(tmp_path, "hand"), inputs=inputs)
+    pushed = runner.run(one_leg, RELEASE, "push", place(tmp_path, "push"))
+    pull = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **pull_request(one_leg, base))
+    gates = [
+        {name: result for name, result in run.checks.items() if "/" not in name and name != "plan"}
+        for run in (by_hand, pushed, pull)
+    ]
+    assert gates == [{"kci (workflow_dispatch)": "success"}, {"kci (push)": "failure"}, {"kci": "failure"}]
 
 
 def test_one_kernel_and_some_of_its_variants_are_dispatched(repository: Path, runner: Runner, scratch: Path) -> None:
@@ -488,8 +529,8 @@ def test_a_maintainer_starts_the_self_hosted_part_of_a_forks_pull_request(
     package.write_text("def double(x):\n    return 2 * x\n")
     commit_all(one_leg)
     commit = head_commit(one_leg)
-    fork = {"head": {"repo": {"full_name": "somebody/kernels"}, "sha": commit}, "base": {"sha": base}}
-    pull = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=fork)
+    fork = pull_request(one_leg, base, "somebody/kernels")
+    pull = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **fork)
     assert pull.jobs == {"kci": "success", "plan": "success"}, "nothing of it runs before somebody has looked"
     assert statuses(tmp_path / "pull") == [], "so the required status is missing, and the merge waits"
 
@@ -530,8 +571,9 @@ def test_a_pull_request_of_the_repository_says_that_it_has_built_all(
 ) -> None:
     (one_leg / "kci.toml").write_text(DISPATCHED.partition("[runners")[0])
     render(one_leg)
-    base = commit = head_commit(one_leg)
-    change = {"head": {"repo": {"full_name": "example/kernels"}, "sha": commit}, "base": {"sha": base}}
-    run = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), pull_request=change)
+    base = head_commit(one_leg)
+    commit_all(one_leg)
+    commit = head_commit(one_leg)
+    run = runner.run(one_leg, RELEASE, "pull_request", place(tmp_path, "pull"), **pull_request(one_leg, base))
     assert run.jobs == {"kci": "success", "plan": "success"}, run.log
     assert statuses(tmp_path / "pull") == [(commit, "success")]

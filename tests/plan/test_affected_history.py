@@ -28,6 +28,7 @@ from kci.files.source_tree import SourceTree
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import KernelMatrix
 from kci.plan.affected import Touch
+from kci.plan.changed_files import changes_since, merged_into
 from kci.plan.changes import Base, Terms, only_affected
 from kci.plan.fingerprint import Fingerprints, image_of
 from kci.plan.legs import each_once
@@ -363,6 +364,30 @@ def test_a_shallow_clone_says_what_it_lacks(history: Path, tmp_path: Path, no_gi
         answer(tmp_path / "shallow", chain[3])
     assert [item.rule for item in caught.value.diagnostics] == ["KCI312"]
     assert "fetch-depth" in caught.value.hint
+
+
+def test_what_a_pull_request_would_be_merged_into(history: Path, tmp_path: Path, no_git_environment: None) -> None:
+    """As GitHub has it checked out: a merge commit and its two parents."""
+    chain, work = commits(history), tmp_path / "work"
+    git(tmp_path, "clone", "-q", str(history), str(work))
+    git(work, "checkout", "-q", "-b", "feature", chain[1])
+    git(work, "commit", "-q", "--allow-empty", "-m", "feature")
+    head = git(work, "rev-parse", "HEAD")
+    with pytest.raises(FindingsError, match="HEAD is not the merge commit") as caught:
+        merged_into(work, head)
+    assert [item.rule for item in caught.value.diagnostics] == ["KCI312"]
+    git(work, "checkout", "-q", "--detach", chain[-1])
+    git(work, "merge", "-q", "--no-ff", "-s", "ours", "-m", "merge", head)
+    git(tmp_path, "clone", "-q", "--depth", "2", f"file://{work}", str(tmp_path / "shallow"))
+    assert merged_into(tmp_path / "shallow", head) == chain[-1]
+    assert changes_since(tmp_path / "shallow", chain[-1]).files == ()
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{work}", str(tmp_path / "alone"))
+    with pytest.raises(FindingsError) as caught:
+        merged_into(tmp_path / "alone", head)
+    assert "fetch-depth" in caught.value.hint
+    # A pull request whose newest commit is a merge commit itself, checked out as it is.
+    with pytest.raises(FindingsError, match="HEAD is not the merge commit"):
+        merged_into(work, git(work, "rev-parse", "HEAD"))
 
 
 def test_a_partial_clone_says_what_it_lacks(history: Path, tmp_path: Path, no_git_environment: None) -> None:

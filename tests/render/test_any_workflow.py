@@ -45,6 +45,7 @@ p:
 COMPUTED = "needs: p\nstrategy: {matrix: '${{ fromJSON(needs.p.outputs.m) }}'}"
 UPLOAD = f"actions/upload-artifact@{SHA}"
 SLASH = f"steps: [{{uses: {UPLOAD}, with: {{name: 'a/b'}}}}]"
+BASE_SHA = "${{ github.event.pull_request.base.sha || github.event.merge_group.base_sha }}"
 
 BAD: list[tuple[str, str]] = [
     ("KCI430", workflow(COMPUTED, other=PLAN)),
@@ -60,6 +61,7 @@ BAD: list[tuple[str, str]] = [
     ("KCI441", workflow("container: {image: x, options: '--gpus all'}")),
     ("KCI441", workflow("runs-on: amd\ncontainer: {image: x, options: '--group-add 110'}")),
     ("KCI448", workflow("timeout-minutes: 600")),
+    ("KCI449", workflow(f"steps: [{{uses: kci/build/plan@{SHA}, with: {{affected-base: '{BASE_SHA}'}}}}]")),
 ]  # fmt: skip
 
 GOOD: list[tuple[str, str]] = [
@@ -75,6 +77,7 @@ GOOD: list[tuple[str, str]] = [
     ("KCI441", workflow("runs-on: [self-hosted, gpu]\ncontainer: {image: x, options: '--gpus all --group-add video'}")),
     ("KCI448", workflow("timeout-minutes: 600\nruns-on: [self-hosted]")),
     ("KCI448", workflow("timeout-minutes: 360")),
+    ("KCI449", workflow(f"steps: [{{uses: kci/build/plan@{SHA}, with: {{affected-base: pull-request}}}}]")),
 ]  # fmt: skip
 
 

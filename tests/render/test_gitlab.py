@@ -24,6 +24,27 @@ from planning import leg
 HUB = PublishJobs("hub", ("v*",), attest=True, sign=False)
 
 
+@pytest.mark.parametrize(
+    ("variables", "base"),
+    [
+        ({}, None),
+        ({"KCI_BASE": "begun"}, "begun"),
+        ({"KCI_BASE": "begun", "CI_MERGE_REQUEST_TARGET_BRANCH_SHA": "newest"}, "newest"),
+    ],
+)
+def test_a_merge_request_is_compared_with_what_it_is_merged_with(
+    tmp_path: Path, variables: dict[str, str], base: str | None
+) -> None:
+    """GitLab tells the target's newest commit where the pipeline is of the merged result, which has all of it."""
+    (tmp_path / "kci").write_text('#!/bin/sh\necho "$@" >> "$(dirname "$0")/calls"\necho "{}"\n')
+    (tmp_path / "kci").chmod(0o755)
+    script = read_yaml(render_gitlab(GitlabInputs())[GITLAB_FILE])["kci-plan"]["script"][-1]
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "KCI_TIER": "pr", **variables}
+    subprocess.run(["sh", "-eu", "-c", script], cwd=tmp_path, env=env, check=True)
+    plan = (tmp_path / "calls").read_text().splitlines()[0].split()
+    assert (plan[plan.index("--affected") + 1] if "--affected" in plan else None) == base
+
+
 def document(legs: list[Any], **more: Any) -> PlanDocument:
     """A plan of some legs, of which every kernel is at a directory of its name."""
     names = sorted({item.kernel for item in legs})

@@ -169,7 +169,18 @@ def test_the_gate_needs_every_job_and_always_runs() -> None:
         jobs = parsed(case.files()[RELEASE_FILE])["jobs"]
         assert sorted(jobs["kci"]["needs"]) == sorted(set(jobs) - {"kci"})
         assert jobs["kci"]["if"] == "${{ always() }}"
-        assert jobs["kci"]["name"] == "kci"
+        assert jobs["kci"]["name"].startswith("${{ (github.event_name == 'pull_request' || ")
+
+
+@pytest.mark.parametrize("case", ["published", "published-alone"])
+def test_only_the_jobs_that_publish_one_kernel_wait_for_each_other(case: str) -> None:
+    """act and the linters run no groups: this is what GitHub is told. A third release is not dropped."""
+    workflow = parsed(case_of(case).files()[".github/workflows/kci-publish.yml"])
+    assert workflow["concurrency"]["group"] == "kci-publish-run-${{ github.run_id }}"
+    held = {name: job["concurrency"] for name, job in workflow["jobs"].items() if "concurrency" in job}
+    group = "kci-publish-${{ matrix.kernel }}"
+    assert held == {"publish": {"group": group, "cancel-in-progress": False, "queue": "max"}}
+    assert workflow["jobs"]["kci"]["name"] == "kci-publish"
 
 
 def test_the_scheduled_run_records_and_decides_and_blocks_nothing() -> None:

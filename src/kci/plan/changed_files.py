@@ -64,6 +64,27 @@ def changes_since(directory: Path, base: str) -> Changes:
     return Changes(root, parted, tuple(sorted(names)))
 
 
+def merged_into(directory: Path, head: str) -> str:
+    """The newest commit of the branch that a pull request would be merged into: the first parent of HEAD.
+
+    GitHub checks out a merge commit of its own for a pull request, made when the run starts.
+
+    Args:
+        directory: any directory of the repository.
+        head: the pull request's own newest commit; its first parent would be another commit of the pull request.
+
+    Raises:
+        MissingToolError: there is no git.
+        FindingsError: HEAD is no such merge commit, or its parents are not here (KCI312).
+    """
+    found = (_git(directory, "rev-parse", "HEAD^0", "HEAD^1", "HEAD^2") or b"").decode().split()
+    if not found or found[0] == head:
+        message = "HEAD is not the merge commit that GitHub makes of a pull request, so what it changes is unknown"
+        hint = "check it out with `fetch-depth: 2` and no `ref`, as actions/checkout does, or name a commit"
+        raise _no_base(message, hint)
+    return found[1]
+
+
 def clean_commit(directory: Path) -> str | None:
     """The commit of HEAD if the directory's tracked files are as it has them; None if not, or outside of git."""
     if shutil.which("git") is None:

@@ -167,6 +167,14 @@ def same_concurrency(workflow: Workflow) -> Iterator[Found]:
         yield Found("KCI440", message, "concurrency")
 
 
+def stale_base(workflow: Workflow) -> Iterator[Found]:
+    """KCI449: a pull request that is compared with what its base was once."""
+    for where, _, step in workflow.steps("kci/build/plan"):
+        if "pull_request.base.sha" in str(_inputs(step).get("affected-base", "")):
+            message = "it is as old as the last push to the pull request: what was merged since counts as its change"
+            yield Found("KCI449", message, f"{where}.with.affected-base")
+
+
 def _inputs(step: Mapping[str, Any]) -> Mapping[str, Any]:
     given = step.get("with")
     return given if isinstance(given, dict) else {}
@@ -180,4 +188,5 @@ _RULES: tuple[Callable[[Workflow], Iterator[Found]], ...] = (
     container_options,
     time_limits,
     same_concurrency,
+    stale_base,
 )

@@ -39,6 +39,9 @@ OWN_OUTPUTS = {
 }
 """The outputs of kci's own actions; a test holds them against the action files."""
 
+REQUIRED_CHECK = "kci"
+"""The job that branch protection requires. Only pull requests and merge groups make one of this name."""
+
 _JOB_ID = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -116,7 +119,7 @@ def _house(workflow: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What GitHub takes, and kci's own files never do."""
     if workflow.get("permissions") != {}:
         yield "KCI412", "the workflow does not remove all permissions at the top"
-    names: dict[str, str] = {}
+    names = {REQUIRED_CHECK: REQUIRED_CHECK}
     for job_id, job in workflow["jobs"].items():
         name = str(job.get("name", job_id))
         if "${{" not in name and names.setdefault(name.lower(), job_id) != job_id:
