@@ -1,4 +1,4 @@
-"""Plain words: what users and contributors read uses the terms of docs/glossary.md, not idioms of our own making."""
+"""Plain words: what people read uses the terms of docs/glossary.md, and is written as docs/writing.md says."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ INSTEAD = {
     r"\bhand(s|ed)? (it |them )?over\b": "pass, upload",
     r"\btake (it|the row|the backend) out\b": "remove",
     r"\bnobody (knows|offers|hears|but you)\b": "unknown, none",
+    r"\b(it|this|that) is none\b": "is not a ..., there is no ...",
+    r"\bof which (there (is|are) )?none\b": "there are no ...",
+    r"\b(is|are) to exist\b": "must exist, is planned",
+    r"\bhave jobs end\b": "jobs finish, GitHub ends a job",
+    r"\bone for all\b": "one image for all versions: repeat the noun",
     r"is no (revision|directory|catalog|system|tree|backend|artifact|number)\b": "is not a",
 }
 """An idiom, and what to write."""
@@ -33,7 +38,11 @@ INSTEAD = {
 @cache
 def texts() -> dict[Path, str]:
     source = [path for path in (ROOT / "src" / "kci").rglob("*") if path.suffix in (".py", ".toml")]
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "templates").rglob("*.j2")]
+    pages = [
+        *ROOT.glob("*.md"),
+        *set((ROOT / "docs").glob("*.md")) - {ROOT / "docs" / "writing.md"},
+        *(ROOT / "templates").rglob("*.j2"),
+    ]
     workflows = [*(ROOT / ".github").rglob("*.yml"), *ROOT.glob("*/action.yml"), ROOT / "action.yml"]
     return {path: path.read_text(encoding="utf-8") for path in sorted([*source, *pages, *workflows])}
 

@@ -72,7 +72,7 @@ def interpret_edition(document: Document) -> Catalog:
     """Turn a parsed TOML file into a catalog.
 
     Raises:
-        FindingsError: it is none (KCI120); it carries everything that is wrong.
+        FindingsError: the file is not an edition (KCI120); the error carries every problem.
     """
     data = document.data
     if isinstance(data.get("as-of"), date):

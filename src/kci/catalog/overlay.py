@@ -68,7 +68,7 @@ def read_overlay(document: Document) -> Overlay:
     """Read an overlay that is a separate file.
 
     Raises:
-        FindingsError: it is none (KCI120, KCI128); it carries what is wrong.
+        FindingsError: the file is not an overlay (KCI120, KCI128); the error carries every problem.
     """
     table = convert_table(document, document.data, OverlayFile)
     return interpret_overlay(document, table, (), table.edition)

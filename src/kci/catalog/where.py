@@ -156,7 +156,7 @@ def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
     """Read an expression that a person typed.
 
     Raises:
-        UsageError: it is none; the message shows where.
+        UsageError: the text is not an expression; the message shows where.
     """
     try:
         return parse_where(text, fields)

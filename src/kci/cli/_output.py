@@ -118,7 +118,7 @@ def one_per_cause(found: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 
 def _for_all(same: Sequence[Diagnostic], lists: str) -> Diagnostic:
-    """The first of several findings, as one for all of them; and what lists them."""
+    """The first of several findings with their number, and the command that lists them."""
     first = same[0]
     files = len({item.path for item in same})
     places = f"{files} files" if files == len(same) else f"{len(same)} places"

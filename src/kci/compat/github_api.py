@@ -85,7 +85,7 @@ def read_answer(answer: bytes, shape: type[_Shape]) -> _Shape:
     """An answer as a type.
 
     Raises:
-        FindingsError: it is none.
+        FindingsError: the answer has another type.
     """
     try:
         return decode_json(answer, shape)

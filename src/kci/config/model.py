@@ -117,7 +117,7 @@ class Torch(Table, frozen=True):
     cxx_flags: tuple[str, ...] | None = None
     """Flags for the C++ compiler."""
     stable_abi: StableAbi | None = None
-    """Build against torch's stable ABI of this version: one for all backends, or one for each."""
+    """Build against torch's stable ABI of this version: one version for every backend, or a table with one for each."""
 
 
 class TorchNoarch(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -158,7 +158,7 @@ def _separator(_lines: list[str], line: str, said: str, span: Span, _path: str) 
         return _Problem(f"`{rest.strip()[:20]}` is neither a key nor a table", span, _LINES)
     if said == "Unescaped '\\' in a string":
         hint = "write `\\\\`, or put the text between single quotes"
-        return _Problem("a backslash begins an escape sequence, and this is none", span, hint)
+        return _Problem(f"`{line[span.column - 3 : span.column - 1]}` is not an escape sequence", span, hint)
     if said.startswith("Expected ']"):
         return _Problem("the table's header is never closed", span, "add `]`, or `]]` for an array of tables")
     if said == "Invalid initial character for a key part" and not rest.strip():

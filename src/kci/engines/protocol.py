@@ -73,7 +73,7 @@ class Engine(Protocol):
         """What became of jobs."""
 
     def cancel(self, handles: Handles) -> None:
-        """Have jobs end."""
+        """End jobs."""
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
         """A file of a job's folder: `result.json`, `log.txt`, `out/<name>`.

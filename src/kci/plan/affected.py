@@ -133,7 +133,7 @@ def affected(
 
 
 def narrow(matrix: Matrix, views: Iterable[View]) -> Matrix:
-    """The matrix with the touched variants only, and without the kernels of which none is left."""
+    """The matrix with the touched variants only, without the kernels that have no such variant."""
     touched = {view.name: view.moved for view in views}
     kernels = []
     for kernel in matrix.kernels:

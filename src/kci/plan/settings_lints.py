@@ -84,7 +84,7 @@ def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
 
 
 def price_without_currency(subject: _Subject) -> Iterator[Diagnostic]:
-    """KCI324: a price without a currency, or a currency that is none."""
+    """KCI324: a price without a currency, or an unknown currency."""
     for path, machine in subject.machines():
         if machine.price is not None and machine.currency is None and not _inherited(subject, path):
             message = "`price` without `currency`: a cost cannot be stated"

@@ -87,7 +87,7 @@ def check_workflow(text: str, path: str) -> list[Diagnostic]:
 
 
 def read_workflow(text: str, path: str) -> Mapping[str, Any] | Diagnostic:
-    """A workflow file, or why it is none: KCI410 or KCI418."""
+    """A parsed workflow file, or why it cannot be one: KCI410 or KCI418."""
     size = len(text.encode())
     if size > limits().max_file_bytes:
         message = f"{size:,} bytes, and GitHub takes {limits().max_file_bytes:,}"

@@ -48,7 +48,9 @@ def read_sums(tree: Path) -> dict[str, str]:
     found = {}
     for line in lines:
         digest, separator, name = line.partition("  ")
-        if separator and _HASH.fullmatch(digest):  # of an escaped name it is none: no variant may hold one
+        if separator and _HASH.fullmatch(
+            digest
+        ):  # an escaped name has a backslash before the digest: no variant may hold such a file
             found[name] = digest
     return found
 

@@ -107,7 +107,7 @@ def read_statement(payload: bytes) -> Statement:
     """The statement in a payload whose signature was checked.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the payload is not a statement.
     """
     statement = decode_json(payload, Statement)
     if statement.type_ != STATEMENT_TYPE:

@@ -107,7 +107,7 @@ def load_manifest(path: Path) -> Manifest:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is none.
+        ValueError: the text is not a manifest.
     """
     return read_json(path, Manifest)
 

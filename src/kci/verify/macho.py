@@ -35,7 +35,7 @@ def read_macho(path: Path) -> list[MachO]:
     """Read a library; a universal one has several parts.
 
     Raises:
-        MachOError: it is none that can be read.
+        MachOError: the file is not a Mach-O library, or damaged.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:

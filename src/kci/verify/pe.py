@@ -33,7 +33,7 @@ def read_pe(path: Path) -> Pe:
     """Read a library.
 
     Raises:
-        PeError: it is none that can be read.
+        PeError: the file is not a PE library, or damaged.
         OSError: the file cannot be read.
     """
     try:

@@ -93,7 +93,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return self.kernels[0]
 
     def matrix(self, choice: Choice = _ALL, *, explain: bool = False) -> Matrix:
-        """What is to exist, of what was chosen.
+        """The variants of the choice.
 
         Args:
             choice: a tier and filters.
