@@ -218,7 +218,7 @@ def test_the_pr_tier_says_what_it_builds_instead(catalog: Catalog) -> None:
 
 
 @pytest.mark.rule("KCI201", "KCI202", "KCI203", "KCI204", "KCI205", "KCI206", "KCI207", "KCI209", triggers=False)
-@pytest.mark.rule("KCI210", "KCI212", triggers=False)
+@pytest.mark.rule("KCI210", "KCI212", "KCI218", triggers=False)
 def test_a_kernel_for_every_backend_loses_only_what_is_not_bundled(catalog: Catalog) -> None:
     compiled = ["cpu", "cuda", "metal", "rocm", "xpu"]  # a tpu component cannot be compiled
     parts = "".join(f'[kernel.{name}_part]\nbackend = "{name}"\ndepends = []\nsrc = ["a.cu"]\n' for name in compiled)
@@ -227,13 +227,14 @@ def test_a_kernel_for_every_backend_loses_only_what_is_not_bundled(catalog: Cata
     assert len(found.variants) == len([row for row in catalog.rows if row.bundled])
 
 
-def test_every_candidate_is_either_kept_or_dropped_with_a_place(catalog: Catalog) -> None:
-    made = kernel(GATED_NORM)
-    for tier in (Tier.PR, Tier.RELEASE):
-        found = select(made, catalog, tier, explain=True)
-        assert len(found.variants) + len(found.dropped) == len(catalog.rows)
-        assert len(found.kept) == len(found.variants)
-        assert all(item.path and item.line for item in (*found.dropped, *found.kept))
+@pytest.mark.rule("KCI218", triggers=True)
+def test_the_compat_tier_says_what_it_leaves_to_the_release(catalog: Catalog) -> None:
+    found = select(
+        torch_kernel(["cuda", "rocm"], torch='stable-abi = { rocm = "2.10" }'), catalog, Tier.COMPAT, explain=True
+    )
+    left = {(item.system, item.torch, item.compute) for item in found.dropped if item.rule == "KCI218"}
+    supported = [row for row in catalog.rows if row.bundled and row.backend == "cuda"]
+    assert left == {(row.system, row.torch.text, str(row.compute)) for row in supported}
 
 
 def test_compat_is_outside_the_supported_range(catalog: Catalog) -> None:

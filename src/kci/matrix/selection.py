@@ -95,20 +95,19 @@ def select(
         case Tier.COMPAT:
             variants = choice.compat(rows, choice.rows_outside_range(catalog))
         case Tier.ALL:
-            variants = choice.released(rows)
-            names = {(variant.system, variant.name) for _, variant in variants}
-            others = choice.every(choice.rows_outside_range(catalog))
-            variants += [pair for pair in others if (pair[1].system, pair[1].name) not in names]
+            variants = choice.beside(choice.released(rows), choice.rows_outside_range(catalog))
     choice.backends_without_rows(rows)
     ordered = sorted(variants, key=lambda pair: (pair[1].system, pair[1].name))
     for filtering in narrow:
         ordered = choice.narrowed(ordered, filtering)
+    for row, _ in ordered:
+        choice.dropped.pop(id(row), None)
     return KernelMatrix(
         name=kernel.build.name,
         path=kernel.directory,
         version=kernel.build.general.version,
         variants=tuple(variant for _, variant in ordered),
-        dropped=tuple(sorted(choice.dropped, key=_dropped_order)) if explain else (),
+        dropped=tuple(sorted(choice.dropped.values(), key=_dropped_order)) if explain else (),
         kept=tuple(choice.kept(row, variant) for row, variant in ordered) if explain else (),
     )
 
@@ -128,7 +127,9 @@ class _Choice:
         self.build = kernel.build
         self.archs = archs
         self.explain = explain
-        self.dropped: list[Dropped] = []
+        self.dropped: dict[int, Dropped] = {}
+        """By the row's identity, since a faulty catalog may have equal rows. A tier looks at some rows twice: what is
+        decided last holds, and a row that is kept in the end was not dropped."""
 
     # --- the tiers ---
 
@@ -136,25 +137,24 @@ class _Choice:
         """Bundled rows, the first of each name per system."""
         return self.first_of_name(self.bundled(self.named(candidates)))
 
-    def every(self, candidates: list[Row]) -> Pairs:
-        """All rows, bundled or not, the first of each name per system."""
-        return self.first_of_name(self.named(candidates))
+    def beside(self, chosen: Pairs, outside: list[Row]) -> Pairs:
+        """What was chosen, and of the other rows, bundled or not, the first of each further name per system."""
+        return self.first_of_name([*chosen, *self.named(outside)])
 
     def compat(self, supported: list[Row], outside: list[Row]) -> Pairs:
         """Rows outside of the supported range, and every stable ABI, which is built as for a release.
 
         What was built is loaded with its own torch, or with every torch that its stable ABI promises.
         """
-        stable = [row for row in supported if self.build.stable_abi(row.backend) is not None]
-        chosen = [pair for pair in self.released(stable) if pair[1].kind is Kind.STABLE_ABI]
-        names = {(variant.system, variant.name) for _, variant in chosen}
-        for row, variant in self.every(outside):
-            if (variant.system, variant.name) in names:
-                self.drop(row, _one_for_all(row))
-            else:
-                chosen.append((row, variant))
+        for row in supported:
+            self.drop(row, exclusion(self.build, row) or _SUPPORTED)
+        released = self.released([row for row in supported if self.build.stable_abi(row.backend) is not None])
+        chosen = [pair for pair in released if pair[1].kind is Kind.STABLE_ABI]
+        for row, variant in released:
+            if variant.kind is not Kind.STABLE_ABI:
+                self.drop(row, _SUPPORTED)
         rows = [*supported, *outside]
-        return [(row, replace(variant, loads=_loads(variant, rows))) for row, variant in chosen]
+        return [(row, replace(variant, loads=_loads(variant, rows))) for row, variant in self.beside(chosen, outside)]
 
     def pr(self, candidates: list[Row]) -> Pairs:
         """One row per backend and system: bundled before not, newest torch, then oldest compute version."""
@@ -217,7 +217,8 @@ class _Choice:
             key = (variant.system, variant.name)
             if key in first:
                 reason = f"{variant.name} is built from an earlier row: both have this name"
-                self.drop(row, Decision("KCI209", reason))
+                covered = variant.kind is Kind.STABLE_ABI and row.compute == first[key][0].compute
+                self.drop(row, _one_for_all(row) if covered else Decision("KCI209", reason))
             else:
                 first[key] = (row, variant)
         return list(first.values())
@@ -229,7 +230,7 @@ class _Choice:
             if self.explain and backend not in present:
                 path, line = self.kernel.place(("general", "backends", index))
                 reason = f"the catalog has no row for {backend}"
-                self.dropped.append(Dropped("", backend, None, None, "KCI212", reason, path, line))
+                self.dropped[~index] = Dropped("", backend, None, None, "KCI212", reason, path, line)
 
     # --- what is said about them ---
 
@@ -260,8 +261,8 @@ class _Choice:
 
     def note(self, row: Row, why: Filtered) -> None:
         compute = row.compute.text if row.compute else None
-        self.dropped.append(
-            Dropped(row.system, row.backend, row.torch.text, compute, why.rule, why.reason, why.path, why.line)
+        self.dropped[id(row)] = Dropped(
+            row.system, row.backend, row.torch.text, compute, why.rule, why.reason, why.path, why.line
         )
 
     def kept(self, row: Row, variant: Variant) -> Kept:
@@ -276,6 +277,9 @@ class _Choice:
             case _:
                 reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
         return Kept(variant.name, variant.system, reason, path, line)
+
+
+_SUPPORTED = Decision("KCI218", "the row is in the supported range: the release tier builds it")
 
 
 def _one_for_all(row: Row) -> Decision:
