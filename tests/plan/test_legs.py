@@ -84,6 +84,7 @@ def test_tvm_ffi_is_built_where_the_native_builder_compiles_it(catalog: Catalog)
     plan = make_plan(compute_matrix([made], catalog))
     assert [leg.variant for leg in plan.legs] == ["tvm-ffi01-cpu-aarch64-linux", "tvm-ffi01-cpu-x86_64-linux"]
     assert {(item.rule, item.backend) for item in plan.left_out} == {("KCI303", "cpu"), ("KCI303", "xpu")}
+    assert "[images]" in next(item.reason for item in plan.left_out if item.backend == "xpu")
 
 
 @pytest.mark.rule("KCI301", triggers=True)

@@ -30,8 +30,6 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """The number of matrices that the workflow file has; None for as many as are needed."""
     skip: Mapping[tuple[str, str], str] = {}
     """The variants (kernel and name) that need not be built, and why."""
-    without_component: frozenset[tuple[str, str]] = frozenset()
-    """The variants (kernel and name) of a compiled kernel that no component is for; nothing can build them."""
     fingerprints: Mapping[tuple[str, str], str] | None = None
     """What each variant (kernel and name) is made from."""
     commit: str | None = None
@@ -88,8 +86,6 @@ def make_plan(
                 durations=durations,
                 estimate=estimates.get((kernel.name, name)),
             )
-            if (kernel.name, name) in options.without_component:
-                found = Unplaced("KCI130", f"no component of the kernel is for {variant.backend}")
             if isinstance(found, Unplaced):
                 left_out.append(LeftOut(kernel.name, name, variant.backend, variant.system, found.rule, found.reason))
                 continue
@@ -159,7 +155,12 @@ def place(
         return Unplaced("KCI301", f"no runner is known for {system}")
     build = runners.build.get("noarch" if noarch else variant.backend)
     if build is None or (not noarch and system not in build.image):
-        return Unplaced("KCI303", f"kci's builders do not compile for {variant.backend} on {system}")
+        reason = f"kci's builders do not compile for {variant.backend} on {system}"
+        if system.endswith("-linux"):
+            reason = (
+                f"kci knows no image that compiles for {variant.backend} on {system}; [images] of kci.toml can name it"
+            )
+        return Unplaced("KCI303", reason)
     image = build.image_for(system, variant.compute) if container and not noarch else ""
     limit = runners.limit(kernel, variant.backend)
     found = durations.minutes(kernel, variant.name, variant.backend, estimate)
