@@ -8,6 +8,7 @@ import pytest
 
 from kci.errors import FindingsError, UsageError
 from kci.files import stat_cache
+from kci.files.source_tree import SourceTree
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import open_workspace
@@ -45,14 +46,22 @@ def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
     monkeypatch.setattr(stat_cache, "_TICK_NS", -(10**12))  # of what was changed just now nothing is kept
     place = kernel(tmp_path / "kernel", f'backends = ["cuda"]\n{CUDA}'.replace("[]", '["a.cu"]'))
     (place / "a.cu").write_text("")
-    plan_run(open_workspace([place]), PlanRequest(fingerprints=True, digests=tmp_path / "digests"))
+    request = PlanRequest(fingerprints=True, digests=tmp_path / "digests")
+    first = plan_run(open_workspace([place]), request)
     (kept,) = (tmp_path / "digests").iterdir()
     assert kept.suffix == ".msgpack"
+
+    def read_again(*_: object, **__: object) -> None:
+        raise AssertionError("a source is read again")
+
+    monkeypatch.setattr(SourceTree, "_take", read_again)
+    monkeypatch.setattr(SourceTree, "content", read_again)
+    assert plan_run(open_workspace([place]), request) == first
 
 
 @pytest.mark.rule("KCI130", triggers=True)
 def test_a_backend_without_a_component_is_not_planned(tmp_path: Path) -> None:
-    assert refused(kernel(tmp_path, f'backends = ["cuda", "cpu"]\n{CUDA}')) == ["KCI130"]
+    assert refused(kernel(tmp_path, f'backends = ["cpu"]\n{CUDA}')) == ["KCI130"]
 
 
 def test_a_suppressed_one_is_left_out_and_the_others_are_planned(tmp_path: Path) -> None:
@@ -63,6 +72,60 @@ def test_a_suppressed_one_is_left_out_and_the_others_are_planned(tmp_path: Path)
     assert [(item.variant, item.rule) for item in plan.left_out if item.backend == "metal"] == [
         ("torch-metal", "KCI130")
     ]
+
+
+XPU = '[kernel.b]\nbackend = "xpu"\ndepends = ["torch"]\nsrc = ["gone.cpp"]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "backend", "rule", "line"),
+    [
+        (f'backends = ["cuda", "metal"]\n{CUDA}', "metal", "KCI130", 'backends = ["cuda", "metal"]'),
+        (f'backends = ["cuda", "xpu"]\n{CUDA}{XPU}', "xpu", "KCI136", 'src = ["gone.cpp"]'),
+        (
+            f'backends = ["cuda", "rocm"]\n{CUDA}{XPU.replace("xpu", "rocm")}\n[kernel.c]\nbackend = "rocm"\n'
+            'depends = ["torch"]\nsrc = []\nrocm-archs = ["gfx1"]\n',
+            "rocm", "KCI136", 'src = ["gone.cpp"]',
+        ),
+    ],
+)  # fmt: skip
+def test_a_backend_at_fault_is_left_out_with_rule_and_line(
+    tmp_path: Path, text: str, backend: str, rule: str, line: str
+) -> None:
+    workspace = open_workspace([kernel(tmp_path, text)])
+    for fingerprints in (False, True):
+        plan = plan_run(workspace, PlanRequest(fingerprints=fingerprints)).plan
+        assert ({leg.backend for leg in plan.legs}, plan.faulty) == ({"cuda"}, ())
+        left = [item for item in plan.left_out if item.backend == backend]
+        assert left
+        for item in left:
+            assert item.rule == rule
+            assert item.path == str(tmp_path / "build.toml")
+            assert workspace.kernels[0].document.line(item.line) == line
+    assert {name for kernel in plan.kernels for name in kernel.planned} == {leg.variant for leg in plan.legs}
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        Choice(backends=("xpu",)),
+        Choice(backends=("cuda", "xpu")),
+        Choice(only=("*xpu*",)),
+        Choice(where="backend == xpu"),
+    ],
+)
+def test_a_backend_at_fault_that_was_asked_for_is_not_planned(tmp_path: Path, choice: Choice) -> None:
+    place = kernel(tmp_path, f'backends = ["cuda", "xpu"]\n{CUDA}{XPU}')
+    with pytest.raises(FindingsError, match="nothing is planned"):
+        plan_run(open_workspace([place]), PlanRequest(choice=choice))
+    with pytest.raises(FindingsError, match="nothing is planned"):
+        plan_run(open_workspace([f"{place}[cuda,xpu]"]), PlanRequest())
+    assert plan_run(open_workspace([place]), PlanRequest(choice=Choice(backends=("cuda",)))).plan.left_out == ()
+
+
+def test_a_fault_of_the_whole_kernel_leaves_no_backend(tmp_path: Path) -> None:
+    text = f'backends = ["cuda", "xpu"]\n{CUDA}{XPU}'.replace("[torch]", '[torch]\nsrc = ["gone.cpp"]')
+    assert refused(kernel(tmp_path, text)) == ["KCI136", "KCI136"]
 
 
 @pytest.mark.parametrize(

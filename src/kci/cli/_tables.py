@@ -90,7 +90,7 @@ def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
     """What no job builds, and why."""
     skipped = tuple((item.kernel, item.variant, item.reason) for item in plan.skipped)
     faulty = tuple((item.kernel or "-", item.path, item.message) for item in plan.faulty)
-    left = tuple((item.kernel, item.variant, item.rule, item.reason) for item in plan.left_out)
+    left = tuple((item.kernel, item.variant, item.rule, item.why) for item in plan.left_out)
     tables = [
         AnswerTable("Skipped", ("skipped", "variant", "reason"), skipped, _REASONS),
         AnswerTable("Kernels with errors", ("faulty", "directory", "reason"), faulty, _REASONS),

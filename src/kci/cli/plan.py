@@ -74,7 +74,8 @@ def command(
     """The legs of a run over each KERNEL: runner, image, timeout, what they take; and what no job can build.
 
     Exit 1 if there is no variant to plan, if the plan breaks a limit of GitHub's, or if it is more than --max-jobs and
-    --max-cost allow. A kernel in which `kci check` finds an error is not planned.
+    --max-cost allow. A kernel in which `kci check` finds an error is not planned; where only some of its backends have
+    it, these are left out, and it is an error only if one of them was asked for or nothing else is left.
     """
     if shard is not None and output != "github":
         raise UsageError("--shard is about --format github", hint="--format json has every leg with its shard")

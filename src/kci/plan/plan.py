@@ -92,6 +92,14 @@ class LeftOut(msgspec.Struct, frozen=True):
     system: str
     rule: str
     reason: str
+    path: str = ""
+    """The file that decided it; empty if none did."""
+    line: int = 0
+
+    @property
+    def why(self) -> str:
+        """The reason, and the place that decided it."""
+        return f"{self.reason} [{self.path}:{self.line}]" if self.path else self.reason
 
 
 class Skipped(msgspec.Struct, frozen=True):

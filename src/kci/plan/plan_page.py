@@ -40,7 +40,7 @@ def plan_page(plan: Plan, made: Estimate) -> str:
     sections = [PageSection("Legs", _HEADS, tuple(rows))]
     if plan.left_out:
         left = tuple(
-            PageRow((item.variant, item.kernel, item.rule, item.reason), {"kernel": item.kernel}, "dropped")
+            PageRow((item.variant, item.kernel, item.rule, item.why), {"kernel": item.kernel}, "dropped")
             for item in plan.left_out
         )
         sections.append(PageSection("Left out", ("variant", "kernel", "rule", "reason"), left))

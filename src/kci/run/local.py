@@ -110,7 +110,7 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
             if variant.kind is not Kind.NOARCH and variant.system != system:
                 outcome.state, outcome.note = OutcomeState.LEFT, f"needs {_article(variant.system)} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
-                outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.reason}"
+                outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.why}"
             found.append(outcome)
     return found
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kci.config.discover import FaultyBackend, FaultyKernel
 from kci.config.find_settings import locate
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
-from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate
@@ -25,9 +25,9 @@ from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.fingerprint import Fingerprints, fingerprints
 from kci.plan.github import as_json, check_limits, github_matrix, refuse_errors
 from kci.plan.inputs import SourceTrees
-from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.legs import PlanOptions, each_once, make_plan
 from kci.plan.machines import runners_from
-from kci.plan.plan import Plan
+from kci.plan.plan import LeftOut, Plan
 from kci.plan.published import Key, PublishedVariant, already
 from kci.plan.work import works
 from kci.workspace.choice import Choice
@@ -102,8 +102,9 @@ class PlannedRun(msgspec.Struct, frozen=True):
 def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     """Plan a run.
 
-    A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where the request is
-    about a change, that is said only of kernels which the change touches.
+    A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where one backend is
+    at fault and nobody asks for it, only its variants are left out. Where the request is about a change, both are said
+    only of kernels which the change touches.
 
     Args:
         workspace: the kernels.
@@ -114,15 +115,17 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         FindingsError: every kernel has an error, nothing is selected, kernels share a name, a record cannot be read,
             the change cannot be found out, or the plan takes more than it may.
     """
-    workspace, faulty = without_faulty(workspace)
-    matrix = workspace.matrix(request.choice)
+    trees = SourceTrees(request.digests)
+    sound, workspace, faulty = without_faulty(workspace, request.choice, trees)
+    matrix = whole = sound.matrix(request.choice)
     if not request.allow_empty:
-        workspace.require_variants(matrix, request.choice)
+        sound.require_variants(whole, request.choice)
+    if workspace is not sound:
+        matrix = workspace.matrix(request.choice)
     options = PlanOptions(
         container=request.container,
         grouping=request.grouping or workspace.settings.settings.plan.group,
         shards=request.shards,
-        without_component=_without_component(workspace, matrix),
         commit=_commit(workspace),
         seconds={key: work.seconds for key, work in works(workspace.kernels, matrix).items()},
     )
@@ -131,10 +134,15 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         matrix, touches = _narrowed(workspace, matrix, request)
         faulty = touched_since(faulty, workspace, request.affected)
     if request.fingerprints or request.published:
-        options = _with_fingerprints(options, workspace, matrix, request)
+        options = _with_fingerprints(options, workspace, matrix, request, trees)
+    trees.save()
     took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
     plan = make_plan(matrix, workspace.runners, options, durations=took)
-    plan = msgspec.structs.replace(_with_suppressions(plan, workspace), faulty=faulty)
+    plan = msgspec.structs.replace(
+        _with_suppressions(plan, workspace),
+        faulty=tuple(item for item in faulty if not isinstance(item, FaultyBackend)),
+        left_out=(*plan.left_out, *_left_out(whole, faulty)),
+    )
     made = estimate(plan.legs)
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
@@ -152,15 +160,14 @@ def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
     return msgspec.structs.replace(plan, kernels=kernels, suppressions=entries)
 
 
-def _without_component(workspace: Workspace, matrix: Matrix) -> frozenset[tuple[str, str]]:
-    """The variants that are Python only by accident: a declared backend of a [torch] kernel has no component."""
-    compiled = {kernel.directory for kernel in workspace.kernels if kernel.build.torch_noarch is None}
-    return frozenset(
-        (kernel.name, variant.name)
-        for kernel in matrix.kernels
-        for variant in kernel.variants
-        if kernel.path in compiled and variant.kind is Kind.NOARCH
-    )
+def _left_out(whole: Matrix, faulty: Sequence[FaultyKernel]) -> Iterator[LeftOut]:
+    """The variants of backends that are at fault."""
+    found = {(item.path, item.backend): item.diagnostics[0] for item in faulty if isinstance(item, FaultyBackend)}
+    for kernel in whole.kernels if found else ():
+        for name, variant in each_once(kernel):
+            if fault := found.get((kernel.path, variant.backend)):
+                why = (fault.rule, fault.message, fault.path, fault.line)
+                yield LeftOut(kernel.name, name, variant.backend, variant.system, *why)
 
 
 def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tuple[Matrix, list[Touch]]:
@@ -188,11 +195,13 @@ def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, 
         FindingsError: a source cannot be read.
     """
     request = PlanRequest(published=published)
-    return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request).skip)
+    return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request, SourceTrees()).skip)
 
 
-def _with_fingerprints(options: PlanOptions, workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
-    trees, made = SourceTrees(request.digests), dict[str, Fingerprints]()
+def _with_fingerprints(
+    options: PlanOptions, workspace: Workspace, matrix: Matrix, request: PlanRequest, trees: SourceTrees
+) -> PlanOptions:
+    made: dict[str, Fingerprints] = {}
 
     def source(kernel: Kernel) -> Fingerprints:
         name = kernel.build.name
@@ -201,7 +210,6 @@ def _with_fingerprints(options: PlanOptions, workspace: Workspace, matrix: Matri
 
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
     found = already(prints, request.published, made.__getitem__)
-    trees.save()
     return msgspec.structs.replace(options, fingerprints=found.fingerprints, skip=found.reasons)
 
 
