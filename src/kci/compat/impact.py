@@ -61,6 +61,8 @@ def impact(workspace: Workspace, proposed: Catalog) -> Impact:
         else:
             legs += plan.legs
             faulty += plan.faulty
+            left = {item.kernel: item for item in plan.left_out if item.path}
+            faulty += [FaultyKernel(item.path, item.kernel, item.why, ()) for item in left.values()]
     return Impact(tuple(diffs), estimate(legs) if legs else None, tuple(faulty), migrations)
 
 

@@ -93,7 +93,7 @@ class LeftOut(msgspec.Struct, frozen=True):
     rule: str
     reason: str
     path: str = ""
-    """The file that decided it; empty if none did."""
+    """The file in which its backend is at fault; empty if it is not."""
     line: int = 0
 
     @property

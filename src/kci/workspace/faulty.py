@@ -94,10 +94,14 @@ def _can_do_without(of_backends: Container[str], workspace: Workspace, kernel: K
 
 
 def _without_component(kernel: Kernel) -> dict[str, Diagnostic]:
-    """The backends that KCI130 is about, where it is suppressed too: nothing can build their variants."""
+    """The backends that KCI130 is about, where it is suppressed too: nothing can build their variants.
+
+    They have no place: it is no fault where somebody wants it so.
+    """
     build = kernel.build
     bare = [str(backend) for backend in dict.fromkeys(build.general.backends) if not build.components(backend)]
-    return dict(zip(bare, backend_without_component(kernel), strict=True)) if build.torch is not None else {}
+    found = [replace(item, path="", line=0) for item in backend_without_component(kernel)]
+    return dict(zip(bare, found, strict=True)) if build.torch is not None else {}
 
 
 def touched_since(faulty: Sequence[FaultyKernel], workspace: Workspace, base: str) -> tuple[FaultyKernel, ...]:
