@@ -3,13 +3,15 @@
     python bin/update_torch_exports.py WHEEL...
 
 Each WHEEL is a torch wheel for Linux on x86-64 (`pip download --no-deps torch===2.13.0`). The names are those that a
-kernel can link to: C++ names of torch's own namespaces, and the C functions of its shims. Only a hash of each name is
-kept, with one bit for each version that has it.
+kernel can link to: C++ names of torch's own namespaces, the C functions of its shims, and names of `std::`. Only a hash
+of each name is kept, with one bit for each version that has it. Every version has what manylinux_2_28's libstdc++ has;
+that is looked up in the libstdc++ of this machine, which has to be as new, with nm of binutils.
 """
 
 import datetime
 import hashlib
 import re
+import subprocess
 import sys
 import tempfile
 import zipfile
@@ -17,8 +19,9 @@ import zlib
 from collections import defaultdict
 from pathlib import Path
 
+from kci.verify.abi import above_cap
 from kci.verify.elf import read_elf
-from kci.verify.torch_exports import DATA, LIBRARIES, encode, is_torch_name, name_hash
+from kci.verify.torch_exports import DATA, LIBRARIES, encode, is_std_name, is_torch_name, name_hash
 
 VERSION = re.compile(r"torch-(\d+\.\d+)\.")
 
@@ -29,10 +32,19 @@ def exported(wheel: Path) -> set[str]:
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as place:
         for name in archive.namelist():
             if name.startswith("torch/lib/") and Path(name).name in LIBRARIES:
-                found |= {
-                    symbol for symbol in read_elf(Path(archive.extract(name, place))).defined if is_torch_name(symbol)
-                }
+                defined = read_elf(Path(archive.extract(name, place))).defined
+                every = "cuda" not in name  # what only some builds of torch have explains nothing
+                found |= {symbol for symbol in defined if is_torch_name(symbol) or (every and is_std_name(symbol))}
     return found
+
+
+def of_libstdcpp() -> set[str]:
+    """The names of `std::` that manylinux_2_28 has."""
+    library = subprocess.run(["g++", "-print-file-name=libstdc++.so.6"], capture_output=True, text=True, check=True)
+    command = ["nm", "-D", "--defined-only", "--with-symbol-versions", library.stdout.strip()]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    named = [line.split()[-1].replace("@@", "@").partition("@") for line in lines]
+    return {name for name, _, version in named if is_std_name(name) and not above_cap(version, "x86_64")}
 
 
 def main() -> None:
@@ -45,9 +57,10 @@ def main() -> None:
         files.append(wheel.name)
         print(version, len(by_version[version]), file=sys.stderr)
     versions = sorted(by_version, key=lambda text: tuple(map(int, text.split("."))))
+    libstdcpp = of_libstdcpp() & set().union(*by_version.values())
     masks: dict[int, int] = defaultdict(int)
     for bit, version in enumerate(versions):
-        for name in by_version[version]:
+        for name in by_version[version] | libstdcpp:
             masks[name_hash(name)] |= 1 << bit
     packed = zlib.compress(encode(masks), 9)
     (DATA / "torch-exports.bin").write_bytes(packed)

@@ -162,6 +162,7 @@ def test_a_library_that_users_do_not_have(tmp_path: Path, compile: Compile) -> N
     source = INIT + 'extern "C" void other(); void f() { other(); }'
     found = native(tmp_path, compile(source, str(other)))
     assert [(item.rule, "libother.so.1" in item.message) for item in found] == [("KCI745", True), ("KCI746", False)]
+    assert found[1].hint == "they may be those of libother.so.1, which users do not have"
 
 
 @pytest.mark.parametrize(
@@ -442,6 +443,34 @@ def test_openmp_and_what_torch_itself_exports(tmp_path: Path, compile: Compile) 
     )
     gomp = compile("int x;", "-Wl,-soname,libgomp.so.1")
     assert native(tmp_path, compile(source, "-Wl,--no-as-needed", str(gomp))) == []
+
+
+INIT_LIBRARY = "_ZSt21ios_base_library_initv"
+OF_NO_TORCH = "_ZSt11not_in_any_v"
+ONLY_OLD = "_ZNSt6chrono8get_tzdbEv"
+STD = 'extern "C" { void a() asm("%s"); }\nvoid f() { a(); }'
+
+
+@pytest.mark.rule("KCI746", triggers=False)
+@pytest.mark.parametrize("variant", [CPU, CPU.replace("213", "210"), CPU.replace("213", "299"), STABLE])
+def test_newer_functions_of_std_that_torch_exports(tmp_path: Path, compile: Compile, variant: str) -> None:
+    torch = compile(f'extern "C" void a() asm("{INIT_LIBRARY}"); void a() {{}}', "-Wl,-soname,libc10.so")
+    assert native(tmp_path, compile(INIT + STD % INIT_LIBRARY, str(torch)), variant) == []
+
+
+@pytest.mark.rule("KCI746", triggers=True)
+def test_functions_of_std_that_the_torch_in_the_name_does_not_export(tmp_path: Path, compile: Compile) -> None:
+    torch = compile("int x;", "-Wl,-soname,libtorch_cpu.so")
+    linked = ("-Wl,--no-as-needed", str(torch))
+    (found,) = native(tmp_path / "1", compile(INIT + STD % OF_NO_TORCH, *linked))
+    assert (found.rule, found.hint) == (
+        "KCI746", "torch 2.13 would have to export them, as its own compiler's libstdc++ has them"
+    )  # fmt: skip
+    (found,) = native(tmp_path / "2", compile(INIT + STD % ONLY_OLD, *linked))
+    assert "; torch 2.10, 2.11 does: link with the torch in the variant's name" in found.hint
+    assert native(tmp_path / "3", compile(INIT + STD % ONLY_OLD, *linked), CPU.replace("213", "211")) == []
+    # Not linked with torch, it does not find torch's functions.
+    assert ids(native(tmp_path / "4", compile(INIT + STD % INIT_LIBRARY))) == ["KCI746"]
 
 
 @pytest.mark.rule("KCI717", "KCI744", "KCI757", triggers=True)

@@ -24,7 +24,7 @@ from kci.verify.elf import Elf, ElfError, read_elf
 from kci.verify.foreign_binaries import check_macho, check_pe
 from kci.verify.metadata_rules import module_file
 from kci.verify.subject import VariantDir
-from kci.verify.torch_exports import is_torch_name, torch_exports
+from kci.verify.torch_exports import is_std_name, is_torch_name, torch_exports
 
 _SHOWN = 5
 _CPU_LEVEL = 2
@@ -149,9 +149,10 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
     framework = "tvm-ffi" if name.kind is Kind.TVM_FFI else "torch"
     groups = ("system", framework, name.backend)
     major = (name.compute_version or "").partition(".")[0]
-    for library in elf.needed:
-        if not library_allowed(library, groups, major):
-            yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
+    refused = [library for library in elf.needed if not library_allowed(library, groups, major)]
+    for library in refused:
+        yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
+    versions = _torch_versions(elf, name)
     unexplained = [
         symbol.name
         for symbol in elf.undefined
@@ -159,10 +160,26 @@ def _dependencies(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnosti
         if not (symbol.version or symbol.weak or symbol.name.startswith(("Py", "_Py")))
         and symbol.name not in python_symbols()
         and not symbol_explained(symbol.name, groups)
+        and not (versions and torch_exports().gives(symbol.name, versions))
     ]
     if unexplained:
+        hint = f"they may be those of {_listed(refused)}, which users do not have" if refused else ""
+        if versions and all(is_std_name(symbol) for symbol in unexplained):
+            hint = f"torch {' and '.join(versions)} would have to export them, as its own compiler's libstdc++ has them"
+            if fitting := torch_exports().versions_with(unexplained):
+                hint += f"; torch {', '.join(fitting)} does: link with the torch in the variant's name"
         message = f"undefined symbols without a version: {_listed(unexplained)}"
-        yield finding("KCI746", message, path=where)
+        yield finding("KCI746", message, hint=hint, path=where)
+
+
+def _torch_versions(elf: Elf, name: VariantName) -> list[str]:
+    """The torch versions that a library meets, if it is linked with torch at all: only then it finds what torch has."""
+    if name.kind is Kind.TVM_FFI or not any(library.startswith(("libc10", "libtorch")) for library in elf.needed):
+        return []
+    own = name.framework_version or "0"
+    if name.kind is Kind.FULL:
+        return [own]
+    return [item for item in torch_exports().versions if numbers(item) >= numbers(own)] or [own]
 
 
 def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnostic]:

@@ -1,5 +1,8 @@
 """What the libraries of each torch version export, so that a binary can be held against the torch in its name.
 
+Besides torch's own names these are names of `std::`: the compiler of torch's wheels links the newer parts of libstdc++
+statically, torch's libraries export them, and a kernel that is linked with torch takes them from there.
+
 The data is a list of hashes with one bit for each version: 32 bits of a hash tell a name that torch has from one that
 it has not in all but one of ten thousand cases, in a thirtieth of the space.
 """
@@ -28,6 +31,7 @@ LIBRARIES = frozenset(
 """The libraries of a torch wheel that a kernel for CPU or CUDA can link to."""
 
 _NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
+_STD = re.compile(r"_Z(?:T[VTIS])?(?:N[rVK]*[RO]?)?S[tabsiod]")
 _C_NAME = re.compile(r"THP\w+|aoti_torch_\w+|torch_\w+")
 _DEPENDS_ON_BUILD = re.compile(
     r"hip|xpu|mps|sycl|miopen|metal|mkldnn|onednn|cublas|cusparse|cudnn|cusolver|THRUST_|CUB_|magma|DECLARE_DISPATCH_type",
@@ -61,8 +65,15 @@ class TorchExports(msgspec.Struct, frozen=True):
         """The recorded versions that export all of the names."""
         mask = (1 << len(self.versions)) - 1
         for name in names:
-            mask &= self._mask(name) if is_torch_name(name) else mask
+            mask &= self._mask(name) if is_torch_name(name) or is_std_name(name) else mask
         return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
+
+    def gives(self, name: str, wanted: Iterable[str]) -> bool:
+        """Whether all of these versions give a name of `std::`, or their libstdc++ does; any, if none is recorded."""
+        if not is_std_name(name):
+            return False
+        recorded = [1 << self.versions.index(version) for version in wanted if version in self.versions]
+        return all(self._mask(name) & bit for bit in recorded) if recorded else self._mask(name) != 0
 
     def _mask(self, name: str) -> int:
         number = name_hash(name)
@@ -80,6 +91,11 @@ def is_torch_name(name: str) -> bool:
     if _DEPENDS_ON_BUILD.search(name):
         return False
     return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
+
+
+def is_std_name(name: str) -> bool:
+    """Whether a symbol is of the C++ library."""
+    return _STD.match(name) is not None
 
 
 def encode(masks: Mapping[int, int]) -> bytes:
