@@ -81,6 +81,8 @@ class FakeHub:
         """Whether an identity may have a token for a resource."""
         self.hooks: list[Callable[[str, str], None]] = []
         """Called with the method and path of each request; raises Fault to spoil it."""
+        self.page_errors: list[str] = []
+        """What is wrong with every front page."""
         self.lock = threading.RLock()
         self.url = ""
 
@@ -203,7 +205,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return 400, {"error": "not what GitHub takes"}
             return 200, {"value": f"identity for {query['audience']}"}
         if path == "/api/validate-yaml":
-            return 200, {"errors": [], "warnings": []}
+            errors = [{"message": message} for message in hub.page_errors]
+            return (400 if errors else 200), {"errors": errors, "warnings": []}
         if path == "/api/repos/create":
             return self._create(json.loads(body))
         if match := re.fullmatch(r"/lfs/([^/]+/[^/]+)/([0-9a-f]{64})", path):

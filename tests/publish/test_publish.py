@@ -154,6 +154,21 @@ def test_binaries_go_before_the_card(hub: FakeHub, token: None, tmp_path: Path) 
     assert "README.md" not in hub[REPO].files("v1")
 
 
+def test_a_card_that_the_hub_refuses_is_refused_before_anything_is_written(
+    hub: FakeHub, token: None, tmp_path: Path
+) -> None:
+    tree = make_tree(tmp_path)
+    (tree / "CARD.md").write_text("---\nlicense: of my own\n---\n# gated-norm\n")
+    hub.page_errors.append('"license" must be one of many')
+    done = publish(tree, "--create-repo")
+    assert (done.code, 'would refuse the front page: "license" must be one of many' in done.stderr) == (1, True)
+    assert hub.asked("^(POST|PUT) ") == ["POST /api/repos/create", "POST /api/validate-yaml"]
+    assert hub[REPO].branches.keys() == {"main"}
+    hub.page_errors.clear()
+    hub.fail("validate-yaml", 503)
+    assert publish(tree).code == 0
+
+
 def test_a_branch_called_main_has_both_in_one_commit(hub: FakeHub, token: None, tmp_path: Path) -> None:
     tree = make_tree(tmp_path)
     (tree / "CARD.md").write_text("# gated-norm\n")

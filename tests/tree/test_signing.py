@@ -77,7 +77,7 @@ def test_a_signed_tree_verifies_and_nothing_that_was_digested_changed(tree: Path
     assert done.stdout.strip() == str(tree / "kci-attestation.dsse.json")
     assert {path: path.read_bytes() for path in before} == before
     assert problems(tree, "--key", keys[1], "--repository", "acme/norm") == []
-    (tree / CPU / "metadata.json.sigstore").write_text("{}")
+    (tree / CPU / "metadata.json.sigstore").write_text(StandIn((tree / CPU / "metadata.json").read_bytes()).to_json())
     assert problems(tree, "--key", keys[1]) == []
     assert verify(tree, ignore=["KCI74"]) == []
 
@@ -121,6 +121,8 @@ def test_what_is_not_what_was_signed(tree: Path, tmp_path: Path) -> None:
             lambda root: (root / CPU / "new.py").write_text(""),
             lambda root: (root / "CARD.md").write_text("new"),
             lambda root: (root / "kci-manifest.json").unlink(),
+            lambda root: (root / "SHA256SUMS").write_text("x"),
+            lambda root: (root / "kci-subjects.json").unlink(),
         )
     ):
         copy = shutil.copytree(tree, tmp_path / str(number) / "build")
@@ -183,6 +185,8 @@ def test_other_tools_can_check_the_envelope(tree: Path, tmp_path: Path) -> None:
     dsse.Envelope.from_dict(data).verify([key], 1)
     statement = open_statement((tree / "kci-attestation.dsse.json").read_bytes(), [public.read_text()])
     sums = (tree / "SHA256SUMS").read_text().splitlines()
+    for name in ("SHA256SUMS", "kci-subjects.json"):  # they name all others, and the signature names them too
+        sums.append(f"{hashlib.sha256((tree / name).read_bytes()).hexdigest()}  {name}")
     assert sorted(f"{item.digest['sha256']}  {item.name}" for item in statement.subject) == sorted(sums)
 
 
@@ -238,7 +242,12 @@ class StandIn:
         return StandIn(payload)
 
     def to_json(self) -> str:
-        return json.dumps({"stand-in": base64.b64encode(self.payload).decode()})
+        text = base64.b64encode(self.payload).decode()
+        digest = base64.b64encode(hashlib.sha256(self.payload).digest()).decode()
+        message = {"messageDigest": {"algorithm": "SHA2_256", "digest": digest}, "signature": "MEQ="}
+        envelope = {"payload": text, "payloadType": "application/vnd.in-toto+json", "signatures": []}
+        kind = {"dsseEnvelope": envelope} if b"https://in-toto.io/" in self.payload else {"messageSignature": message}
+        return json.dumps({"stand-in": text, "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}}} | kind)
 
 
 @pytest.fixture

@@ -78,7 +78,9 @@ def command(
         for tree in trees or [path]:
             extra += check_signatures(Path(tree), tree, allowed, context)
     verified = [verify_with_suppressions(path, select, ignore) for path in paths]
-    found = [*extra, *(item for one in verified for item in one.diagnostics)]
+    asked = {(item.rule, item.path) for item in extra}  # an attestation that cannot be read is found twice
+    rest = (item for one in verified for item in one.diagnostics)
+    found = [*extra, *(item for item in rest if (item.rule, item.path) not in asked)]
     state_of = compliance(paths, found)
     if output in REPORTS:
         return _report(state_of, output)

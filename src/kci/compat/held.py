@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 
-from kci.compat.signer import signature_problem, signer_of
 from kci.errors import FindingsError, KciError, UsageError
 from kci.files.bounded_json import read_bounded
 from kci.matrix.names import parse_variant_name
@@ -15,6 +14,7 @@ from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME, MAX_BYTES
+from kci.tree.signer import signature_problem, signer_of
 
 
 class Held(msgspec.Struct, frozen=True):

@@ -16,12 +16,12 @@ from typing import Any, Protocol
 import msgspec
 
 from kci.compat.held import Held, Holding, is_variant_name
-from kci.compat.signer import signature_problem, signer_of
 from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
 from kci.files.bounded_json import read_bounded
 from kci.tree.digest import SIGNATURE, Digest, validate
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
+from kci.tree.signer import signature_problem, signer_of
 
 FOLDER = "build/"
 

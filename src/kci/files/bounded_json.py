@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import stat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,14 +29,26 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
     """The content of a file of at most `limit` bytes.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is a pipe or a device that could be read for ever; a shell's own pipe may be.
         ValueError: it is larger.
     """
+    require_plain(path)
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"it is larger than {limit // 1024} KiB")
     return data
+
+
+def require_plain(path: Path) -> None:
+    """Refuse what a program could wait for without end.
+
+    Raises:
+        OSError: it is not there, or is a pipe or a device.
+    """
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.parts[1:2] in (("dev",), ("proc",))):
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
 
 
 def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:

@@ -81,6 +81,9 @@ class HubWriter(Protocol):
     def create_branch(self, branch: str) -> None:
         """Make a branch from the main one; one that exists is left alone."""
 
+    def check_page(self, text: str) -> None:
+        """Have it judge what is to be the front page."""
+
     def commit(self, change: BranchCommit) -> str:
         """Upload files and add one commit to a branch that is still at its parent; returns the new commit."""
 
@@ -123,6 +126,20 @@ class HubKernel:
     def create_repository(self) -> None:
         """Make the repository; one that exists is left alone."""
         self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
+
+    def check_page(self, text: str) -> None:
+        """See `HubWriter`. The client asks the same right before its commit."""
+
+        def ask(api: Any) -> str:
+            from huggingface_hub import get_session
+
+            question = {"content": text, "repoType": "kernel"}
+            answer = get_session().post(f"{api.endpoint}/api/validate-yaml", json=question)
+            errors = answer.json().get("errors", ()) if answer.status_code == 400 else ()
+            return "; ".join(str(error.get("message")) for error in errors)
+
+        if problem := self._ask(ask):
+            raise HubAnswerError(Obstacle.REFUSED, problem[:300])
 
     def commit(self, change: BranchCommit) -> str:
         """See `HubWriter`."""

@@ -14,13 +14,12 @@ from kci.files.walk import is_bytecode, walk
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, read_manifest
-from kci.tree.merge import KEPT_AT_TOP
+from kci.tree.merge import CARD, KEPT_AT_TOP
 from kci.verify.requirements import verify
 
 FOLDER = "build/"
 """Where a branch has the tree; loaders look there."""
 
-CARD = "CARD.md"
 BENCHMARKS = "benchmarks/"
 
 

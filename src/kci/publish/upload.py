@@ -19,7 +19,7 @@ from kci.files.replace import Log
 from kci.plurals import count
 from kci.publish.branch_changes import BranchChanges, WantedBranch, branch_of
 from kci.publish.hub import MAIN, BranchCommit, HubAnswerError, HubWriter, Obstacle
-from kci.publish.release import Release
+from kci.publish.release import LocalFile, Release
 
 ATTEMPTS = 8
 README = "README.md"
@@ -84,6 +84,7 @@ class Publisher(msgspec.Struct, frozen=True):
             FindingsError: the Hub refuses or does not answer, or another publisher changed the same (KCI812).
         """
         card = {README: release.card} if release.card is not None else {}
+        self._require_page(release.card)
         whole = msgspec.structs.replace(release, files={**release.files, **card})
         wanted = branch_of(whole if branch == MAIN else release, branch, expected)
         manifest = release.manifest
@@ -95,6 +96,18 @@ class Publisher(msgspec.Struct, frozen=True):
             return Publication(builds, self._bring(branch_of(whole, MAIN, expected), f"{title} (kci)"))
         page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
         return Publication(builds, self._bring(WantedBranch(MAIN, card), page))
+
+    def _require_page(self, card: LocalFile | None) -> None:
+        """Have the Hub judge the front page before anything is written: its commit is the last one."""
+        if card is None or self.dry_run:
+            return
+        try:
+            self.hub.check_page(card.content().decode())
+        except HubAnswerError as answer:
+            if answer.obstacle is Obstacle.REFUSED:
+                message = f"{self.name} would refuse the front page: {answer.message}"
+                raise FindingsError(message, hint=f"correct {card.path}; nothing was published") from answer
+            self.log(f"{self.name} does not say whether it takes the front page: {answer.message}")
 
     def _bring(self, wanted: WantedBranch, message: str) -> PublishedBranch:
         before: dict[str, HubFile] | None = None

@@ -1,23 +1,31 @@
-"""`SHA256SUMS` and the in-toto subjects beside the manifest: every file of a tree with its hash, for other programs.
+"""`SHA256SUMS` and the in-toto subjects beside the manifest: the files of a tree with their hashes, for other programs.
 
-`sha256sum -c SHA256SUMS` checks a tree without kci; GitHub's attestation action takes the same file as its subjects.
+The card is not among them: it may be written after the merge. `sha256sum -c SHA256SUMS` checks a tree without kci;
+GitHub's attestation action takes the same file as its subjects.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from kci.files.bounded_json import read_bounded
+from kci.files.bounded_json import decode_json, read_bounded
 from kci.files.walk import is_bytecode
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
+from kci.tree.dsse import StatementSubject
+from kci.tree.manifest import FILE_NAME
 
 SUMS_NAME = "SHA256SUMS"
 SUBJECTS_NAME = "kci-subjects.json"
 _HASH = re.compile("[0-9a-f]{64}")
+
+
+SUMMED_AT_TOP = (FILE_NAME, "benchmarks")
+"""What at a tree's top has a checksum, besides the variants."""
 
 
 def encode_sums(hashes: Mapping[str, str]) -> bytes:
@@ -39,20 +47,49 @@ def encode_subjects(hashes: Mapping[str, str]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(subjects), indent=2) + b"\n"
 
 
+def decode_sums(data: bytes) -> dict[str, str]:
+    """What `encode_sums` was given. Names that it escapes are refused: no variant may hold such a file.
+
+    Raises:
+        ValueError: it is not in that form.
+    """
+    pairs = [line.partition("  ")[::2] for line in data.decode().split("\n")[:-1]]
+    found = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
+    return _canonical(found, encode_sums, data)
+
+
+def decode_subjects(data: bytes) -> dict[str, str]:
+    """What `encode_subjects` was given.
+
+    Raises:
+        ValueError: it is not in that form.
+    """
+    subjects = decode_json(data, list[StatementSubject])
+    return _canonical({item.name: item.digest.get("sha256", "") for item in subjects}, encode_subjects, data)
+
+
+def _canonical(found: dict[str, str], encode: Callable[[Mapping[str, str]], bytes], data: bytes) -> dict[str, str]:
+    if encode(found) != data:
+        raise ValueError("a line of it is in another form, out of order, or there twice")
+    return found
+
+
+class SumsForm(NamedTuple):
+    """One of the files: how it is written, and how it is read."""
+
+    encode: Callable[[Mapping[str, str]], bytes]
+    decode: Callable[[bytes], dict[str, str]]
+
+
+FORMS = {SUMS_NAME: SumsForm(encode_sums, decode_sums), SUBJECTS_NAME: SumsForm(encode_subjects, decode_subjects)}
+
+
 def read_sums(tree: Path) -> dict[str, str]:
     """What a tree's `SHA256SUMS` says; empty where there is none, or it is not in the form of sha256sum."""
     try:
-        lines = read_bounded(tree / SUMS_NAME).decode().split("\n")
+        return decode_sums(read_bounded(tree / SUMS_NAME))
     except (OSError, ValueError):
         return {}
-    found = {}
-    for line in lines:
-        digest, separator, name = line.partition("  ")
-        if separator and _HASH.fullmatch(
-            digest
-        ):  # an escaped name has a backslash before the digest: no variant may hold such a file
-            found[name] = digest
-    return found
 
 
 def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from kci.errors import FindingsError
+from kci.files.bounded_json import require_plain
 from kci.files.walk import Entry, is_bytecode, walk
 
 Algorithm = Literal["sha256", "sha512"]
@@ -124,6 +125,7 @@ def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
         FindingsError: it cannot be read.
     """
     try:
+        require_plain(path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, algorithm).hexdigest()
     except OSError as error:

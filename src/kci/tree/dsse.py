@@ -44,6 +44,10 @@ class DsseEnvelope(msgspec.Struct, frozen=True, rename="camel"):
     signatures: tuple[DsseSignature, ...]
 
 
+class _BundleEnvelope(msgspec.Struct, frozen=True, rename="camel"):
+    dsse_envelope: DsseEnvelope | None = None
+
+
 class StatementSubject(msgspec.Struct, frozen=True):
     """One thing that a statement is about."""
 
@@ -101,6 +105,17 @@ def open_statement(data: bytes, keys: Iterable[str]) -> Statement:
     if not any(_verifies(message, signature, key) for key in keys for signature in signatures):
         raise ValueError("no key that may sign has signed it")
     return read_statement(payload)
+
+
+def claimed_statement(data: bytes) -> Statement:
+    """The statement of an envelope, or of a Sigstore bundle with one. Who signed it, if anybody, is not looked at.
+
+    Raises:
+        ValueError: it is neither, or holds no statement.
+    """
+    bundle = decode_json(data, _BundleEnvelope)
+    envelope = bundle.dsse_envelope or decode_json(data, DsseEnvelope)
+    return read_statement(_decoded(envelope.payload))
 
 
 def read_statement(payload: bytes) -> Statement:

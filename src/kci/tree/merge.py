@@ -23,7 +23,7 @@ from kci.tree import metadata
 from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
 from kci.tree.binding import CiRun, older_attempts, report_replaced, require_bound
 from kci.tree.carry import carry, copy
-from kci.tree.checksums import SUBJECTS_NAME, SUMS_NAME, encode_subjects, encode_sums, read_sums, tree_hashes
+from kci.tree.checksums import FORMS, SUMMED_AT_TOP, read_sums, tree_hashes
 from kci.tree.differences import SymbolsOf, differences, listed
 from kci.tree.digest import directory_digest
 from kci.tree.findings import several, tree_error
@@ -36,12 +36,15 @@ from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME
 from kci.tree.stamps import known_digest, read_stamps, write_stamps
 from kci.tree.unpack import unpack_whole
 
+CARD = "CARD.md"
+"""What becomes the front page of the kernel's repository."""
+
 KEPT_AT_TOP = (
-    "CARD.md", "benchmarks", manifests.FILE_NAME, SUMS_NAME, SUBJECTS_NAME, ATTESTATION_NAME, BUNDLE_NAME,
+    CARD, "benchmarks", manifests.FILE_NAME, *FORMS, ATTESTATION_NAME, BUNDLE_NAME,
 )  # fmt: skip
 """What a tree holds at its top besides variants (docs/format.md#tree)."""
 
-_CARRIED_AT_TOP = ("CARD.md", "benchmarks")
+_CARRIED_AT_TOP = (CARD, "benchmarks")
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -238,16 +241,14 @@ def _build(job: _Job, tree: Path) -> Manifest:
 
 
 def _complete(job: _Job, tree: Path, manifest: Manifest, hashes: dict[str, dict[str, str]]) -> None:
-    """What belongs at a tree's top: the old tree's card and benchmarks, the manifest, the checksums of everything."""
+    """What belongs at a tree's top: the old tree's card and benchmarks, the manifest, the checksums of the rest."""
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
-    top = {manifests.FILE_NAME: tree / manifests.FILE_NAME}
     for name in _CARRIED_AT_TOP:
         if (job.target / name).exists():
             carry(job.target / name, tree / name)
-            top[name] = tree / name
-    every = tree_hashes(hashes, top)
-    (tree / SUMS_NAME).write_bytes(encode_sums(every))
-    (tree / SUBJECTS_NAME).write_bytes(encode_subjects(every))
+    every = tree_hashes(hashes, {name: tree / name for name in SUMMED_AT_TOP if (tree / name).exists()})
+    for name, form in FORMS.items():
+        (tree / name).write_bytes(form.encode(every))
 
 
 def _remember(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:

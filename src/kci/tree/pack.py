@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from kci.tree.findings import tree_error
 from kci.tree.leg_record import LEG_NAME, LegRecord
 
 _ZSTD_LEVEL = 10
+_SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 
 
 def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
@@ -67,7 +69,7 @@ def packable(variant_dir: Path) -> list[Entry]:
         FindingsError: the variant is too large for an artifact.
     """
     found = [item for item in walk(variant_dir) if not is_bytecode(item.name)]
-    for item, reason in untransportable(found):
+    for item, _, reason in untransportable(found):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
     if size := too_large(found):
         raise tree_error(
@@ -79,18 +81,20 @@ def packable(variant_dir: Path) -> list[Entry]:
     return found
 
 
-def untransportable(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str]]:
-    """The entries of a variant that no artifact can hold, each with the reason. Verification asks the same."""
+def untransportable(entries: Iterable[Entry]) -> Iterator[tuple[Entry, str, str]]:
+    """The entries of a variant that no artifact can hold, each with the rule that says so and the reason."""
     seen: dict[str, str] = {}
     for item in entries:
         if item.link:
-            yield item, "it is a link; put the file itself there"
+            yield item, "KCI706", "it is a link; put the file itself there"
         elif not item.regular:
-            yield item, "it is neither a file nor a directory"
+            yield item, "KCI706", "it is neither a file nor a directory"
+        elif item.path.lstat().st_mode & _SPECIAL:
+            yield item, "KCI727", "it has a setuid, setgid or sticky bit"
         elif reason := unsafe_name(item.name):
-            yield item, reason
+            yield item, "KCI708", reason
         elif other := collision(item.name, seen):
-            yield item, f"it differs from {other!r} in case only"
+            yield item, "KCI708", f"it differs from {other!r} in case only"
 
 
 def too_large(entries: Sequence[Entry]) -> str | None:

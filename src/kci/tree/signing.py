@@ -16,7 +16,6 @@ import msgspec
 from kci.errors import FindingsError
 from kci.files.replace import write_atomic
 from kci.files.walk import is_bytecode
-from kci.tree.checksums import SUBJECTS_NAME, SUMS_NAME
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
 from kci.tree.dsse import (
     STATEMENT_TYPE,
@@ -31,8 +30,7 @@ from kci.tree.manifest import read_manifest
 ATTESTATION_NAME = "kci-attestation.dsse.json"
 PREDICATE_TYPE = "https://github.com/kci/build/attestations/v1"
 BUNDLE_NAME = "kci-attestation.sigstore.json"
-_BESIDE = (ATTESTATION_NAME, BUNDLE_NAME, SUMS_NAME, SUBJECTS_NAME)
-"""What lies at a tree's top and is about its files."""
+_SIGNATURES = (ATTESTATION_NAME, BUNDLE_NAME)
 
 
 class SigningContext(msgspec.Struct, frozen=True):
@@ -61,7 +59,7 @@ class Signers(msgspec.Struct, frozen=True):
 
 
 def signed_files(tree: Path) -> dict[str, str]:
-    """The files that an attestation of a tree is about: all but the ones that are about them.
+    """The files that an attestation of a tree is about: all but signatures.
 
     Raises:
         FindingsError: a file cannot be read.
@@ -70,7 +68,7 @@ def signed_files(tree: Path) -> dict[str, str]:
     for name, digest in file_hashes(tree).items():
         parts = name.split("/")
         signature = len(parts) == 2 and parts[1] == SIGNATURE
-        if name not in _BESIDE and not is_bytecode(name) and not signature:
+        if name not in _SIGNATURES and not is_bytecode(name) and not signature:
             found[name] = digest
     return found
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
-from kci.files.walk import is_bytecode
+from kci.files.walk import Entry, is_bytecode, walk
 from kci.tree.merge import KEPT_AT_TOP
 from kci.tree.pack import too_large, untransportable
 from kci.verify.subject import VariantDir, holds_variants, looks_like_variant
@@ -23,8 +25,7 @@ def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
         if is_bytecode(item.name):
             yield finding("KCI705", "it is Python bytecode", path=variant.at(item.name))
     packed = [item for item in variant.files if not is_bytecode(item.name)]
-    for item, reason in untransportable(packed):
-        rule = "KCI706" if item.link or not item.regular else "KCI708"
+    for item, rule, reason in untransportable(packed):
         yield finding(rule, f"it cannot travel: {reason}", path=variant.at(item.name))
     try:
         size = too_large(packed)
@@ -55,3 +56,17 @@ def check_tree(tree: Path, shown: str) -> Iterator[Diagnostic]:
             yield finding("KCI704", "the variants in it lie one directory too deep", path=path)
         elif not looks_like_variant(entry) and entry.name not in KEPT_AT_TOP:
             yield finding("KCI707", f"{entry.name} does not belong in a tree", path=path)
+    others = [item for item in _at_top(tree) if not is_bytecode(item.name)]
+    for item, rule, reason in untransportable(others):
+        yield finding(rule, f"it cannot travel: {reason}", path=f"{shown}/{item.name}")
+
+
+def _at_top(tree: Path) -> Iterator[Entry]:
+    """Every file of what a tree may hold besides variants."""
+    for entry in sorted(tree.iterdir()):
+        if entry.name not in KEPT_AT_TOP or entry.is_symlink():
+            continue
+        if entry.is_dir():
+            yield from (msgspec.structs.replace(item, name=f"{entry.name}/{item.name}") for item in walk(entry))
+        else:
+            yield Entry(entry.name, entry, entry.is_file(), link=False)

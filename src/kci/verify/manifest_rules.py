@@ -10,10 +10,11 @@ from kci.errors import FindingsError
 from kci.matrix.names import parse_variant_name
 from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_of, read_manifest
 from kci.verify.subject import VariantDir
+from kci.verify.top_rules import check_checksums
 
 
 def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterator[Diagnostic]:
-    """The rules about a tree's manifest."""
+    """The rules about a tree's manifest, and about the checksums of all that it names."""
     where = f"{shown}/{FILE_NAME}"
     try:
         manifest = read_manifest(tree)
@@ -22,21 +23,23 @@ def check_tree(tree: Path, shown: str, variants: Sequence[VariantDir]) -> Iterat
         return
     if manifest is None:
         yield finding("KCI723", f"there is no {FILE_NAME}", path=shown)
+        yield from check_checksums(tree, shown, variants, {FILE_NAME}, merged=False)
         return
-    for message in _contradictions(manifest):
-        yield finding("KCI718", message, path=where)
     listed = {entry.variant: entry for entry in manifest.present}
     there = {variant.path.name: variant for variant in variants}
-    for name in sorted(listed.keys() - there.keys()):
-        yield finding("KCI718", f"the manifest lists {name}, which does not exist", path=where)
-    for name in sorted(there.keys() - listed.keys()):
-        yield finding("KCI718", f"{name} exists and is not in the manifest", path=where)
     entries = [listed[name] for name in sorted(listed.keys() & there.keys())]
+    found = [*_contradictions(manifest)]
+    found += [f"the manifest lists {name}, which does not exist" for name in sorted(listed.keys() - there.keys())]
+    found += [f"{name} exists and is not in the manifest" for name in sorted(there.keys() - listed.keys())]
+    found += [message for entry in entries for message in _entry(manifest, entry, there[entry.variant])]
+    for message in found:
+        yield finding("KCI718", message, path=where)
     for name in missing_of(manifest.planned, manifest.present):
         from_another = " (what is there was made from another source)" if name in there else ""
         yield finding("KCI721", f"the planned variant {name} is missing{from_another}", path=where)
-    for entry in entries:
-        yield from _entry(manifest, entry, there[entry.variant], where)
+    same = {entry.variant for entry in entries if there[entry.variant].digest == entry.digest}
+    reported = (listed.keys() | there.keys()) - same | ({FILE_NAME} if found else set())
+    yield from check_checksums(tree, shown, variants, reported, merged=True)
 
 
 def _contradictions(manifest: Manifest) -> Iterator[str]:
@@ -58,20 +61,17 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
         yield f"`complete` says {str(manifest.complete).lower()}; {len(missing)} planned variants are missing"
 
 
-def _entry(manifest: Manifest, entry: Present, variant: VariantDir, where: str) -> Iterator[Diagnostic]:
+def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[str]:
     metadata = variant.metadata
     name = entry.variant
     if metadata is not None:
         if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
-            message = f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
-            yield finding("KCI718", message, path=where)
+            yield f"the manifest is about {manifest.kernel} version {manifest.version}, {name} is not"
         if entry.backend != metadata.backend.type.value:
-            message = f"the manifest says that {name} is for {entry.backend!r}, it is for {metadata.backend.type.value}"
-            yield finding("KCI718", message, path=where)
+            yield f"the manifest says that {name} is for {entry.backend!r}, it is for {metadata.backend.type.value}"
         made_from = metadata.provenance.kernel if metadata.provenance else None
         origin = entry.origin
         if made_from and origin.commit and (origin.commit, origin.dirty) != (made_from.commit, made_from.dirty):
-            message = f"the manifest says that {name} was made from {origin.commit[:12]}, its metadata says otherwise"
-            yield finding("KCI718", message, path=where)
+            yield f"the manifest says that {name} was made from {origin.commit[:12]}, its metadata says otherwise"
     if variant.hashes is not None and variant.digest != entry.digest:
-        yield finding("KCI718", f"{name} changed after it was merged", path=where)
+        yield f"{name} changed after it was merged"

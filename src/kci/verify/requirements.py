@@ -8,7 +8,17 @@ from pathlib import Path
 
 from kci.diagnostics import Diagnostic, in_file_order, rules
 from kci.errors import UsageError
-from kci.verify import digest_rules, fatbin, layout_rules, manifest_rules, metadata_rules, native_rules, python_rules
+from kci.verify import (
+    digest_rules,
+    fatbin,
+    layout_rules,
+    manifest_rules,
+    metadata_rules,
+    native_rules,
+    python_rules,
+    signature_rules,
+    top_rules,
+)
 from kci.verify.load_rules import check_loads, probe
 from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant
@@ -23,6 +33,7 @@ VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
     native_rules.check_variant,
     fatbin.check_variant,
     python_rules.check_variant,
+    signature_rules.check_variant,
 )
 
 
@@ -120,6 +131,8 @@ def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
         yield from found
     yield from metadata_rules.check_tree(place.path, variants)
     yield from manifest_rules.check_tree(root, place.path, variants)
+    yield from top_rules.check_card(root, place.path)
+    yield from signature_rules.check_attestations(root, place.path)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:

@@ -1,18 +1,41 @@
-"""Whether a tree is signed by who may, and is what was signed."""
+"""Whether a tree is signed by who may and is what was signed, and whether every signature is about what it lies at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
-from kci.tree.dsse import open_statement
+from kci.tree.digest import SIGNATURE
+from kci.tree.dsse import Statement, claimed_statement, open_statement
+from kci.tree.metadata import FILE_NAME
+from kci.tree.signer import signature_problem
 from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME, Signers, SigningContext, tree_differences
 from kci.tree.sigstore_bundles import open_bundle
+from kci.verify.subject import VariantDir
 
 _SHOWN = 20
+
+
+def check_variant(variant: VariantDir) -> Iterator[Diagnostic]:
+    """The rule about the loader's signature of a variant. Whose it is, is not asked here."""
+    if not any(item.name == SIGNATURE and item.regular and not item.link for item in variant.files):
+        return
+    try:
+        problem = signature_problem(read_bounded(variant.path / SIGNATURE), read_bounded(variant.path / FILE_NAME))
+    except (OSError, ValueError) as error:
+        problem = f"it cannot be read: {error}"
+    if problem and variant.metadata is not None:
+        yield finding("KCI729", problem, path=variant.at(SIGNATURE))
+
+
+def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
+    """Hold the attestations that a tree has to its files, whoever has signed them: a stale one is worse than none."""
+    for name in (ATTESTATION_NAME, BUNDLE_NAME):
+        if (tree / name).exists():
+            yield from _differences(tree, shown, name, claimed_statement, SigningContext())
 
 
 def check_signatures(tree: Path, shown: str, signers: Signers, context: SigningContext) -> Iterator[Diagnostic]:
@@ -26,13 +49,22 @@ def check_signatures(tree: Path, shown: str, signers: Signers, context: SigningC
     """
     with_key = bool(signers.keys) and ((tree / ATTESTATION_NAME).exists() or not context.repository)
     name = ATTESTATION_NAME if with_key else BUNDLE_NAME
-    where = f"{shown}/{name}"
-    try:
-        data = read_bounded(tree / name)
-        statement = open_statement(data, signers.keys) if with_key else open_bundle(data, context, signers.trust)
-    except FileNotFoundError:
+    if not (tree / name).exists():
         yield finding("KCI790", f"there is no {ATTESTATION_NAME}, and no {BUNDLE_NAME}", path=shown)
         return
+
+    def opened(data: bytes) -> Statement:
+        return open_statement(data, signers.keys) if with_key else open_bundle(data, context, signers.trust)
+
+    yield from _differences(tree, shown, name, opened, context)
+
+
+def _differences(
+    tree: Path, shown: str, name: str, opened: Callable[[bytes], Statement], context: SigningContext
+) -> Iterator[Diagnostic]:
+    where = f"{shown}/{name}"
+    try:
+        statement = opened(read_bounded(tree / name))
     except (OSError, ValueError) as error:
         yield finding("KCI791", f"the attestation does not count: {error}", path=where)
         return

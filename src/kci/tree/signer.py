@@ -6,8 +6,8 @@ Nothing here verifies a signature or a certificate: that takes Sigstore's roots 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
+from typing import Annotated
 
 import msgspec
 
@@ -37,12 +37,22 @@ class _MessageDigest(msgspec.Struct, frozen=True):
 
 
 class _MessageSignature(msgspec.Struct, frozen=True, rename="camel"):
-    message_digest: _MessageDigest | None = None
+    message_digest: _MessageDigest
+    signature: Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
     verification_material: _Material
     message_signature: _MessageSignature | None = None
+
+    @property
+    def certificate(self) -> bytes:
+        """The signer's certificate; empty if there is none."""
+        chain = self.verification_material.x509_certificate_chain
+        first = self.verification_material.certificate or (
+            chain.certificates[0] if chain and chain.certificates else None
+        )
+        return base64.b64decode(first.raw_bytes, validate=True) if first else b""
 
 
 def signature_problem(bundle: bytes, signed: bytes) -> str:
@@ -54,12 +64,15 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
     """
     try:
         read = decode_json(bundle, _Bundle)
+        certificate = read.certificate
     except ValueError as error:
         return f"its signature is not a Sigstore bundle: {error}"
-    digest = read.message_signature.message_digest if read.message_signature else None
-    if digest is None or digest.algorithm != "SHA2_256":
-        return ""
-    if digest.digest != base64.b64encode(hashlib.sha256(signed).digest()).decode():
+    if read.message_signature is None:
+        return "its signature is no signature of a file"
+    if not certificate:
+        return "its signature has no certificate"
+    digest = read.message_signature.message_digest
+    if digest != _MessageDigest("SHA2_256", base64.b64encode(hashlib.sha256(signed).digest()).decode()):
         return "its signature is about other metadata"
     return ""
 
@@ -67,13 +80,9 @@ def signature_problem(bundle: bytes, signed: bytes) -> str:
 def signer_of(bundle: bytes) -> str | None:
     """The identity in the certificate of a bundle: a workflow's URL or an address. None if it has none."""
     try:
-        material = decode_json(bundle, _Bundle).verification_material
-        chain = material.x509_certificate_chain
-        first = material.certificate or (chain.certificates[0] if chain and chain.certificates else None)
-        certificate = base64.b64decode(first.raw_bytes, validate=True) if first else b""
-    except (ValueError, binascii.Error):
+        return _identity(decode_json(bundle, _Bundle).certificate)
+    except ValueError:
         return None
-    return _identity(certificate)
 
 
 def _identity(certificate: bytes) -> str | None:
