@@ -20,18 +20,18 @@ from common import (
     set_output,
     text_input,
 )
-from kci.builders.cache import default_cache
-from kci.builders.transfer import SeldomTransfers
 from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.compat.history import LegResult
 from kci.diagnostics import printable
+from kci.files.cache import default_cache
 from kci.matrix.names import upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plurals import count
 from kci.run.disk_room import make_room
 from kci.run.run_records import VariantFailure, ci_run, first_error, write_failure
 from kci.run.watched_leg import watch_leg
+from kci.toolchains.transfer import SeldomTransfers
 from kci.tree.leg_record import artifact_name
 from watched_results import upload_results, watched_run
 

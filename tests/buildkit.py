@@ -11,14 +11,14 @@ from textwrap import dedent
 import pytest
 
 from kci.builders import build_variant
-from kci.builders.cache import default_cache
-from kci.builders.environment import ensure_runtime
 from kci.builders.request import Request
 from kci.config.model import Build
 from kci.config.reader import read_kernel
+from kci.files.cache import default_cache
 from kci.files.lock import locked
 from kci.matrix.names import Kind, parse_variant_name
 from kci.matrix.variants import Variant
+from kci.toolchains.environment import ensure_runtime
 
 DATA = Path(__file__).parent / "builders" / "data"
 CPU = "torch213-cxx11-cpu-x86_64-linux"

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pytest
 from click.testing import CliRunner
 
-from kci.builders.cache import default_cache
+from kci.files.cache import default_cache
 from kci.files.lock import locked
 from kci.files.replace import write_atomic
 

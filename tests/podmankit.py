@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from kci.builders.cache import default_cache
+from kci.files.cache import default_cache
 from kci.files.lock import locked
 
 IMAGE = "localhost/kci-debian:12"

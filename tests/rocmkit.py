@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import program, quiet
-from kci.builders.cache import default_cache
+from kci.files.cache import default_cache
 from kci.files.lock import locked
 
 WHEELS = {

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kci.builders import native, noarch
 from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
-from kci.builders.request import Request, silent
+from kci.builders.request import Request
 from kci.config.reader import read_kernel
 from kci.config.settings import Settings
 from kci.errors import KciError
@@ -25,6 +25,7 @@ from kci.files.source_tree import SourceTree
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
+from kci.processes.process import silent
 from kci.tree.identity import kernel_id
 
 

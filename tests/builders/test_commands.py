@@ -18,14 +18,14 @@ from kci.builders.commands import (
     links,
     stub_command,
 )
-from kci.builders.cuda import Toolkit
-from kci.builders.cuda_headers import LibraryHeaders
-from kci.builders.cutlass import Headers, HeaderSource
 from kci.builders.definitions import stable_abi_define
-from kci.builders.environment import Environment
 from kci.builders.units import Language, Unit
 from kci.config.values import Depend
 from kci.errors import BuildFailedError
+from kci.toolchains.cuda import Toolkit
+from kci.toolchains.cuda_headers import LibraryHeaders
+from kci.toolchains.cutlass import Headers, HeaderSource
+from kci.toolchains.environment import Environment
 
 TORCH = Path("/env/torch")
 ENVIRONMENT = Environment(python=Path("/env/python"), torch=TORCH, ninja=Path("/env/ninja"), root=Path("/env"))

@@ -10,10 +10,10 @@ from buildkit import CPU, copy_kernel, quiet, request
 from kci.builders import native
 from kci.builders.compiler_words import as_written, excerpt, first_failed, named_error
 from kci.builders.failures import failed_build
-from kci.builders.process import Finished
 from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.cli._output import print_error
+from kci.processes.process import Finished
 from kci.run.run_records import first_error
 
 NINJA = """\

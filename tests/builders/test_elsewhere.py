@@ -285,7 +285,7 @@ def test_toolkits_that_are_missing_are_assumed_at_their_usual_places(
     monkeypatch.setattr(Path, "is_file", lambda self: not str(self).startswith("/usr/local/cuda") and is_file(self))
     cuda = printed(kernel, "torch213-cxx11-cu126-x86_64-linux", tmp_path)
     assert words(cuda, "-c kernel/cuda/a.cu")[0] == "/usr/local/cuda-12.6/bin/nvcc"
-    monkeypatch.setattr("kci.builders.rocm.OPT", tmp_path)
+    monkeypatch.setattr("kci.toolchains.rocm.OPT", tmp_path)
     rocm = printed(kernel, "torch213-cxx11-rocm72-x86_64-linux", tmp_path)
     device = words(rocm, "--offload-arch=gfx942")
     assert device[0] == "/opt/rocm-7.2/bin/hipcc"

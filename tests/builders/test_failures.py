@@ -11,8 +11,8 @@ import pytest
 from buildkit import CPU, copy_kernel, quiet, request
 from kci.builders import native
 from kci.builders.failures import failure_hint
-from kci.builders.process import Finished
 from kci.errors import BuildFailedError
+from kci.processes.process import Finished
 
 
 def test_a_full_cache_is_not_taken_for_a_full_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,11 +29,11 @@ from buildkit import (
     write_tree,
 )
 from kci.builders import Built, build_variant
-from kci.builders.cache import default_cache
-from kci.builders.cuda import find_toolkit
-from kci.builders.environment import isolated
 from kci.builders.request import Request
 from kci.errors import BuildFailedError
+from kci.files.cache import default_cache
+from kci.toolchains.cuda import find_toolkit
+from kci.toolchains.environment import isolated
 
 pytestmark = [
     pytest.mark.torch,

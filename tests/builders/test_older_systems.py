@@ -15,12 +15,12 @@ import pytest
 from buildkit import variant
 from kci.builders import older_systems
 from kci.builders.commands import COMPAT, EXPORTS, Target, Toolchain, link_command
-from kci.builders.compilers import cxx_compiler
-from kci.builders.environment import Environment
 from kci.builders.generate import EXPORTS_MAP
-from kci.builders.newer_cxx import find_newer_parts
 from kci.builders.ninjafile import Step
 from kci.builders.older_systems import stand_ins
+from kci.toolchains.compilers import cxx_compiler
+from kci.toolchains.environment import Environment
+from kci.toolchains.newer_cxx import find_newer_parts
 
 USES = """
 #include <charconv>

@@ -10,14 +10,15 @@ import msgspec
 import pytest
 
 from buildkit import copy_kernel, only_these, program, quiet, request, variant, write_tree
-from kci.builders import native, plan_commands, rocm
+from kci.builders import native, plan_commands
 from kci.builders.commands import Target, Toolchain, compile_command, link_command, links, stub_command
-from kci.builders.environment import Environment, ensure, isolated, read_torch_version
 from kci.builders.hipify import Translation, hip_path, translate, translated
 from kci.builders.request import Request
-from kci.builders.rocm import Rocm, find_rocm
 from kci.builders.units import Language, Unit
 from kci.errors import BuildFailedError, FindingsError, MissingToolError
+from kci.toolchains import rocm
+from kci.toolchains.environment import Environment, ensure, isolated, read_torch_version
+from kci.toolchains.rocm import Rocm, find_rocm
 from wheels import make_wheel, only_wheels, pip_of_the_tests
 
 STABLE = "torch-stable-abi211-rocm71-x86_64-linux"
@@ -174,7 +175,7 @@ def test_a_torch_for_another_rocm_is_not_kept(
 ) -> None:
     pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", hip)
-    monkeypatch.setattr("kci.builders.environment._reachable", lambda _url: True)
+    monkeypatch.setattr("kci.toolchains.environment._reachable", lambda _url: True)
     environment = isolated(tmp_path, "2.13", "rocm7.2")
     with pytest.raises(MissingToolError, match=says.replace(".", r"\.")):
         ensure(environment, quiet)
@@ -186,7 +187,7 @@ def test_a_torch_for_another_rocm_is_not_kept(
 def test_the_right_torch_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip_of_the_tests(monkeypatch, tmp_path)
     rocm_wheel(tmp_path / "wheels", monkeypatch, "2.13.0+rocm7.2", "7.2.26015-fc0010cf6a")
-    monkeypatch.setattr("kci.builders.environment._reachable", lambda _url: True)
+    monkeypatch.setattr("kci.toolchains.environment._reachable", lambda _url: True)
     found = read_torch_version(ensure(isolated(tmp_path, "2.13", "rocm7.2"), quiet))
     assert (found.rocm, found.built_for) == ("7.2", "ROCm 7.2")
 

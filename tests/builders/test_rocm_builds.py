@@ -18,11 +18,11 @@ from elftools.elf.sections import SymbolTableSection
 from buildkit import built_once, copy_kernel, quiet, request, warm_cache, write_tree
 from conftest import ROOT
 from kci.builders import Built, build_variant, hipify, native
-from kci.builders.environment import isolated
 from kci.builders.hipify import hip_path
 from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.errors import BuildFailedError, MissingToolError
+from kci.toolchains.environment import isolated
 from kci.tree.metadata import metadata_for, seal
 from kci.verify import verify
 from kci.verify.fatbin import HIP_SECTION, hip_code

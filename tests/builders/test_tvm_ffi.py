@@ -15,13 +15,13 @@ from conftest import ROOT
 from kci.builders import build_variant, native
 from kci.builders.build import plan_commands
 from kci.builders.commands import Target, Toolchain, compile_command, link_command, links
-from kci.builders.cuda import Toolkit
-from kci.builders.environment import tvm_ffi_environment
 from kci.builders.units import Language, Unit
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.run.kernel_tests import TestState, run_kernel_tests
 from kci.starter.new_kernel import choose, files_of
+from kci.toolchains.cuda import Toolkit
+from kci.toolchains.environment import tvm_ffi_environment
 from kci.tree.metadata import metadata_for, seal
 from kci.verify import verify
 

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from buildkit import CPU, STABLE_CPU, variant
-from kci.builders.job_budget import Progress
 from kci.cli import Options
 from kci.cli._run_display import RunDisplay, progress_text
+from kci.processes.job_budget import Progress
 from kci.run.local import Outcome, OutcomeState
 
 

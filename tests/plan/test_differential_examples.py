@@ -12,10 +12,10 @@ import pytest
 from buildkit import CPU, STABLE_CPU, STABLE_CUDA, variant, warm_cache
 from conftest import ROOT
 from kci.builders import native
-from kci.builders.environment import ensure
-from kci.builders.request import silent
 from kci.config.settings import Settings
 from kci.matrix.names import Kind
+from kci.processes.process import silent
+from kci.toolchains.environment import ensure
 from witness import Compiler, files_of, judge, planned, request_for
 
 pytestmark = [

@@ -255,7 +255,7 @@ def test_the_builder_is_known_by_its_version_and_its_code(monkeypatch: pytest.Mo
         append(part, "\n# changed\n")(tmp_path / "kci")
         assert again() != usual
         usual = again()
-    data = next((tmp_path / "kci" / "builders" / "data").iterdir())
+    data = next((tmp_path / "kci" / "toolchains" / "data").iterdir())
     append(data.name, "\n# changed\n")(data.parent)
     assert again() != usual
 

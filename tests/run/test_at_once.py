@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from builders.test_process import is_running
-from kci.builders.process import guarded, run
-from kci.builders.program_scope import StoppedError
+from kci.processes.process import guarded, run
+from kci.processes.program_scope import StoppedError
 from kci.run.at_once import at_once
+from processes.test_process import is_running
 
 Tell = Callable[[str], None]
 

@@ -1,9 +1,8 @@
-"""Builds one variant: noarch (copies), native (compiles), nix (delegates), and the container that runs them."""
+"""From sources and a toolchain to a variant directory: noarch (copies), native (compiles), nix (delegates)."""
 
 from __future__ import annotations
 
 from kci.builders.build import BUILDERS, build_variant, plan_commands
-from kci.builders.cache import default_cache
-from kci.builders.request import Built, Log, Request
+from kci.builders.request import Built, Request
 
-__all__ = ["BUILDERS", "Built", "Log", "Request", "build_variant", "default_cache", "plan_commands"]
+__all__ = ["BUILDERS", "Built", "Request", "build_variant", "plan_commands"]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from kci.builders.commands import GENERATED, KERNEL, PYTHON, TORCH, seen
 from kci.builders.definitions import torch_definitions
-from kci.builders.toolchains import toolchains
 from kci.builders.units import Language, Sources, Unit
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
+from kci.toolchains.toolchain_data import toolchains
 
 BACKENDS = ("cpu", "metal")
 

@@ -11,12 +11,12 @@ import msgspec
 
 from kci.builders import native, nix, noarch
 from kci.builders.elsewhere import elsewhere_commands
-from kci.builders.process import shown
 from kci.builders.recipe import commands
-from kci.builders.request import Built, Log, Request, silent
+from kci.builders.request import Built, Request
 from kci.errors import KciError, MissingToolError, UsageError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
+from kci.processes.process import Log, shown, silent
 
 BUILDERS = ("auto", "noarch", "native", "nix")
 

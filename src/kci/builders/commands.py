@@ -16,20 +16,21 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders import oneapi, tvm_ffi_commands
-from kci.builders.cuda import Toolkit
-from kci.builders.cuda_headers import LINK, LibraryHeaders
-from kci.builders.cutlass import Headers
+from kci.builders import tvm_ffi_commands
 from kci.builders.definitions import torch_definitions
-from kci.builders.environment import Environment
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
-from kci.builders.newer_cxx import NewerParts
-from kci.builders.old_glibc import OldLibrary, old_libraries
-from kci.builders.rocm import Rocm
-from kci.builders.toolchains import toolchains
 from kci.builders.units import Language, Unit
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
+from kci.toolchains import oneapi
+from kci.toolchains.cuda import Toolkit
+from kci.toolchains.cuda_headers import LINK, LibraryHeaders
+from kci.toolchains.cutlass import Headers
+from kci.toolchains.environment import Environment
+from kci.toolchains.newer_cxx import NewerParts
+from kci.toolchains.old_glibc import OldLibrary, old_libraries
+from kci.toolchains.rocm import Rocm
+from kci.toolchains.toolchain_data import toolchains
 
 KERNEL, TORCH, PYTHON, CUDA, ROCM = "kernel", "torch", "python", "cuda", "rocm"
 """Links in the work directory: to the kernel, the torch package, Python's headers, the CUDA toolkit, ROCm."""

@@ -11,7 +11,7 @@ import msgspec
 
 from kci.builders.commands import KERNEL
 from kci.builders.hipify import FOLDER
-from kci.builders.job_budget import read_progress
+from kci.processes.job_budget import read_progress
 
 _FAILED = re.compile(r"FAILED: (?:\[code=-?\d+\] )?(?P<made>.+?) *")
 _PLACED = (

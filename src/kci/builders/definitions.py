@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kci.builders.extension_name import POISON
-from kci.builders.toolchains import toolchains
 from kci.catalog.floors import floors
 from kci.config.values import Version
 from kci.errors import BuildFailedError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
+from kci.toolchains.toolchain_data import toolchains
 
 _OF_BACKEND = {
     "cpu": ("-DCPU_KERNEL",),

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kci.builders import apple, msvc, oneapi, tvm_ffi_commands
+from kci.builders import apple, msvc, tvm_ffi_commands
 from kci.builders.commands import KERNEL, PYTHON, TORCH, Toolchain
-from kci.builders.cuda import Toolkit
-from kci.builders.cutlass import Headers, find_headers
-from kci.builders.environment import Environment
-from kci.builders.process import shown
 from kci.builders.recipe import Recipe, checked_sources, commands, make_recipe
-from kci.builders.request import Log, Request
-from kci.builders.rocm import OPT, Rocm
-from kci.builders.toolchains import toolchains
+from kci.builders.request import Request
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.names import Kind, this_system
+from kci.processes.process import Log, shown
+from kci.toolchains import oneapi
+from kci.toolchains.cuda import Toolkit
+from kci.toolchains.cutlass import Headers, find_headers
+from kci.toolchains.environment import Environment
+from kci.toolchains.rocm import OPT, Rocm
+from kci.toolchains.toolchain_data import toolchains
 
 _CUDA_FOLDERS = {"x86_64": "x86_64-linux", "aarch64": "sbsa-linux"}
 """What NVIDIA calls the architectures in a toolkit's `targets`."""

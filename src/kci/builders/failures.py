@@ -7,16 +7,16 @@ import re
 import shlex
 from pathlib import Path
 
-from kci.builders.cache import CACHE_OPTION
 from kci.builders.compiler_words import ErrorSpot, as_written, excerpt, first_failed, named_error
-from kci.builders.process import Finished
 from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.diagnostics import Span, finding
 from kci.errors import BuildFailedError
+from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint, room_hint, unwritten
 from kci.files.walk import OUTPUT_DIRECTORIES
 from kci.plurals import count
+from kci.processes.process import Finished
 
 _LIBRARY_HEADER = re.compile(r"fatal error: ((?:cublas|cudnn|cufft|curand|cusolver|cusparse|nccl)\w*\.h)")
 _KILLED = re.compile(

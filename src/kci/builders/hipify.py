@@ -19,14 +19,13 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders.environment import Environment
 from kci.builders.paths import refused
-from kci.builders.process import run, shown
-from kci.builders.request import Log
 from kci.builders.units import Language, Unit
 from kci.config.source_kinds import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
 from kci.files.bounded_json import read_json
+from kci.processes.process import Log, run, shown
+from kci.toolchains.environment import Environment
 
 FOLDER = "hip"
 """The translated copy of the kernel, in the work directory."""

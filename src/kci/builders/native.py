@@ -14,9 +14,26 @@ from pathlib import Path
 
 from kci.builders import generate, hipify, tvm_ffi_commands
 from kci.builders.commands import Toolchain
-from kci.builders.compiler_cache import find_compiler_cache
 from kci.builders.compiler_words import as_written
-from kci.builders.compilers import (
+from kci.builders.failures import failed_build, unwritable
+from kci.builders.ninjafile import ninja_text
+from kci.builders.outdated_objects import OutdatedObjects
+from kci.builders.package import write_package
+from kci.builders.paths import refused
+from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
+from kci.builders.recipe import Recipe, checked_sources, make_recipe
+from kci.builders.request import Built, Request
+from kci.builders.units import Language
+from kci.config.values import Version
+from kci.errors import BuildFailedError, MissingToolError
+from kci.files.lock import locked
+from kci.matrix.names import Kind, this_system
+from kci.plan.recorded import RecordedInputs
+from kci.processes.job_budget import alone, is_chatter, read_progress
+from kci.processes.job_limits import nvcc_threads
+from kci.processes.process import Finished, Log, guarded
+from kci.toolchains.compiler_cache import CacheUse, find_compiler_cache
+from kci.toolchains.compilers import (
     compiler_of,
     glibc_is_newer,
     knows_gnu_unique,
@@ -24,10 +41,10 @@ from kci.builders.compilers import (
     refuse_backend,
     version_line,
 )
-from kci.builders.cuda import Toolkit, ensure_toolkit, find_toolkit, nvcc_name
-from kci.builders.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
-from kci.builders.cutlass import ensure_headers, find_headers
-from kci.builders.environment import (
+from kci.toolchains.cuda import Toolkit, ensure_toolkit, find_toolkit, nvcc_name
+from kci.toolchains.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
+from kci.toolchains.cutlass import ensure_headers, find_headers
+from kci.toolchains.environment import (
     Environment,
     ensure,
     isolated,
@@ -37,27 +54,10 @@ from kci.builders.environment import (
     same_version,
     tvm_ffi_environment,
 )
-from kci.builders.failures import failed_build, unwritable
-from kci.builders.job_budget import alone, is_chatter, read_progress
-from kci.builders.job_limits import nvcc_threads
-from kci.builders.newer_cxx import find_newer_parts
-from kci.builders.ninjafile import ninja_text
-from kci.builders.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
-from kci.builders.outdated_objects import OutdatedObjects
-from kci.builders.package import write_package
-from kci.builders.paths import refused
-from kci.builders.process import Finished, guarded
-from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
-from kci.builders.recipe import Recipe, checked_sources, make_recipe
-from kci.builders.request import Built, CacheUse, Log, Request
-from kci.builders.rocm import HOMES, Rocm, find_rocm
-from kci.builders.toolchains import toolchains
-from kci.builders.units import Language
-from kci.config.values import Version
-from kci.errors import BuildFailedError, MissingToolError
-from kci.files.lock import locked
-from kci.matrix.names import Kind, this_system
-from kci.plan.recorded import RecordedInputs
+from kci.toolchains.newer_cxx import find_newer_parts
+from kci.toolchains.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
+from kci.toolchains.rocm import HOMES, Rocm, find_rocm
+from kci.toolchains.toolchain_data import toolchains
 
 NINJA_RECORDS = ".ninja_log"
 """How long each command took before, in the work directory."""

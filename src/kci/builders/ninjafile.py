@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from kci.builders.process import shown
+from kci.processes.process import shown
 
 
 class Step(msgspec.Struct, frozen=True):

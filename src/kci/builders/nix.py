@@ -5,9 +5,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from kci.builders.process import shown, stream
-from kci.builders.request import Built, Log, Request
+from kci.builders.request import Built, Request
 from kci.errors import BuildFailedError, MissingToolError
+from kci.processes.process import Log, shown, stream
 
 
 def command(request: Request) -> list[str]:

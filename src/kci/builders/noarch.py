@@ -6,10 +6,11 @@ from kci.builders.generate import noarch_ops
 from kci.builders.package import all_files, package_dir, write_package
 from kci.builders.paths import refused
 from kci.builders.read_files import Watch
-from kci.builders.request import Built, Log, Request
+from kci.builders.request import Built, Request
 from kci.errors import BuildFailedError, UsageError
 from kci.matrix.names import Kind
 from kci.plurals import count
+from kci.processes.process import Log
 
 
 def build(request: Request, log: Log) -> Built:

@@ -17,7 +17,7 @@ from kci.builders.commands import (
     plain_command,
 )
 from kci.builders.ninjafile import Step
-from kci.builders.old_glibc import FOLDER
+from kci.toolchains.old_glibc import FOLDER
 
 _STAND_INS = Path(__file__).parent / "stand_ins"
 """Headers that come before the system's, a source that is part of every kernel, and sources of functions of which the

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from kci.builders import generate, hipify, older_systems
-from kci.builders.cache import work_dir
 from kci.builders.commands import (
     EXPORTS,
     GENERATED,
@@ -22,15 +21,16 @@ from kci.builders.commands import (
     stub_path,
     stubs,
 )
-from kci.builders.compiler_cache import CompilerCache
-from kci.builders.job_limits import job_count
 from kci.builders.ninjafile import Step
 from kci.builders.package import installed_files, package_dir
-from kci.builders.process import shown
-from kci.builders.request import Log, Request
-from kci.builders.toolchain_identity import environment_flags
+from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
+from kci.files.cache import work_dir
 from kci.matrix.names import Kind
+from kci.processes.job_limits import job_count
+from kci.processes.process import Log, shown
+from kci.toolchains.compiler_cache import CompilerCache
+from kci.toolchains.toolchain_identity import environment_flags
 
 _TOOLS_FILE = "tools.txt"
 """What every command depends on: the versions of the tools, and what they take from the environment."""

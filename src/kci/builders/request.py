@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from kci.builders.job_budget import JobBudget
 from kci.config.model import Build
 from kci.matrix.variants import Variant
 from kci.plan.inputs import KernelInputs, inputs_for
 from kci.plan.recorded import RecordedInputs
-
-Log = Callable[[str], None]
-"""Takes one line of progress."""
-
-
-def silent(_line: str) -> None:
-    """A log that keeps nothing."""
+from kci.processes.job_budget import JobBudget
+from kci.toolchains.compiler_cache import CacheUse
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -57,17 +51,6 @@ class Request(msgspec.Struct, frozen=True):
             FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).
         """
         return self.inputs or inputs_for(self.build, self.kernel_dir)
-
-
-class CacheUse(msgspec.Struct, frozen=True):
-    """How often the cache had what was asked for."""
-
-    tool: str
-    hits: int
-    misses: int
-
-    def __str__(self) -> str:
-        return f"{self.tool}: {self.hits} of {self.hits + self.misses} compilations were in the cache"
 
 
 class Built(msgspec.Struct, frozen=True):

@@ -9,12 +9,10 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders import oneapi
-from kci.builders.compilers import compiler_id, compiler_of
 from kci.builders.extension_name import sources_with_name
 from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.paths import inside, is_plain, refused, source_file
-from kci.builders.request import Log, Request
+from kci.builders.request import Request
 from kci.catalog.arch_tables import OLDEST, arch_tables
 from kci.catalog.toolkits import toolkits
 from kci.config.model import Component, CudaComponent, MetalComponent, RocmComponent, XpuComponent
@@ -32,6 +30,9 @@ from kci.errors import BuildFailedError, UsageError
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.variants import Variant
 from kci.plan.inputs import active
+from kci.processes.process import Log
+from kci.toolchains import oneapi
+from kci.toolchains.compilers import compiler_id, compiler_of
 
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from kci.builders.cache import default_cache
-from kci.builders.kept_files import PARTS, KeptFolder, kept_folders, remove_kept
 from kci.cli import PATH, Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import table
+from kci.files.cache import default_cache
+from kci.files.kept_files import PARTS, KeptFolder, kept_folders, remove_kept
 from kci.plurals import count
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from kci.builders.cache import default_cache
 from kci.catalog.loading import load_catalog
 from kci.cli import PATH, Command, Options, answer_forms
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, table, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import KciError
+from kci.files.cache import default_cache
 from kci.publish.trusted import hub_settings
 from kci.render.github_settings import settings_text
 from kci.run.local import OutcomeState, outcomes_of

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from kci.builders.cache import default_cache
 from kci.cli import PATH, Command, Options, answer_forms
 from kci.cli._layout import Layout
 from kci.cli._output import paragraph, print_diagnostics, table, to_json
@@ -17,6 +16,7 @@ from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choi
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.files.cache import default_cache
 from kci.plan.affected import Touch
 from kci.plan.budget import Estimate
 from kci.plan.plan import Plan

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from kci.builders.cache import default_cache
 from kci.cli import PATH, Command, Options, completed
 from kci.cli._engine_run import follow
 from kci.cli._findings import print_trees
@@ -17,6 +16,7 @@ from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.files.cache import default_cache
 from kci.plurals import count
 from kci.run import local
 from kci.run.engine_plan import EngineRequest, open_run, prepare_run

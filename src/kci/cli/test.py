@@ -7,13 +7,13 @@ from pathlib import Path
 
 import click
 
-from kci.builders.cache import default_cache
 from kci.cli import PATH, Command, FileName, Options, completed
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.errors import KciError
+from kci.files.cache import default_cache
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
 from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 from kci.workspace.workspace import Workspace

@@ -41,6 +41,8 @@ _HALF = 32
 
 _BUILDING = (
     "builders",
+    "processes",
+    "toolchains",
     "catalog/data/floors.toml",
     "run/one_variant.py",
     "tree/depends.py",

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.build import plan_commands
-from kci.builders.container import build_command, choose_image, run_in_container
-from kci.builders.request import Log
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Variant
 from kci.plan.legs import Unplaced, place
+from kci.processes.container import build_command, choose_image, run_in_container
+from kci.processes.process import Log
 from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir, request_for
 from kci.run.reproducible import require_reproducible
 from kci.tree.archive import SUFFIXES

@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from kci.builders.request import Log
 from kci.files.dated_data import Dated, load_dated
+from kci.processes.process import Log
 
 _GIGA = 10**9
 _STORES = ("/var/lib/docker", "/var/lib/containers", "/")

@@ -16,18 +16,18 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.builders.cache import place_digest
-from kci.builders.job_budget import JobBudget
-from kci.builders.request import silent
 from kci.config.reader import Kernel
 from kci.errors import KciError
 from kci.files.bounded_json import read_json, require_schema
+from kci.files.cache import place_digest
 from kci.files.lock import beside, locked
 from kci.files.replace import recover, write_atomic
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.recorded import RecordedInputs
 from kci.plurals import count
+from kci.processes.job_budget import JobBudget
+from kci.processes.process import silent
 from kci.run.one_variant import BuildOptions, BuiltVariant, make_variant_dir
 from kci.tree.leg_record import read_sealed
 

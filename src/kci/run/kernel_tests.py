@@ -18,19 +18,18 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from kci.builders.cache import made_once
-from kci.builders.environment import ensure_runtime
-from kci.builders.pip_installs import install, pip_install
-from kci.builders.process import Finished, guarded
-from kci.builders.request import Log, silent
-from kci.builders.toolchains import toolchains
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.files.cache import made_once
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.plurals import count
+from kci.processes.process import Finished, Log, guarded, silent
 from kci.run.run_records import one_line
 from kci.suggest import suggestion
+from kci.toolchains.environment import ensure_runtime
+from kci.toolchains.pip_installs import install, pip_install
+from kci.toolchains.toolchain_data import toolchains
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.verify.load_rules import probe, unfit
 

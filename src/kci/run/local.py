@@ -15,10 +15,6 @@ from typing import Any
 
 import msgspec
 
-from kci.builders.job_budget import JobBudget, Progress, read_progress
-from kci.builders.job_limits import job_count
-from kci.builders.toolchain_identity import toolchain_identity
-from kci.builders.transfer import read_transfer
 from kci.config.discover import refuse_faulty
 from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
@@ -29,10 +25,14 @@ from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plan.inputs import SourceTrees
+from kci.processes.job_budget import JobBudget, Progress, read_progress
+from kci.processes.job_limits import job_count
 from kci.run.at_once import at_once
 from kci.run.kept_builds import KeptBuilds
 from kci.run.one_variant import BuildOptions
 from kci.run.run_records import first_error
+from kci.toolchains.toolchain_identity import toolchain_identity
+from kci.toolchains.transfer import read_transfer
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel

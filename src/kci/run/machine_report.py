@@ -11,18 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.compiler_cache import find_compiler_cache
-from kci.builders.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
-from kci.builders.container import engine, require_engine
-from kci.builders.cuda import find_toolkit
-from kci.builders.oneapi import find_icpx
-from kci.builders.process import run
-from kci.builders.request import silent
-from kci.builders.rocm import find_rocm
 from kci.catalog.rows import Catalog
 from kci.config.values import Version
 from kci.errors import KciError
 from kci.matrix.names import this_system
+from kci.processes.container import engine, require_engine
+from kci.processes.process import run, silent
+from kci.toolchains.compiler_cache import find_compiler_cache
+from kci.toolchains.compilers import MANYLINUX_GLIBC, cxx_compiler, glibc_is_newer, version_line
+from kci.toolchains.cuda import find_toolkit
+from kci.toolchains.oneapi import find_icpx
+from kci.toolchains.rocm import find_rocm
 
 _ROOM = 10 * 10**9
 """What a torch for CUDA and its builds take."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.build import build_variant
-from kci.builders.job_budget import JobBudget
 from kci.builders.request import Request
 from kci.config.reader import Kernel
 from kci.errors import FindingsError, UnsafeError
 from kci.files.replace import replacing
 from kci.matrix.variants import Variant
+from kci.processes.job_budget import JobBudget
 from kci.tree import identity
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.metadata import FILE_NAME, metadata_for, read_metadata, seal

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.build import build_variant
-from kci.builders.cache import work_dir
 from kci.config.reader import Kernel
 from kci.diagnostics import finding, rules
 from kci.errors import FindingsError
+from kci.files.cache import work_dir
 from kci.files.source_tree import SourceTree
 from kci.matrix.variants import Variant
 from kci.plan.inputs import KernelInputs, inputs_for

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.request import Log
 from kci.compat.history import LegOutcome, LegResult
 from kci.config.reader import Kernel
 from kci.errors import FindingsError, MissingToolError
 from kci.matrix.names import parse_variant_name
+from kci.processes.process import Log
 from kci.run.kernel_tests import TestState, run_kernel_tests
 from kci.run.watched_leg import WatchedRun, told
 from kci.tree.artifacts import find_sources, newest

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.request import Log
 from kci.compat.history import LegOutcome, LegResult
 from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError
 from kci.files.replace import write_atomic
+from kci.processes.process import Log
 from kci.run.build_leg import LegRequest, build_leg
 from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests
 from kci.run.run_records import first_error

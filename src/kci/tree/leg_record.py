@@ -9,12 +9,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from kci.builders.request import CacheUse
 from kci.config.values import SYSTEMS
 from kci.files.bounded_json import decode_json
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
 from kci.plan.recorded import RecordedInputs
+from kci.toolchains.compiler_cache import CacheUse
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
 from kci.tree.findings import tree_error
 from kci.tree.identity import GitState

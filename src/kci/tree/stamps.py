@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.cache import default_cache
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_json
+from kci.files.cache import default_cache
 from kci.files.replace import write_atomic
 from kci.files.walk import walk
 

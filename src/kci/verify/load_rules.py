@@ -15,10 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from kci.builders.cache import default_cache
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.files.bounded_json import decode_json
+from kci.files.cache import default_cache
 from kci.matrix.names import Kind, VariantName, this_system
 from kci.verify.subject import VariantDir
 

@@ -1,0 +1,1 @@
+"""Running programs: groups that end together, compilers at once, memory, containers."""

@@ -1,0 +1,147 @@
+"""Running programs: always a list of arguments, never a shell."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kci.errors import MissingToolError
+from kci.plurals import count
+from kci.processes.program_scope import in_scope
+
+_SHOWN_LINES = 200
+Log = Callable[[str], None]
+"""Takes one line of progress."""
+
+_GUARD = Path(__file__).with_name("guard_script.py")
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A program that ran to its end."""
+
+    code: int
+    output: str
+    """stdout and stderr together."""
+
+    def tail(self) -> str:
+        """The end of the output, as much as a person reads."""
+        lines = self.output.strip().splitlines()
+        cut = [f"... ({count(len(lines) - _SHOWN_LINES, 'line')} left out)"] if len(lines) > _SHOWN_LINES else []
+        return "\n".join(cut + lines[-_SHOWN_LINES:])
+
+
+def silent(_line: str) -> None:
+    """A log that keeps nothing."""
+
+
+def run(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Finished:
+    """Run a program and keep what it says.
+
+    Raises:
+        MissingToolError: there is no such program, or it is not executable here.
+    """
+    return stream(command, silent, cwd=cwd, env=env)
+
+
+def stream(
+    command: Sequence[str], log: Log, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Finished:
+    """Run a program, pass on each line as it comes, and keep them all.
+
+    Whatever stops this, Ctrl-C above all, stops the program as well and waits for its end.
+
+    Raises:
+        MissingToolError: there is no such program, or it is not executable here.
+    """
+    return _finish(command, log, cwd=cwd, env=env)
+
+
+def guarded(
+    command: Sequence[str],
+    log: Log,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    lock: int | None = None,
+    undo: Sequence[str] = (),
+) -> Finished:
+    """Like `stream`, for a program that starts others: all of them end with this process, however that ends.
+
+    Args:
+        command: the program and its arguments.
+        log: takes each line.
+        cwd: where to run it.
+        env: its environment.
+        undo: a command that removes what is left of a program that was stopped, such as its container.
+        lock: an open lock file (`kci.files.lock.locked`), which stays locked until the last of them has ended.
+
+    Raises:
+        MissingToolError: there is no such program, or it is not executable here.
+    """
+    if sys.platform == "win32":  # pragma: no cover - there is no such thing as taking over a child there
+        return _finish(command, log, cwd=cwd, env=env)
+    if shutil.which(command[0], path=(env or os.environ).get("PATH")) is None:
+        raise MissingToolError(f"cannot run {command[0]}: there is no such program")
+    alive, ours = os.pipe()
+    try:
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), str(len(undo)), *undo, *command]
+        inherited = (alive,) if lock is None else (alive, lock)
+        return _finish(guard, log, cwd=cwd, env=env, pass_fds=inherited, start_new_session=True)
+    finally:
+        os.close(ours)
+        os.close(alive)
+
+
+def _finish(
+    command: Sequence[str],
+    log: Log,
+    *,
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    pass_fds: tuple[int, ...] = (),
+    start_new_session: bool = False,
+) -> Finished:
+    lines: list[str] = []
+
+    def start() -> subprocess.Popen[str]:
+        try:
+            return subprocess.Popen(
+                list(command),
+                cwd=cwd,
+                pass_fds=pass_fds,
+                start_new_session=start_new_session,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        except OSError as error:
+            raise MissingToolError(f"cannot run {command[0]}: {error.strerror}") from error
+
+    with in_scope(start) as process, process:
+        assert process.stdout is not None  # noqa: S101  - PIPE was asked for
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                log(line.rstrip("\n"))
+        except BaseException:
+            # Without this a Ctrl-C would wait a quarter of a second and leave behind what takes longer to end.
+            process.terminate()
+            process.wait()
+            raise
+    return Finished(process.returncode, "".join(lines))
+
+
+def shown(command: Sequence[str]) -> str:
+    """A command as it can be pasted into a shell."""
+    return shlex.join(command)

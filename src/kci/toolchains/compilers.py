@@ -1,0 +1,152 @@
+"""The compilers of this machine, and what to say when one is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+from kci.config.values import Version
+from kci.errors import MissingToolError
+from kci.matrix.variants import Variant
+from kci.processes.process import run
+from kci.toolchains.toolchain_data import toolchains
+
+_CXX_NAMES = ("g++", "clang++", "c++")
+_GPU_COMPILERS = {
+    "metal": ("xcrun", "build on macOS with Xcode's command line tools"),
+}
+
+_OLDER_GCC = range(30, 8, -1)
+"""The versions that are looked for beside g++; one below 9 does not have all of C++17, which torch's headers need."""
+
+_NVCC_FLAGS = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_ANY_COMPILER = "-allow-unsupported-compiler"
+"""With this in one of these variables nvcc refuses no compiler."""
+
+MANYLINUX_GLIBC = Version.parse("2.28")
+"""What published kernels may need at most (docs/format.md#system-libraries)."""
+
+
+def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
+    """The C++ compiler: `CXX` (it may have arguments, such as a launcher), else the first of g++, clang++, c++.
+
+    Args:
+        cuda: the CUDA version whose nvcc calls it, `13.0`. Then `NVCC_CCBIN`, nvcc's own variable, comes before `CXX`;
+            and where g++ is newer than that nvcc takes, an older one that is here, such as g++-15, in its place.
+
+    Raises:
+        MissingToolError: there is none, or none that nvcc takes.
+    """
+    hint = "install one, for example: apt-get install g++"
+    if cuda and (named := os.environ.get("NVCC_CCBIN")):
+        if found := _of_ccbin(Path(named)):
+            return _for_nvcc((found,), (), cuda)
+        raise MissingToolError(f"NVCC_CCBIN={named} names a C++ compiler that is not there", hint=hint)
+    if explicit := os.environ.get("CXX"):
+        try:
+            words = [_placed(word) for word in shlex.split(explicit)]
+        except ValueError:  # a quote without its end
+            words = []
+        if not words or shutil.which(words[0]) is None:
+            raise MissingToolError(f"CXX={explicit} names a C++ compiler that is not there", hint=hint)
+        return _for_nvcc(tuple(words), (), cuda)
+    for name in _CXX_NAMES:
+        if found := shutil.which(name):
+            return _for_nvcc((_placed(found),), _OLDER_GCC, cuda)
+    raise MissingToolError("there is no C++ compiler (looked for g++, clang++, c++)", hint=hint)
+
+
+def compiler_of(variant: Variant) -> tuple[str, ...]:
+    """The C++ compiler of a variant's host code, as `cxx_compiler` finds it: for CUDA one that nvcc takes."""
+    return cxx_compiler(variant.compute if variant.backend == "cuda" else None)
+
+
+def _of_ccbin(named: Path) -> str | None:
+    """The compiler that `NVCC_CCBIN` means: a directory or a program, which for nvcc may be the one for C."""
+    program = named / "g++" if named.is_dir() else named
+    for name in (program.name.replace("gcc", "g++"), program.name):
+        if found := shutil.which(_placed(str(program.with_name(name)))):
+            return _placed(found)
+    return None
+
+
+def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> tuple[str, ...]:
+    """A compiler, or the newest of other major versions of g++ where it is a GCC that is too new for nvcc."""
+    newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
+    if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
+        return cxx
+    said = run([*cxx, "-dumpfullversion"])  # Clang does not know the option
+    major = re.match(r"\d+", said.output) if said.code == 0 else None
+    if major is None or int(major[0]) <= newest:
+        return cxx
+    for other in others:
+        if other <= newest and (found := shutil.which(f"g++-{other}")):
+            return (_placed(found),)
+    hint = f"install g++-{newest}, which kci takes unless CXX or NVCC_CCBIN names another; or give --container auto"
+    raise MissingToolError(f"nvcc {cuda} takes GCC up to {newest}, and {shlex.join(cxx)} is GCC {major[0]}", hint=hint)
+
+
+def _placed(word: str) -> str:
+    """A path from the root on, because compilers are started in another directory; any other word as it is."""
+    return str(Path(word).absolute()) if "/" in word and Path(word).exists() else word
+
+
+def knows_gnu_unique(cxx: tuple[str, ...]) -> bool:
+    """Whether a compiler takes -fno-gnu-unique; GCC does, clang has nothing to turn off."""
+    # With -### it only says what it would run.
+    return run([*cxx, "-###", "-fno-gnu-unique", "-Werror", "-fsyntax-only", "-x", "c++", os.devnull]).code == 0
+
+
+def version_line(cxx: tuple[str, ...]) -> str:
+    """What a compiler says it is, in one line."""
+    lines = run([*cxx, "--version"]).output.splitlines()
+    return lines[0] if lines else cxx[0]
+
+
+def ninja_version(ninja: Path) -> tuple[int, ...]:
+    """Major and minor; nothing if it does not say."""
+    found = re.match(r"(\d+)\.(\d+)", run([str(ninja), "--version"]).output)
+    return (int(found[1]), int(found[2])) if found else ()
+
+
+def compiler_id(cxx: tuple[str, ...]) -> str:
+    """What CMake calls a compiler: `Clang` or `GNU`."""
+    return "Clang" if "clang" in version_line(cxx).lower() else "GNU"
+
+
+def glibc_is_newer() -> bool:
+    """Whether this machine's glibc is newer than what published kernels may need."""
+    if sys.platform == "win32":
+        return False
+    try:
+        name = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (AttributeError, ValueError, OSError):
+        return False
+    version = name.rpartition(" ")[2]
+    try:
+        return Version.parse(version) > MANYLINUX_GLIBC
+    except ValueError:
+        return False
+
+
+def refuse_backend(backend: str) -> NoReturn:
+    """Say why a backend cannot be compiled natively here.
+
+    Raises:
+        MissingToolError: always; it names the compiler if that is missing, and kci's own limit if it is there.
+    """
+    tool, remedy = _GPU_COMPILERS.get(backend, ("", ""))
+    if not tool:
+        raise MissingToolError(f"the native builder has no compiler for {backend}", hint="try --builder nix")
+    if shutil.which(tool) is None:
+        raise MissingToolError(
+            f"building for {backend} needs {tool}, which is not installed on this machine", hint=remedy
+        )
+    hint = "build it with --builder nix, or with the reference builder"
+    raise MissingToolError(f"{tool} is there, but the native builder cannot build for {backend} yet", hint=hint)

@@ -1,0 +1,179 @@
+"""The CUDA toolkit to compile with: this machine's if its version is the variant's, else wheels from PyPI."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from kci.config.values import Version
+from kci.errors import MissingToolError
+from kci.files.cache import made_once
+from kci.processes.process import Log, run
+from kci.toolchains.environment import same_version
+from kci.toolchains.pip_installs import install, pip_install
+from kci.toolchains.toolchain_data import toolchains
+
+_RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
+_TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
+
+
+class Toolkit(msgspec.Struct, frozen=True):
+    """A CUDA toolkit of one version."""
+
+    version: str
+    nvcc: Path
+    root: Path
+    wheels: Path | None = None
+    """The folder that the wheels go into, if it is made of wheels."""
+    libraries: Path | None = None
+    """Where its libraries are, if that is no place of this machine."""
+    reproducible: bool = True
+    """Whether its nvcc has the options that make objects independent of the directory; those of CUDA 13 have."""
+
+    @property
+    def runtime(self) -> str:
+        """The SONAME of the CUDA runtime library, which carries the major version."""
+        return f"libcudart.so.{self.version.partition('.')[0]}"
+
+    @property
+    def library_dir(self) -> Path:
+        """Where that library is."""
+        if self.libraries is not None:
+            return self.libraries
+        if self.wheels is not None:
+            return self.root / "lib"
+        for folder in (self.root / "lib64", self.root / "lib", *sorted(self.root.glob("targets/*/lib"))):
+            if (folder / self.runtime).exists():
+                return folder
+        raise MissingToolError(
+            f"{self.runtime} is missing from the CUDA toolkit at {self.root}", hint="install its runtime libraries"
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is there and usable."""
+        return self.wheels is None or self.nvcc.exists()
+
+    def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
+        """The commands that make it, for one that is made of wheels."""
+        if self.wheels is None:
+            return []
+        packages = toolchains().cuda[self.version]
+        return [[*pip_install(python), "--no-deps", "--target", str(target or self.wheels), *packages]]
+
+
+def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
+    """The toolkit for a CUDA version; `ensure_toolkit` makes it if it is one of wheels.
+
+    Args:
+        compute: the CUDA version of the variant, `13.0`.
+        cache: the cache directory.
+        log: takes lines of progress.
+
+    Raises:
+        MissingToolError: this machine has none of that version and PyPI has neither; or `NVCC` names another version.
+    """
+    version = Version.parse(compute).minor_text
+    return _host_toolkit(version, log) or _wheel_toolkit(version, cache)
+
+
+def ensure_toolkit(toolkit: Toolkit, python: Path, log: Log) -> Toolkit:
+    """Install the wheels of a toolkit if they are not there yet.
+
+    Args:
+        toolkit: what `find_toolkit` found.
+        python: a Python with pip.
+        log: takes lines of progress.
+
+    Raises:
+        MissingToolError: the wheels cannot be installed.
+    """
+    if toolkit.wheels is not None:
+
+        def make(place: Path) -> None:
+            log(f"installing nvcc {toolkit.version} into {toolkit.wheels}")
+            install(toolkit.setup(python, place)[0], f"nvcc {toolkit.version}", log, place.parent)
+
+        made_once(toolkit.wheels, lambda: toolkit.complete, make, log)
+    return toolkit
+
+
+def nvcc_version(nvcc: Path) -> str | None:
+    """The release that an nvcc says it is, or None if it says nothing useful."""
+    found = _said(nvcc)
+    return found[1] if found else None
+
+
+def nvcc_name(toolkit: Toolkit) -> str:
+    """What its nvcc is, as exactly as it says: two of one release can make different code."""
+    found = _said(toolkit.nvcc)
+    return f"nvcc {(found[2] or found[1]) if found else toolkit.version}"
+
+
+def _said(nvcc: Path) -> re.Match[str] | None:
+    try:
+        done = run([str(nvcc), "--version"])
+    except MissingToolError:
+        return None
+    return _RELEASE.search(done.output) if done.code == 0 else None
+
+
+def _host_toolkit(version: str, log: Log) -> Toolkit | None:
+    if explicit := os.environ.get("NVCC"):
+        nvcc = shutil.which(explicit)
+        found = nvcc_version(Path(nvcc)) if nvcc else None
+        if nvcc is None or not same_version(found, version):
+            what = f"is CUDA {found}" if found else "does not run"
+            hint = f"set NVCC to the nvcc of CUDA {version}, or unset it"
+            raise MissingToolError(f"NVCC={explicit} {what}, but the variant needs CUDA {version}", hint=hint)
+        return _toolkit(version, Path(nvcc).absolute())
+    for nvcc_path in _candidates(version):
+        found = nvcc_version(nvcc_path)
+        if same_version(found, version):
+            return _toolkit(version, nvcc_path)
+        if found:
+            log(f"{nvcc_path} is CUDA {found}, not {version}: not used")
+    return None
+
+
+def _toolkit(version: str, nvcc: Path) -> Toolkit:
+    help_text = run([str(nvcc), "--help"]).output
+    reproducible = "--frandom-seed" in help_text and "-objtemp" in help_text
+    return Toolkit(version, nvcc, _root(nvcc), reproducible=reproducible)
+
+
+def _candidates(version: str) -> list[Path]:
+    """Places where an nvcc may be, in the order in which they are asked."""
+    homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home]
+    on_path = shutil.which("nvcc")
+    places = [home / "bin" / "nvcc" for home in homes]
+    places += [Path(on_path)] if on_path else []
+    places += [Path(f"/usr/local/cuda-{version}/bin/nvcc"), Path("/usr/local/cuda/bin/nvcc")]
+    places = [place.absolute() for place in places]  # nvcc is started in another directory
+    return [place for place in dict.fromkeys(places) if place.is_file() and os.access(place, os.X_OK)]
+
+
+def _root(nvcc: Path) -> Path:
+    """The toolkit's directory. nvcc is asked, because the nvcc on the PATH may be a wrapper script elsewhere."""
+    done = run([str(nvcc), "--dryrun", "-c", "kci.cu"])
+    top = _TOP.search(done.output)
+    root = Path(top[1].strip()).resolve() if top else nvcc.resolve().parent.parent
+    if not (root / "include" / "cuda_runtime.h").is_file():
+        hint = "install the toolkit's headers, or set NVCC to the nvcc of a complete toolkit"
+        raise MissingToolError(f"the CUDA toolkit of {nvcc} has no headers (looked in {root}/include)", hint=hint)
+    return root
+
+
+def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
+    if version not in toolchains().cuda:
+        known = ", ".join(sorted(toolchains().cuda))
+        hint = f"install the CUDA {version} toolkit and put its nvcc on the PATH (PyPI carries nvcc for {known})"
+        raise MissingToolError(f"no nvcc of CUDA {version} on this machine", hint=hint)
+    wheels = cache / "cuda" / version
+    # Wheels of one major version share a directory, whatever the minor.
+    root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"
+    return Toolkit(version, root / "bin" / "nvcc", root, wheels)

@@ -1,0 +1,354 @@
+"""The torch to compile against: a cached environment per torch release and flavour, or this Python's own.
+
+torch is installed without its dependencies, because a build only reads its headers and libraries, and it is never
+imported: what it is stands in `torch/version.py`, which is read as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+
+import msgspec
+
+from kci.config.values import Version
+from kci.errors import MissingToolError
+from kci.files.cache import CACHE_OPTION
+from kci.files.full_disk import program_hint
+from kci.files.lock import locked
+from kci.processes.process import Log, run
+from kci.toolchains.pip_installs import install, newer_pip, pip_install
+from kci.toolchains.toolchain_data import toolchains
+
+COMPLETE = ".kci-complete"
+_RUNTIME = ".kci-runtime"
+_PROBE_SECONDS = 5
+_SMALL_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libgomp.so.1", "libtorch.so")
+"""What is linked as it is. The other libraries of a wheel for GPUs are a gigabyte, of which linking needs the names."""
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """Where a torch and the programs beside it are."""
+
+    python: Path
+    torch: Path
+    """The directory of the torch package."""
+    ninja: Path
+    root: Path | None
+    """The environment's directory if it is kci's own; None for this Python's own torch."""
+    release: str | None = None
+    """The torch release that is asked for, `2.13.0`."""
+    flavour: str = "cpu"
+    requirement: str = ""
+    """What is installed in place of torch; `torch` above is then its package."""
+    headers_only: bool = False
+    """Whether it has torch's headers and small libraries only; stubs stand in for the large ones."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is there and usable."""
+        return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())
+
+    def setup(self, *, from_index: bool = True) -> list[list[str]]:
+        """The commands that make it."""
+        if self.root is None:
+            return []
+        index = toolchains().index_url(self.flavour)
+        if from_index:
+            torch = ["--index-url", index, f"torch=={self.release}+{self.flavour}"]
+        else:
+            # Three equals signs leave out local versions such as +cpu, so this is the build that PyPI itself carries.
+            torch = [f"torch=={self.release}" if self.flavour == "cpu" else f"torch==={self.release}"]
+        pip = pip_install(self.python)
+        torch = [self.requirement] if self.requirement else torch
+        return [
+            [base_python(), "-m", "venv", str(self.root)],
+            *([] if self.headers_only else [[*pip, "--no-deps", *torch]]),
+            [*pip, "--no-deps", toolchains().tools["ninja"]],
+        ]
+
+
+class TorchVersion(msgspec.Struct, frozen=True):
+    """What `torch/version.py` says."""
+
+    release: str
+    cuda: str | None
+    hip: str | None
+
+    @property
+    def minor(self) -> str:
+        """Major and minor, such as `2.13`."""
+        return ".".join(self.release.split(".")[:2])
+
+    @property
+    def rocm(self) -> str | None:
+        """The ROCm version that it is built for, `7.2`; `hip` has more to it, `7.2.26015-fc0010cf6a`."""
+        return ".".join(self.hip.split(".")[:2]) if self.hip else None
+
+    @property
+    def built_for(self) -> str:
+        """What it computes on, for a message."""
+        if self.rocm:
+            return f"ROCm {self.rocm}"
+        return f"CUDA {self.cuda}" if self.cuda else "the CPU"
+
+
+def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = False) -> Environment:
+    """An environment of kci's own for a torch minor version, which `ensure` makes if it is not there.
+
+    Args:
+        cache: the cache directory.
+        torch: the minor version, `2.13`.
+        flavour: the last part of the wheel index, `cpu` or `cu130`.
+        headers_only: take only what compiling needs out of the wheel.
+    """
+    release = toolchains().torch_release(torch)
+    root, packages = _place(cache, f"torch-{release}-{flavour}{'-headers' if headers_only else ''}")
+    return Environment(
+        python=root / "bin" / "python",
+        torch=packages / "torch",
+        ninja=root / "bin" / "ninja",
+        root=root,
+        release=release,
+        flavour=flavour,
+        headers_only=headers_only,
+    )
+
+
+def _place(cache: Path, name: str) -> tuple[Path, Path]:
+    """Where an environment is, and its packages."""
+    # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
+    base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
+    root = cache / "envs" / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}-{base}"
+    return root, Path(sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)}))
+
+
+def tvm_ffi_environment(cache: Path, version: str) -> Environment:
+    """The same with the tvm-ffi package in place of torch.
+
+    Args:
+        cache: the cache directory.
+        version: major and minor, `0.1`.
+
+    Raises:
+        MissingToolError: kci does not know a release of that version.
+    """
+    release = toolchains().tvm_ffi.get(version)
+    if release is None:
+        known = ", ".join(sorted(toolchains().tvm_ffi))
+        raise MissingToolError(f"kci does not know tvm-ffi {version}", hint=f"it knows {known}")
+    root, packages = _place(cache, f"tvm-ffi-{release}")
+    return Environment(
+        python=root / "bin" / "python",
+        torch=packages / "tvm_ffi",
+        ninja=root / "bin" / "ninja",
+        root=root,
+        release=release,
+        requirement=f"apache-tvm-ffi=={release}",
+    )
+
+
+def base_python() -> str:
+    """This Python, outside of the virtual environment that it may be in: a cache must not name what may go."""
+    return getattr(sys, "_base_executable", "") or sys.executable
+
+
+def own() -> Environment:
+    """The torch and ninja that this Python can import, for `--no-isolation`.
+
+    Raises:
+        MissingToolError: one of them is not installed.
+    """
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        hint = "pip install torch, or leave out --no-isolation"
+        raise MissingToolError(f"torch is not installed for {sys.executable}", hint=hint)
+    ninja = shutil.which("ninja", path=str(Path(sys.executable).parent)) or shutil.which("ninja")
+    if ninja is None:
+        hint = "pip install ninja, or leave out --no-isolation"
+        raise MissingToolError("ninja is not installed", hint=hint)
+    return Environment(
+        python=Path(sys.executable), torch=Path(spec.origin).parent, ninja=Path(ninja).absolute(), root=None
+    )
+
+
+def ensure(environment: Environment, log: Log) -> Environment:
+    """Make an environment if it is not there yet; several processes may ask at once.
+
+    It is made in place, because a Python environment cannot be moved, and counts as there only once its marker file,
+    which is written last, exists. One without the marker is what a killed run left behind, and is made anew.
+
+    Raises:
+        MissingToolError: it cannot be made here (no venv module, no torch for this Python, no network).
+    """
+    root = environment.root
+    if root is None or environment.complete:
+        return environment
+    with locked(root, log):
+        if not environment.complete:
+            shutil.rmtree(root, ignore_errors=True)
+            try:
+                _make(environment, log)
+            except BaseException:
+                shutil.rmtree(root, ignore_errors=True)
+                raise
+            (root / COMPLETE).write_text(f"torch {environment.release} {environment.flavour}\n", encoding="utf-8")
+    return environment
+
+
+def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
+    """A Python that imports torch and loads kernels: the CPU environment, plus what that takes.
+
+    Args:
+        torch: the minor version, `2.13`.
+        cache: the cache directory.
+        log: takes lines of progress.
+
+    Returns:
+        The path of the Python.
+
+    Raises:
+        MissingToolError: it cannot be made here.
+    """
+    environment = ensure(isolated(cache, torch, "cpu"), log)
+    root = environment.root
+    assert root is not None  # noqa: S101  - `isolated` always sets it
+    packages = toolchains().runtime["packages"]
+    installed = "".join(f"{package}\n" for package in packages)
+    with locked(root, log):
+        if not (root / _RUNTIME).is_file() or (root / _RUNTIME).read_text(encoding="utf-8") != installed:
+            log(f"installing the packages that load kernels into {root}")
+            install([*pip_install(environment.python), *packages], "the runtime packages", log, root)
+            check = run([str(environment.python), "-c", "import torch, kernels"])
+            if check.code != 0:
+                hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
+                raise MissingToolError(f"torch {torch} does not import:\n{check.tail()}", hint=hint)
+            (root / _RUNTIME).write_text(installed, encoding="utf-8")
+    return environment.python
+
+
+def read_torch_version(environment: Environment) -> TorchVersion:
+    """What an environment's torch really is.
+
+    Raises:
+        MissingToolError: there is no torch, or it does not say.
+    """
+    path = environment.torch / "version.py"
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError) as error:
+        raise MissingToolError(f"cannot read the torch version of: {path}", hint="install torch again") from error
+    values: dict[str, str | None] = {}
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            values[target.id] = value.value if isinstance(value.value, str) else None
+    release = values.get("__version__")
+    if release is None:
+        raise MissingToolError(f"{path} does not state the torch version", hint="install torch again")
+    return TorchVersion(release, values.get("cuda"), values.get("hip"))
+
+
+def python_include() -> Path:
+    """Where `Python.h` is. Any version's will do: the native module uses the limited API of 3.9.
+
+    Raises:
+        MissingToolError: it is not installed.
+    """
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").is_file():
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        hint = f"install Python's headers, for example: apt-get install python{version}-dev"
+        raise MissingToolError(f"Python.h is missing (looked in {include})", hint=hint)
+    return include
+
+
+def _make(environment: Environment, log: Log) -> None:
+    index, root = toolchains().index_url(environment.flavour), environment.root or Path()
+    reachable = bool(environment.requirement) or _reachable(index)
+    if not reachable and environment.flavour.startswith("rocm"):
+        hint = f"make {index} reachable, or build with --no-isolation where this Python has that torch"
+        raise MissingToolError(f"{index} cannot be reached, and no other index has torch for ROCm", hint=hint)
+    if not reachable:
+        log(f"{index} cannot be reached: taking torch {environment.release} from pip's default index")
+    venv, *torch, ninja = environment.setup(from_index=reachable)
+    made = run(venv)
+    if made.code != 0:
+        hint = program_hint(made.output, root, CACHE_OPTION)
+        hint = hint or "python3's venv module is missing or incomplete, for example: apt-get install python3-venv"
+        raise MissingToolError(f"cannot make a Python environment:\n{made.tail()}", hint=hint)
+    newer_pip(environment.python)
+    if environment.headers_only:
+        log(f"taking the headers of torch {environment.release} ({environment.flavour}) into {root}")
+        _take_headers(environment, index if reachable else None, log)
+    for command in torch:
+        what = environment.requirement or f"torch {environment.release} ({environment.flavour})"
+        log(f"installing {what} into {root}")
+        install(command, what, log, root)
+    _check_flavour(environment)
+    install(ninja, "ninja", log, root)
+
+
+def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
+    """Ten megabytes out of the five hundred of a wheel for GPUs."""
+    release = f"{environment.release}+{environment.flavour}" if index else str(environment.release)
+    from kci.toolchains.wheel_ranges import extract, find_wheel
+
+    wheel = find_wheel("torch", release, platform.machine(), index)
+    extract(wheel, needed_to_compile, environment.torch.parent, log)
+
+
+def needed_to_compile(path: str) -> str | None:
+    """Which files of torch's wheel a build reads, at their own places."""
+    folder, _, name = path.rpartition("/")
+    wanted = path.startswith("torch/include/") or path == "torch/version.py"
+    return path if wanted or (folder == "torch/lib" and name in _SMALL_LIBRARIES) else None
+
+
+def _check_flavour(environment: Environment) -> None:
+    """A GPU flavour from the default index may be for another toolkit; such a one must not be cached under the name."""
+    if environment.flavour == "cpu":
+        return  # PyPI's own build stands in for it
+    found = read_torch_version(environment)
+    known = {toolchains().flavour("cuda", found.cuda), toolchains().flavour("rocm", found.rocm)}
+    if environment.flavour not in known:
+        hint = f"make {toolchains().index_url(environment.flavour)} reachable"
+        raise MissingToolError(
+            f"the index has torch {found.release} for {found.built_for}, not for {environment.flavour}", hint=hint
+        )
+
+
+def _reachable(url: str) -> bool:
+    """Whether a wheel index answers, asked once and briefly: pip itself would retry for minutes."""
+    if os.environ.get("PIP_NO_INDEX"):
+        return False
+    import http.client
+    import urllib.error
+    import urllib.request
+
+    try:
+        request = urllib.request.Request(url + "/", method="HEAD")  # noqa: S310  - our own data, or the user's word
+        with urllib.request.urlopen(request, timeout=_PROBE_SECONDS):  # noqa: S310
+            return True
+    except urllib.error.HTTPError as error:
+        return error.code == 405  # it is there, and does not like a HEAD
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+
+
+def same_version(left: str | None, right: str | None) -> bool:
+    """Whether two versions have the same major and minor; 13 equals 13.0."""
+    if left is None or right is None:
+        return left == right
+    try:
+        return Version.parse(left).minor_text == Version.parse(right).minor_text
+    except ValueError:
+        return False

@@ -1,0 +1,108 @@
+"""pip, with the bytes of what it downloads: torch and a CUDA toolkit take minutes, and a person wants to see them."""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from kci.errors import MissingToolError
+from kci.files.cache import CACHE_OPTION
+from kci.files.full_disk import program_hint
+from kci.processes.process import Finished, Log, run, shown, stream
+from kci.toolchains.toolchain_data import toolchains
+from kci.toolchains.transfer import Transfer
+
+_SAYS_BYTES = (24, 1)
+"""Since this version pip has the progress bar `raw`: a line with the bytes so far and in all, now and then."""
+
+_VERSION = re.compile(r"pip (\d+)\.(\d+)")
+_DOWNLOADING = re.compile(r"\s*Downloading (\S+)(?: \((.+)\))?")
+_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
+_LARGE = ("MB", "GB")
+
+
+def pip_install(python: Path) -> list[str]:
+    """The start of every pip command. Only wheels: a build must not run the setup scripts of others."""
+    return [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--only-binary", ":all:"]
+
+
+def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = None) -> Finished:
+    """Run a pip command; what it downloads is told as `kci.toolchains.transfer` does.
+
+    Args:
+        command: one that begins with `pip_install`.
+        log: takes the lines about downloads, and no others.
+        env: its environment, by default this one's.
+
+    Raises:
+        MissingToolError: there is no such Python.
+    """
+    raw = {"PIP_PROGRESS_BAR": "raw"} if _version(command[0]) >= _SAYS_BYTES else {}
+    done = stream(command, PipLines(log), env={**(os.environ if env is None else env), **raw})
+    said = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
+    return Finished(done.code, "".join(said))
+
+
+def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
+    """Run a pip command that has to succeed.
+
+    Args:
+        command: one that begins with `pip_install`.
+        what: what it installs, for the message.
+        log: is told how far downloads are.
+        into: where it writes, for the hint.
+
+    Raises:
+        MissingToolError: pip failed.
+    """
+    done = run_pip(command, log)
+    if done.code != 0:
+        hint = program_hint(done.output, into, CACHE_OPTION)
+        hint = hint or "check the network and that this Python has wheels for it"
+        raise MissingToolError(f"cannot install {what}\n{shown(command)}\n{done.tail()}", hint=hint)
+
+
+def newer_pip(python: Path) -> None:
+    """Let an environment have a pip that says bytes, where its Python brings an older one and the index has another.
+
+    Without one nothing is said but names and sizes, so nothing is made of a failure.
+    """
+    if _version(str(python)) >= _SAYS_BYTES:
+        return
+    run([*pip_install(python), "--quiet", "--retries", "0", "--timeout", "5", "--upgrade", toolchains().tools["pip"]])
+
+
+class PipLines:
+    """Takes pip's lines, and passes on what they say about downloads."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._what = ""
+        self._transfer: Transfer | None = None
+        self._done = 0
+
+    def __call__(self, line: str) -> None:
+        """Take one line."""
+        if found := _DOWNLOADING.fullmatch(line):
+            self._what = urllib.parse.unquote(found[1].rpartition("/")[2])
+            self._transfer, self._done = None, 0
+            if found[2] and found[2].endswith(_LARGE):
+                self._log(f"downloading {self._what} ({found[2]})")
+        elif found := _PROGRESS.fullmatch(line.strip()):
+            done, total = int(found[1]), int(found[2])
+            if self._transfer is None:
+                self._transfer = Transfer(self._what, total, self._log)
+            self._transfer.heard(done - self._done)
+            self._done = done
+
+
+def _version(python: str) -> tuple[int, int]:
+    """Which pip a Python has; (0, 0) if it has none, which the command itself will say better."""
+    try:
+        found = _VERSION.match(run([python, "-m", "pip", "--version"]).output)
+    except MissingToolError:
+        return 0, 0
+    return (int(found[1]), int(found[2])) if found else (0, 0)

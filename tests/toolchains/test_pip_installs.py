@@ -1,0 +1,122 @@
+"""What pip downloads is told in bytes, by the real pip, from an index on this machine."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import itertools
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kci.processes.process import Finished
+from kci.toolchains import pip_installs
+from kci.toolchains.pip_installs import PipLines, newer_pip, pip_install, run_pip
+from kci.toolchains.transfer import Transfer, read_transfer
+from wheels import make_wheel
+
+WHEEL = "big-1.0-py3-none-any.whl"
+
+
+class HalfAndHalf(http.server.ThreadingHTTPServer):
+    """An index whose files come in two halves, the second of them when it is let go."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder)))
+        self.go_on = threading.Event()
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    server: HalfAndHalf
+
+    def copyfile(self, source: object, outputfile: object) -> None:
+        if not self.path.endswith(".whl"):
+            return super().copyfile(source, outputfile)  # type: ignore[arg-type]
+        half = Path(self.translate_path(self.path)).stat().st_size // 2
+        outputfile.write(source.read(half))  # type: ignore[attr-defined]
+        outputfile.flush()  # type: ignore[attr-defined]
+        self.server.go_on.wait(60)
+        shutil.copyfileobj(source, outputfile)  # type: ignore[misc]
+        return None
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfAndHalf]:
+    files = {"big/__init__.py": "", "big/data.txt": "x = 0\n" * 700_000}
+    make_wheel(tmp_path / "index" / "simple" / "big", "big", "1.0", files)
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX", "PIP_CONSTRAINT", "PIP_QUIET"):
+        monkeypatch.delenv(name, raising=False)
+    with HalfAndHalf(tmp_path / "index") as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_address[1]}/simple")
+        yield server
+        server.go_on.set()
+        server.shutdown()
+
+
+@pytest.mark.programs
+def test_bytes_are_told_while_they_come(index: HalfAndHalf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = itertools.count()
+    monkeypatch.setattr(pip_installs, "Transfer", functools.partial(Transfer, clock=lambda: float(next(seconds))))
+    said: list[str] = []
+
+    def log(line: str) -> None:
+        said.append(line)
+        if read_transfer(line):  # without this line the other half would not come
+            index.go_on.set()
+
+    done = run_pip([*pip_install(Path(sys.executable)), "--no-deps", "--target", str(tmp_path / "made"), "big"], log)
+    assert done.code == 0, done.output
+    assert (tmp_path / "made/big/__init__.py").is_file()
+    assert said[0] == f"downloading {WHEEL} (4.2 MB)"
+    told = [read_transfer(line) for line in said[1:]]
+    assert {item.what for item in told if item} == {WHEEL}
+    assert told[-1] is not None
+    assert (told[-1].amount, told[-1].left) == ("4.2 of 4.2 MB", "")
+    assert "Progress" not in done.output  # what an error message would show
+    assert f"Downloading {WHEEL}" in done.output
+
+
+def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, str]] = []
+
+    def stream(_command: list[str], log: PipLines, *, env: dict[str, str]) -> Finished:
+        asked.append(env)
+        log("  Downloading https://host/whl/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl (184.3 MB)")
+        log("  Downloading https://host/whl/ninja-1.13.2-py3-none-any.whl (180 kB)")
+        return Finished(0, "")
+
+    monkeypatch.setattr(pip_installs, "stream", stream)
+    said: list[str] = []
+    for version in ("23.2.1", "24.1"):
+        monkeypatch.setattr(pip_installs, "run", lambda _, version=version: Finished(0, f"pip {version} from /x\n"))
+        run_pip(["python", "-m", "pip", "install"], said.append, {"A": "1"})
+    assert asked == [{"A": "1"}, {"A": "1", "PIP_PROGRESS_BAR": "raw"}]
+    assert said == ["downloading torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl (184.3 MB)"] * 2
+
+
+@pytest.mark.parametrize(("version", "asked"), [("23.2.1", 1), ("24.0", 1), ("24.1", 0), ("26.3", 0)])
+def test_an_environment_gets_a_pip_that_says_bytes(version: str, asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str]) -> Finished:
+        commands.append(command)
+        return Finished(0 if "--version" in command else 1, f"pip {version} from /x\n")
+
+    monkeypatch.setattr(pip_installs, "run", run)
+    newer_pip(Path("python"))  # that the index has none is no failure
+    upgrades = [command for command in commands if "--upgrade" in command]
+    assert len(upgrades) == asked
+    assert all(command[-1].startswith("pip==") for command in upgrades)
