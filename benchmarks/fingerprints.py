@@ -20,8 +20,8 @@ from kci.catalog.loading import load_catalog
 from kci.config.discover import find_kernels
 from kci.config.reader import Kernel, read_kernel
 from kci.errors import KciError
-from kci.files.source_tree import SourceTree
-from kci.files.stat_cache import StatCache
+from kci.inputs.source_tree import SourceTree
+from kci.inputs.stat_cache import StatCache
 from kci.matrix.selection import compute_matrix
 from kci.plan.fingerprint import Fingerprints, builder, fingerprints
 

@@ -21,7 +21,7 @@ from kci.builders.request import Request
 from kci.config.reader import read_kernel
 from kci.config.settings import Settings
 from kci.errors import KciError
-from kci.files.source_tree import SourceTree
+from kci.inputs.source_tree import SourceTree
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints

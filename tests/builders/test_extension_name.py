@@ -9,8 +9,8 @@ import pytest
 from buildkit import CPU, request, write_tree
 from kci.builders.extension_name import sources_with_name
 from kci.config.reader import read_kernel
-from kci.files.source_tree import SourceTree
-from kci.plan.inputs import KernelInputs
+from kci.inputs.kernel_inputs import KernelInputs
+from kci.inputs.source_tree import SourceTree
 
 BUILD = """
 [general]

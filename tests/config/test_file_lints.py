@@ -13,9 +13,9 @@ from conftest import ROOT
 from kci.catalog.rows import Catalog
 from kci.config.file_lints import FILE_LINTS, repo_id_problem
 from kci.config.reader import parse_kernel
-from kci.config.source_lints import source_escapes
 from kci.diagnostics import Diagnostic, Severity, rules
 from kci.errors import FindingsError
+from kci.inputs.source_lints import source_escapes
 from kci.workspace.check import lint_kernel
 
 LINTS = ("KCI13", "KCI14", "KCI15", "KCI16", "KCI19")

@@ -21,7 +21,7 @@ from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.settings import Settings
 from kci.errors import FindingsError, KciError
 from kci.files.git import read_blob
-from kci.files.source_tree import EntryKind, PatchedTree, SourceTree
+from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.selection import compute_matrix, select
 from kci.plan.affected import KernelEnd, Touch, View, affected, narrow
 from kci.plan.changed_files import changes_since

@@ -24,7 +24,7 @@ from kci.config.find_settings import FoundSettings, interpret_settings
 from kci.config.reader import Kernel, read_kernel
 from kci.config.settings import KCI_TOML, Settings
 from kci.errors import FindingsError, KciError
-from kci.files.source_tree import SourceTree
+from kci.inputs.source_tree import SourceTree
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import KernelMatrix
 from kci.plan.affected import Touch

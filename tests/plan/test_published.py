@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
+from kci.inputs.recorded import RecordedInputs
 from kci.matrix.names import parse_variant_name
 from kci.plan.published import PublishedVariant, already
-from kci.plan.recorded import RecordedInputs
 from kci.tree.manifest import Manifest, Origin, Present, encode
 from variants import make_variant, variant_digest
 

@@ -13,10 +13,10 @@ from cli.runner import kci
 from conftest import ROOT
 from kci.config.reader import Kernel, read_kernel
 from kci.files.lock import beside
-from kci.files.source_tree import SourceTree
+from kci.inputs.recorded import RecordedInputs
+from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
-from kci.plan.recorded import RecordedInputs
 from kci.run import kept_builds
 from kci.run.kept_builds import RECORD, KeptBuilds
 from kci.run.one_variant import BuildOptions, BuiltVariant

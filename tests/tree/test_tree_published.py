@@ -11,7 +11,7 @@ import pytest
 
 from cli.runner import kci
 from kci.errors import FindingsError
-from kci.plan.recorded import RecordedInputs
+from kci.inputs.recorded import RecordedInputs
 from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kci.errors import FindingsError, UsageError
-from kci.files import stat_cache
-from kci.files.source_tree import SourceTree
+from kci.inputs import stat_cache
+from kci.inputs.source_tree import SourceTree
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import open_workspace

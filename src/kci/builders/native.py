@@ -27,8 +27,8 @@ from kci.builders.units import Language
 from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
+from kci.inputs.recorded import RecordedInputs
 from kci.matrix.names import Kind, this_system
-from kci.plan.recorded import RecordedInputs
 from kci.processes.job_budget import alone, is_chatter, read_progress
 from kci.processes.job_limits import nvcc_threads
 from kci.processes.process import Finished, Log, guarded

@@ -17,7 +17,7 @@ from kci.builders.commands import KERNEL
 from kci.builders.hipify import FOLDER
 from kci.builders.ninjafile import Step
 from kci.builders.read_files import dependencies
-from kci.files.include_scan import scan
+from kci.inputs.include_scan import scan
 
 _OWN = (f"{KERNEL}/", f"{FOLDER}/")
 _BEGUN = "begun"

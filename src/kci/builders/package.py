@@ -12,7 +12,7 @@ from kci.builders.paths import escape, refused
 from kci.config.model import Build
 from kci.config.values import python_name
 from kci.files.walk import is_bytecode
-from kci.plan.inputs import SEALED, is_installed, package_path
+from kci.inputs.kernel_inputs import SEALED, is_installed, package_path
 
 
 def package_dir(kernel_dir: Path, build: Build) -> Path:

@@ -18,9 +18,9 @@ from kci.builders.hipify import FOLDER, hip_path
 from kci.builders.request import Request
 from kci.diagnostics import finding, rules
 from kci.errors import BuildFailedError
-from kci.files.source_tree import SourceTree
-from kci.plan.inputs import KernelInputs
-from kci.plan.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import KernelInputs
+from kci.inputs.recorded import RecordedInputs
+from kci.inputs.source_tree import SourceTree
 
 _SHOWN = 5
 _WORD = re.compile(r"(?:\\[\\ #\t]|\S)+")

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from kci.config.model import Build
+from kci.inputs.kernel_inputs import KernelInputs, inputs_for
+from kci.inputs.recorded import RecordedInputs
 from kci.matrix.variants import Variant
-from kci.plan.inputs import KernelInputs, inputs_for
-from kci.plan.recorded import RecordedInputs
 from kci.processes.job_budget import JobBudget
 from kci.toolchains.compiler_cache import CacheUse
 

@@ -27,9 +27,9 @@ from kci.config.source_kinds import (
 )
 from kci.config.values import Backend, Depend, Version
 from kci.errors import BuildFailedError, UsageError
+from kci.inputs.kernel_inputs import active
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural
 from kci.matrix.variants import Variant
-from kci.plan.inputs import active
 from kci.processes.process import Log
 from kci.toolchains import oneapi
 from kci.toolchains.compilers import compiler_id, compiler_of

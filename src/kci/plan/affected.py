@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from kci.config.reader import BUILD_TOML, Kernel
+from kci.inputs.kernel_inputs import BINDING, Effect, active
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
 from kci.plan.fingerprint import Fingerprints, made_with
-from kci.plan.inputs import BINDING, Effect, active
 
 _SHOWN_KEYS = 4
 

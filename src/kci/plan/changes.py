@@ -14,7 +14,7 @@ from kci.config.settings import Settings
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError
 from kci.files.git import list_blobs, read_blob, read_objects
-from kci.files.source_tree import EntryKind, PatchedTree, SourceTree
+from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.affected import KernelEnd, Touch, View, affected, changed_keys, narrow
 from kci.plan.changed_files import Changes, changes_since

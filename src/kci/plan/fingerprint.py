@@ -21,12 +21,12 @@ from kci.catalog.runners import Runners, default_runners
 from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version
-from kci.files.source_tree import EntryKind, SourceTree
 from kci.files.walk import is_bytecode
+from kci.inputs.kernel_inputs import KernelInputs, active
+from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.inputs import KernelInputs, active
 from kci.plan.legs import Unplaced, each_once, place
 from kci.version import __version__
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from kci.inputs.recorded import RecordedInputs
 from kci.plan.fingerprint import Fingerprints
-from kci.plan.recorded import RecordedInputs
 from kci.plurals import count
 
 Key = tuple[str, str]

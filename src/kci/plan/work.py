@@ -13,10 +13,10 @@ from kci.config.reader import Kernel
 from kci.config.source_kinds import HEADER_ENDINGS, HIP_ENDINGS
 from kci.config.values import Version
 from kci.files.dated_data import Dated, load_dated
+from kci.inputs.kernel_inputs import active
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.inputs import active
 from kci.plan.legs import each_once
 
 

@@ -21,10 +21,10 @@ from kci.config.reader import Kernel
 from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError
+from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Fingerprints
-from kci.plan.inputs import SourceTrees
 from kci.processes.job_budget import JobBudget, Progress, read_progress
 from kci.processes.job_limits import job_count
 from kci.run.at_once import at_once

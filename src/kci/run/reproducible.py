@@ -14,9 +14,9 @@ from kci.config.reader import Kernel
 from kci.diagnostics import finding, rules
 from kci.errors import FindingsError
 from kci.files.cache import work_dir
-from kci.files.source_tree import SourceTree
+from kci.inputs.kernel_inputs import KernelInputs, inputs_for
+from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
-from kci.plan.inputs import KernelInputs, inputs_for
 from kci.run.one_variant import BuildOptions, request_for
 from kci.tree.differences import compare, listed
 from kci.tree.metadata import FILE_NAME

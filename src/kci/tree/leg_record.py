@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from kci.config.values import SYSTEMS
 from kci.files.bounded_json import decode_json
+from kci.inputs.recorded import RecordedInputs
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
-from kci.plan.recorded import RecordedInputs
 from kci.toolchains.compiler_cache import CacheUse
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
 from kci.tree.findings import tree_error

@@ -14,7 +14,7 @@ import msgspec
 
 from kci.config.schema import answer_schema
 from kci.files.bounded_json import read_json
-from kci.plan.recorded import RecordedInputs
+from kci.inputs.recorded import RecordedInputs
 from kci.tree.findings import tree_error
 from kci.version import __version__
 

@@ -17,7 +17,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.replace import Log, replacing
-from kci.plan.recorded import RecordedInputs
+from kci.inputs.recorded import RecordedInputs
 from kci.tree import manifest as manifests
 from kci.tree import metadata
 from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest

@@ -14,15 +14,14 @@ from kci.config.discover import find_kernels
 from kci.config.file_lints import lint_file
 from kci.config.find_settings import FoundSettings, find_settings, locate
 from kci.config.reader import Kernel, read_kernel, shown_file
-from kci.config.source_lints import lint_sources, source_escapes
 from kci.config.suppression import apply_comments, apply_settings
 from kci.diagnostics import Diagnostic, Severity, finding, in_file_order
 from kci.errors import FindingsError, KciError
-from kci.files.source_tree import SourceTree
+from kci.inputs.source_lints import declared_input_missing, include_leaves_kernel, lint_sources, source_escapes
+from kci.inputs.source_tree import SourceTree
+from kci.inputs.standard_lint import lint_standards
 from kci.matrix.kernel_lints import lint_matrix
-from kci.matrix.standard_lint import lint_standards
 from kci.matrix.tiers import tier_of
-from kci.plan.input_lints import declared_input_missing, include_leaves_kernel
 from kci.plan.settings_lints import lint_settings
 from kci.workspace.workspace import Workspace
 

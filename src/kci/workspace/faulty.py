@@ -14,9 +14,9 @@ from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
-from kci.files.source_tree import SourceTree
+from kci.inputs.kernel_inputs import SourceTrees
+from kci.inputs.source_tree import SourceTree
 from kci.plan.changed_files import changes_since
-from kci.plan.inputs import SourceTrees
 from kci.workspace.check import kernel_errors
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace

@@ -12,7 +12,7 @@ from kci.catalog.rows import Catalog
 from kci.config.document import read_bytes
 from kci.config.model import Torch
 from kci.config.reader import BUILD_TOML, Kernel, shown_file
-from kci.files.include_scan import READ_AT_MOST, scan
+from kci.inputs.include_scan import READ_AT_MOST, scan
 from kci.matrix.migrations import Migration, plan_migrations
 from kci.workspace.workspace import Workspace
 

@@ -15,6 +15,7 @@ from kci.config.settings import KCI_TOML
 from kci.config.suppression import suppressed_in_trees, tree_place
 from kci.config.values import Grouping, Tier
 from kci.diagnostics import Diagnostic
+from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
 from kci.plan.budget import Alternative, Estimate, check_budget, estimate
@@ -24,7 +25,6 @@ from kci.plan.changes import Base, Terms, only_affected
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.fingerprint import Fingerprints, fingerprints
 from kci.plan.github import as_json, check_limits, github_matrix, refuse_errors
-from kci.plan.inputs import SourceTrees
 from kci.plan.legs import PlanOptions, each_once, make_plan
 from kci.plan.machines import runners_from
 from kci.plan.plan import LeftOut, Plan

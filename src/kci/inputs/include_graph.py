@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.files.include_scan import quoted_includes
-from kci.files.source_tree import EntryKind, SourceTree
+from kci.inputs.include_scan import quoted_includes
+from kci.inputs.source_tree import EntryKind, SourceTree
 
 _WORK_LINKS = ("kernel", "hip")
 """How a builder's work directory calls the kernel; an include or a flag may go by that name."""

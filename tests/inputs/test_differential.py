@@ -21,8 +21,8 @@ from kci.config.find_settings import parse_settings
 from kci.config.reader import read_kernel
 from kci.config.settings import Settings
 from kci.errors import BuildFailedError
-from kci.files.source_tree import SourceTree
-from kci.plan.inputs import KernelInputs
+from kci.inputs.kernel_inputs import KernelInputs
+from kci.inputs.source_tree import SourceTree
 from witness import Compiler, changed, confirm, files_of, judge, planned, request_for
 
 pytestmark = [

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from kci.errors import KciError
-from kci.files.include_scan import Scan
 from kci.files.replace import write_atomic
+from kci.inputs.include_scan import Scan
 
 SCHEMA = 1
 _TICK_NS = 3_000_000_000

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kci.config.reader import Kernel, read_kernel
-from kci.config.source_lints import MAX_MISSING, lint_sources
 from kci.diagnostics import Diagnostic, Severity
+from kci.inputs.source_lints import MAX_MISSING, lint_sources
 
 BUILD = """\
 [general]

@@ -12,8 +12,8 @@ from conftest import kernel
 from growth import assert_in_proportion
 from kci.config.model import Build
 from kci.errors import FindingsError
-from kci.files.source_tree import SourceTree
-from kci.plan.inputs import BINDING, Effect, KernelInputs
+from kci.inputs.kernel_inputs import BINDING, Effect, KernelInputs
+from kci.inputs.source_tree import SourceTree
 
 CUDA = "torch213-cxx11-cu130-x86_64-linux"
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kci.errors import FindingsError
-from kci.files.include_scan import ANYTHING, READ_AT_MOST, Scan, scan
-from kci.files.stat_cache import StatCache
 from kci.files.walk import is_bytecode
+from kci.inputs.include_scan import ANYTHING, READ_AT_MOST, Scan, scan
+from kci.inputs.stat_cache import StatCache
 
 _MOST_LINKS = 40
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import many
-from kci.files import stat_cache
-from kci.files.include_scan import READ_AT_MOST, quoted_includes, scan
-from kci.files.source_tree import EntryKind, PatchedTree, SourceTree
-from kci.files.stat_cache import StatCache
+from kci.inputs import stat_cache
+from kci.inputs.include_scan import READ_AT_MOST, quoted_includes, scan
+from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
+from kci.inputs.stat_cache import StatCache
 
 
 def write(root: Path, **files: str) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from growth import assert_in_proportion
-from kci.files.include_scan import quoted_includes
+from kci.inputs.include_scan import quoted_includes
 from kci.verify.cpp_rules import check_cpp
 
 

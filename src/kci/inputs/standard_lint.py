@@ -14,12 +14,12 @@ from kci.config.file_lints import at_value
 from kci.config.model import CudaComponent, RocmComponent, XpuComponent
 from kci.config.reader import Kernel
 from kci.config.source_kinds import CXX_ENDINGS
-from kci.config.source_lints import escapes
 from kci.config.values import Version
 from kci.diagnostics import Diagnostic
 from kci.errors import KciError
-from kci.files.include_scan import scan
-from kci.files.source_tree import SourceTree
+from kci.inputs.include_scan import scan
+from kci.inputs.source_lints import escapes
+from kci.inputs.source_tree import SourceTree
 from kci.matrix.names import Kind
 from kci.matrix.selection import select
 

@@ -11,8 +11,8 @@ import pytest
 from buildkit import variant, write_tree
 from kci.builders.read_files import Watch
 from kci.config.settings import Settings
-from kci.files.source_tree import SourceTree
-from kci.plan.inputs import KernelInputs
+from kci.inputs.kernel_inputs import KernelInputs
+from kci.inputs.source_tree import SourceTree
 from witness import Compiler, confirm, planned, request_for
 
 pytestmark = [

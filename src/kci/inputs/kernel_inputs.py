@@ -25,13 +25,13 @@ from kci.config.reader import BUILD_TOML
 from kci.config.values import Version, python_name
 from kci.diagnostics import finding
 from kci.errors import FindingsError
-from kci.files.source_tree import EntryKind, SourceTree
-from kci.files.stat_cache import StatCache
 from kci.files.walk import is_bytecode, is_own
+from kci.inputs.include_graph import Escape, IncludeGraph, Reached
+from kci.inputs.source_tree import EntryKind, SourceTree
+from kci.inputs.stat_cache import StatCache
 from kci.matrix.archs import compiled_components
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
-from kci.plan.include_graph import Escape, IncludeGraph, Reached
 
 BINDING = ""
 """In place of a component's label: the binding of `[torch]` or `[tvm-ffi]`, which every compiled variant has."""
