@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from common import (
@@ -34,8 +35,9 @@ def main() -> None:
     if results[PLAN_JOB] != "success" or plan is None:
         fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
     records, tests = read_records(folder), read_tests(folder)
-    rows = judge(plan, records, tests)
-    releases = releasable(plan, records, tests, read_index(folder), ci_run().id)
+    index = read_index(folder)
+    rows = judge(plan, records, tests, index)
+    releases = releasable(plan, records, tests, index, ci_run().id)
     offer(releases)
     kernels = {leg.kernel for leg in plan.legs}
     set_output("failed", str(len(rows)))
@@ -48,13 +50,16 @@ def main() -> None:
     if wrong := judge_jobs(results, len(releases)):
         fail(wrong, 1, "see what these jobs say")
     built = sum(len(leg.variants) for leg in plan.legs)
-    print(
-        f"all is well: {count(built, 'variant')} of {count(len(kernels), 'kernel')}"
-        if kernels
-        else "there was nothing to do"
-    )
-    trees = [table_row(name, len(records[name].present)) for name in sorted(kernels)]
-    add_summary(["| kernel | variants in its tree |", "|---|---|"] if trees else ["There was nothing to do."], trees)
+    done = [f"{count(built, 'variant')} of {count(len(kernels), 'kernel')}"] if kernels else []
+    done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
+    print(f"all is well: {'; '.join(done)}" if done else "there was nothing to do")
+    tested = Counter(test.kernel for test in plan.tests)
+    trees = [
+        table_row(name, len(records[name].present) if name in kernels else "as before", tested[name])
+        for name in sorted(kernels | tested.keys())
+    ]
+    head = ["| kernel | variants in its tree | tests passed on |", "|---|---|---|"]
+    add_summary(head if trees else ["There was nothing to do."], trees)
 
 
 def offer(releases: list[Releasable]) -> None:

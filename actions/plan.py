@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
+
 import kci
 from common import (
     OUTPUT_LIMIT,
@@ -30,7 +32,7 @@ from kci.cli._tables import plan_tables
 from kci.config.values import Forks
 from kci.diagnostics import printable
 from kci.plan.changed_files import merged_into
-from kci.plan.forks import only_hosted, only_own
+from kci.plan.forks import only_hosted, only_own, untested
 from kci.plan.github import tests_matrix
 from kci.plan.plan_json import promised
 from kci.plan.sharding import MAX_MATRIX
@@ -59,6 +61,7 @@ def main() -> None:
         choice=choice,
         affected=affected_base(),
         published=known,
+        trees=index.carried(),
         fingerprints=True,
         callers=callers or None,
         allow_empty=flag_input("allow-empty", default="false"),
@@ -72,7 +75,8 @@ def main() -> None:
         planned.require_runnable()
     if is_fork():
         dispatched = workspace.settings.settings.pull_request.forks is Forks.DISPATCH
-        planned = planned.of(only_hosted(planned.plan, dispatched=dispatched))
+        whole, planned = planned, planned.of(only_hosted(planned.plan, dispatched=dispatched))
+        print_diagnostics(untested(whole.plan, planned.plan))
     elif machines == "own":
         planned = planned.of(only_own(planned.plan))
     plan = planned.plan
@@ -89,8 +93,10 @@ def main() -> None:
     for name, value in outputs.items():
         set_output(name, value)
     set_output("parallel", str(plan.shards[0].max_parallel or MAX_MATRIX) if plan.shards else str(MAX_MATRIX))
-    set_output("has-work", "true" if plan.legs else "false")
-    kernels = sorted({leg.kernel for leg in plan.legs})
+    carried = {test.kernel for test in plan.tests if test.run}
+    # One matrix for all has legs only; a caller's has also the kernels that are only tested.
+    set_output("has-work", "true" if plan.legs or (callers and carried) else "false")
+    kernels = sorted({leg.kernel for leg in plan.legs} | carried)
     set_output("kernel", kernels[0] if len(kernels) == 1 else "")
     set_output("carries", "true" if plan.skipped else "false")
     set_output("has-tree", "true" if promise["kernels"] else "false")
@@ -120,6 +126,7 @@ def trees_so_far() -> TreeIndex:
     except kci.FindingsError as error:  # written by another version of kci, or not by kci: what it says is not needed
         print(f"::warning::{escape(printable(f'everything is built once more: {error.message}'))}", flush=True)
         index = TreeIndex(day=today())
+    index = msgspec.structs.replace(index, attempt=ci_run().attempt or 1)
     place = runner_temp() / "kci-plan"
     index.write(place / INDEX_FILE)
     set_output("folder", str(place))
@@ -142,7 +149,7 @@ def report(planned: kci.PlannedRun) -> None:
     """Show in log and summary what is built and what is not, as `kci plan` does."""
     plan = planned.plan
     print(f"{count(len(plan.legs), 'leg')}, {count(len(plan.left_out) + len(plan.skipped), 'variant')} left out")
-    add_tables(plan_tables(plan, planned.estimate))
+    add_tables(plan_tables(plan, planned.estimate, planned.touches))
 
 
 if __name__ == "__main__":

@@ -27,10 +27,12 @@ from kci.compat.history import LegResult
 from kci.diagnostics import printable
 from kci.files.cache import default_cache
 from kci.matrix.names import this_system
+from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
 from kci.run.run_records import TEST_FILE, TestRecord, ci_run, first_error, write_record
 from kci.run.watched_hardware import unpack_legs, watch_hardware
 from kci.toolchains.transfer import SeldomTransfers
+from kci.tree.manifest import read_manifest
 from watched_results import upload_results, watched_run
 
 
@@ -46,16 +48,19 @@ def main() -> None:
     replay = shlex.join(["kci", "test", str(kernel), *(["--python", python] if python else [])])
     name = kci.open_workspace([str(kernel)]).only_kernel().build.name
     reports: list[TestReport] = []
-    error = ""
+    error = looked_at = ""
     try:
-        reports = tested(unpacked(Path(required_input("tree"))), kernel, names, Path(python) if python else None)
+        tree = unpacked(Path(required_input("tree")))
+        manifest = read_manifest(tree)
+        looked_at = tree_under_test(manifest.digests, names) if manifest is not None else ""
+        reports = tested(tree, kernel, names, Path(python) if python else None)
     except kci.KciError as problem:
         print_error(problem, annotate=False)
         error = first_error(problem)
     error = error or why_not(reports)
     attempt = ci_run().attempt or 1
     there = tuple(report.variant for report in reports)
-    record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "")
+    record = TestRecord(name, leg, attempt, not error, there, error, replay if error else "", looked_at)
     place = runner_temp() / "kci-test" / TEST_FILE
     write_record(place, record)
     set_output("record", str(place))

@@ -134,7 +134,8 @@ def pull_request(repository: Path, base: str, by: str = "example/kernels", known
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     subprocess.run([*git, "checkout", "--quiet", "--detach", base], check=True)
     subprocess.run([*git, "merge", "--quiet", "--no-ff", "--message=test", head], check=True, capture_output=True)
-    return {"pull_request": {"head": {"repo": {"full_name": by}, "sha": head}, "base": {"sha": known_base or base}}}
+    of = {"sha": known_base or base, "ref": "main"}
+    return {"pull_request": {"head": {"repo": {"full_name": by}, "sha": head}, "base": of}}
 
 
 class Containers(NamedTuple):

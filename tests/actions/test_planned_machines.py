@@ -31,13 +31,18 @@ depends = ["torch"]
 src = ["a.cpp"]
 """
 OWN = '[pull-request]\nforks = "dispatch"\n[runners.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
+OWN += '[test.cuda.x86_64-linux]\nlabels = ["self-hosted", "gpu"]\n'
 MACHINES = {"everywhere": {"cpu", "cuda"}, "of ones own": {"cuda"}, "for a fork": {"cpu"}}
 
 
 @pytest.mark.programs
 @pytest.mark.parametrize("where", MACHINES)
 def test_legs_are_planned_for_the_machines_that_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_git_environment: None, where: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    no_git_environment: None,
+    where: str,
 ) -> None:
     repository = write_tree(tmp_path / "repository", {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN})
     commit_all(repository)
@@ -56,6 +61,8 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     with pytest.raises(SystemExit) as ended:
         script.run_action(script.main)
     assert ended.value.code == 0
+    said = "".join(capsys.readouterr())
+    assert ("KCI317" in said) is (where == "for a fork"), "what is not tested there is said"
     matrix = re.search(r"^matrix<<(\S+)\n(.*)\n\1$", (tmp_path / "output").read_text(), re.MULTILINE)
     assert matrix is not None
     assert {leg["backend"] for leg in json.loads(matrix[2])["include"]} == MACHINES[where]

@@ -52,7 +52,7 @@ def test_each_kernel_is_told_its_own_tests() -> None:
     assert [entry["work"]["tests"]["include"] for entry in caller["include"]] == [
         [
             {"kernel": "relu", "path": "kernels/relu", "name": "cuda-x86_64-linux", "backend": "cuda",
-             "variants": ["v0", "v1"], "runner": ["gpu"], "timeout": 30}
+             "variants": ["v0", "v1"], "runner": ["gpu"], "timeout": 30, "run": ""}
         ],
         [],
     ]  # fmt: skip

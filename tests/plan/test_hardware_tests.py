@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
+from act.harness import commit_all
 from cli.runner import kci
+from kci.catalog.runners import Runner, default_runners
 from kci.plan.forks import only_hosted
-from kci.plan.plan import Plan, TestLeg
+from kci.plan.hardware_tests import CarriedTree, TestPass, plan_tests, tree_under_test
+from kci.plan.plan import KernelPlan, Plan, TestLeg
 from planning import leg, plan
 
 
@@ -51,3 +57,130 @@ def test_a_forks_code_reaches_no_machine_of_ours() -> None:
     hosted = msgspec.structs.replace(own, name="cpu-x86_64-linux", backend="cpu", runner=("ubuntu-24.04",))
     given: Plan = plan([leg()], tests=(own, hosted))
     assert only_hosted(given).tests == (hosted,)
+
+
+KERNEL = KernelPlan("k", "k", 1, ("torch-cpu", "torch-cuda"))
+DIGESTS = {"torch-cpu": "d0", "torch-cuda": "d1"}
+TESTS = {"k": "a hash"}
+
+
+def on(*labels: str) -> Any:
+    machine = Runner(labels=labels, cpus=1, memory_gb=1)
+    return msgspec.structs.replace(default_runners(), test={("cuda", "x86_64-linux"): machine})
+
+
+def carried(digests: dict[str, str], runners: Any = None, tests: dict[str, str] | None = None) -> CarriedTree:
+    """A tree on which what these machines test has passed."""
+    (test,) = plan_tests([KERNEL], [leg("torch-cuda")], runners or on("gpu"), tests or TESTS)
+    return CarriedTree("41", digests, {test.name: TestPass(tree_under_test(digests, test.variants), test.inputs)})
+
+
+def test_a_tree_that_has_passed_is_not_tested_again() -> None:
+    assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried(DIGESTS)}) == ()
+    other = {**DIGESTS, "torch-cpu": "d9"}
+    assert plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried(other)}) == (), "it is not for this machine"
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        CarriedTree("41", DIGESTS),
+        CarriedTree("41", DIGESTS, carried({**DIGESTS, "torch-cuda": "d2"}).passed),
+        carried(DIGESTS, tests={"k": "other tests"}),
+        carried(DIGESTS, on("another", "gpu")),
+        CarriedTree("41", DIGESTS, {"cuda-x86_64-linux": TestPass(tree_under_test(DIGESTS, ["torch-cuda"]), "")}),
+    ],
+    ids=["nothing is known", "another tree", "other tests", "another machine", "unknown tests"],
+)
+def test_what_has_not_passed_so_is_tested_where_it_is(tree: CarriedTree) -> None:
+    (test,) = plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": tree})
+    assert (test.name, test.run) == ("cuda-x86_64-linux", "41")
+
+
+def test_what_is_built_is_tested_as_it_is_merged() -> None:
+    (test,) = plan_tests([KERNEL], [leg("torch-cuda")], on("gpu"), TESTS, {"k": carried(DIGESTS)})
+    assert test.run == ""
+    (test,) = plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": carried({"torch-cpu": "d0"})})
+    assert test.run == "", "the tree lacks what is to be tested"
+
+
+def changed(tmp_path: Path, settings: str, change: Callable[[Path], object], *options: str) -> dict[str, Any]:
+    """The plan of a change to a kernel with a test, in a repository with more around it."""
+    root = tmp_path / "repository"
+    write(root / "norm" / "build.toml", '[general]\nname = "norm"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
+          'backends = ["cpu", "cuda"]\n[torch-noarch]\n')  # fmt: skip
+    write(root / "norm" / "torch-ext" / "norm" / "__init__.py", "")
+    write(root / "norm" / "tests" / "test_it.py", "# fine\n")
+    write(root / "shared" / "more.py", "# fine\n")
+    (root / "norm" / "tests" / "shared").symlink_to("../../shared")
+    write(root / "pyproject.toml", '[project]\nname = "x"\n')
+    write(root / "kci.toml", settings)
+    commit_all(root)
+    change(root)
+    done = kci("plan", root, "--affected", "HEAD", "--allow-empty", "--format", "json", *options)
+    assert done.code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+TEST_FILE = "norm/tests/test_it.py"
+HARDWARE = ["cuda-x86_64-linux"]
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        (TEST_FILE, lambda root: write(root / TEST_FILE, "# other\n")),
+        ("norm/tests/new.py", lambda root: write(root / "norm" / "tests" / "new.py", "")),
+        (TEST_FILE, lambda root: (root / TEST_FILE).unlink()),
+        ("shared/more.py", lambda root: write(root / "shared" / "more.py", "# other\n")),
+        ("shared/more.py", lambda root: (root / "shared" / "more.py").unlink()),
+        ("norm/pytest.ini", lambda root: write(root / "norm" / "pytest.ini", "[pytest]\n")),
+        ("conftest.py", lambda root: write(root / "conftest.py", "")),
+        ("pyproject.toml", lambda root: write(root / "pyproject.toml", "[tool.pytest.ini_options]\n")),
+        ("kci.toml", lambda root: write(root / "kci.toml", CUDA.replace("l4", "h100"))),
+    ],
+    ids=[
+        "a test",
+        "a new one",
+        "one that goes",
+        "one behind a link",
+        "one that goes there",
+        "pytest's settings",
+        "fixtures",
+        "settings above",
+        "another machine",
+    ],
+)
+def test_a_change_of_the_tests_is_tested(tmp_path: Path, path: str, change: Callable[[Path], object]) -> None:
+    answer = changed(tmp_path, CUDA, change)
+    assert [leg["variant"] for leg in answer["legs"]] == ["torch-cuda"], "what they need, for there is no tree"
+    assert [test["name"] for test in answer["tests"]] == HARDWARE
+    (touch,) = [item for item in answer["affected"] if item["path"] == path]
+    assert (touch["kernel"], touch["touches"], touch["tests"]) == ("norm", [], HARDWARE)
+    assert "run again on cuda-x86_64-linux" in touch["reason"]
+
+
+@pytest.mark.parametrize("path", ["norm/README.md", "pyproject.toml", "conftest.md", "norm/tests.md"])
+def test_a_change_of_nothing_that_tests_read_is_not(tmp_path: Path, path: str) -> None:
+    answer = changed(tmp_path, CUDA, lambda root: write(root / path, "# words\n"))
+    assert (answer["legs"], answer["tests"]) == ([], [])
+
+
+def test_a_machine_that_is_new_tests(tmp_path: Path) -> None:
+    answer = changed(tmp_path, "", lambda root: write(root / "kci.toml", CUDA))
+    assert [test["name"] for test in answer["tests"]] == HARDWARE
+    (touch,) = answer["affected"]
+    assert touch["reason"] == "test changed, which decides no variant; the tests run again on cuda-x86_64-linux"
+
+
+def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
+    answer = changed(tmp_path, "", lambda root: write(root / TEST_FILE, "# other\n"))
+    assert (answer["legs"], answer["tests"]) == ([], [])
+    (touch,) = answer["affected"]
+    assert touch["reason"].endswith("no job runs them: kci.toml has no machine for the kernel under [test]")

@@ -8,9 +8,9 @@ import pytest
 from conftest import torch_kernel
 from kci.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
-from kci.plan.forks import only_hosted, only_own
+from kci.plan.forks import only_hosted, only_own, untested
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Plan, RunnerGroup
+from kci.plan.plan import Plan, RunnerGroup, TestLeg
 from kci.plan.plan_json import promised
 
 NAMES = ["torch213-cxx11-cpu-aarch64-linux", "torch213-cxx11-cpu-x86_64-linux"]
@@ -22,6 +22,9 @@ def plan(catalog: Catalog) -> Plan:
     made = make_plan(matrix, None, PlanOptions(container=False))
     assert sorted(leg.name for leg in made.legs) == NAMES
     return made
+
+
+TEST = TestLeg("some-kernel", ".", "cpu-x86_64-linux", "cpu", "x86_64-linux", (NAMES[0],), ("ubuntu-24.04",), 30)
 
 
 @pytest.mark.rule("KCI315", triggers=True)
@@ -49,10 +52,23 @@ def test_legs_that_wait_for_a_maintainer_are_the_ones_of_the_other_run(plan: Pla
     assert [entry["planned"] for entry in promised(theirs)["kernels"]] == [[second.name]]
 
 
+@pytest.mark.rule("KCI317", triggers=False)
 @pytest.mark.rule("KCI316", triggers=False)
 @pytest.mark.rule("KCI315", triggers=False)
 def test_hosted_legs_are(plan: Plan) -> None:
-    assert only_hosted(plan) == plan
+    hosted = msgspec.structs.replace(plan, tests=(TEST,))
+    assert only_hosted(hosted) == hosted
+    assert untested(hosted, only_hosted(hosted)) == []
+
+
+@pytest.mark.rule("KCI317", triggers=True)
+def test_what_a_fork_leaves_untested_is_said(plan: Plan) -> None:
+    own = msgspec.structs.replace(TEST, runner=("self-hosted", "gpu"))
+    whole = msgspec.structs.replace(plan, tests=(own,))
+    kept = only_hosted(whole)
+    assert kept.tests == ()
+    (said,) = untested(whole, kept)
+    assert (said.rule, "some-kernel is not tested on cpu-x86_64-linux" in said.message) == ("KCI317", True)
 
 
 def test_the_tree_must_have_what_is_built_and_what_is_there(plan: Plan) -> None:

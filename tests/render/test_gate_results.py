@@ -12,13 +12,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from conftest import read_yaml
 from github_library import results_of_runs
+from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import TestLeg
 from kci.run.gate import judge, judge_jobs, read_results
 from kci.run.run_records import KernelRecord, RunPlan, TestRecord
+from kci.run.tree_index import TreeIndex, TreePlace
+from kci.tree.manifest import Manifest
 from planning import leg
 from render.cases import GOLDEN
 
@@ -40,10 +44,10 @@ def gated() -> Iterator[tuple[Path, str]]:
 
 
 def outputs(*, work: bool, tested: bool, releases: bool) -> dict[str, dict[str, str]]:
-    """What jobs say to later ones."""
-    one = '{"include": [{"name": "x"}]}'
+    """What jobs say to later ones. What is tested without work is the tree of an earlier run."""
+    one, test = '{"include": [{"name": "x"}]}', f'{{"include": [{{"name": "x", "run": "{"" if work else 41}"}}]}}'
     plan = {"has-work": str(work).lower(), "callers": f"[{one}, {one}]" if work else "[]", "tree-run": ""}
-    plan |= {"kernel": "relu", "tests": one if tested else '{"include": []}'}
+    plan |= {"kernel": "relu", "tests": test if tested else '{"include": []}'}
     return {"plan": plan, "ready": {"has-releases": str(releases).lower(), "releases": one}}
 
 
@@ -60,8 +64,12 @@ def every_run(jobs: list[str], event: str) -> list[dict[str, Any]]:
         for endings in itertools.product(ENDINGS, repeat=len(jobs))
         for work, tested, releases in itertools.product((True, False), repeat=3)
         for begun in (None, *range(len(jobs) + 1))
-        if work or not tested
+        if work or not tested or "test" in jobs
     ]
+
+
+def manifest(kernel: str) -> Manifest:
+    return Manifest(kernel, 1, (), (), (), complete=True)
 
 
 def with_results(text: str, results: dict[str, str]) -> str:
@@ -77,12 +85,17 @@ def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
     plan, ready = run["outputs"]["plan"], run["outputs"]["ready"]
     merging = [job for job in results if job == "merge" or job.startswith("kernels")]
     legs = tuple(leg("torch-cpu", job) for job in merging) if plan["has-work"] == "true" else ()
-    tests = tuple(TEST for job in results if job == "test" and "x" in plan["tests"])
+    carried = msgspec.structs.replace(TEST, run="" if legs else "41")
+    tests = tuple(carried for job in results if job == "test" and "x" in plan["tests"])
     records = {
-        job: KernelRecord(job, 1, complete=True, present=("torch-cpu",)) for job in merging if results[job] != "skipped"
+        job: KernelRecord(job, 1, complete=True, present=("torch-cpu",), manifest=manifest(job))
+        for job in merging
+        if results[job] != "skipped"
     }
-    passed = {("merge", TEST.name): TestRecord("merge", TEST.name, 1, True)} if results.get("test") != "skipped" else {}
-    rows = judge(RunPlan(1, "release", (), legs, (), tests=tests), records, passed)
+    tested = TestRecord("merge", TEST.name, 1, True, tree=tree_under_test({}, ()))
+    passed = {("merge", TEST.name): tested} if results.get("test") != "skipped" else {}
+    index = TreeIndex({"merge": TreePlace("41", 1, manifest("merge"))})
+    rows = judge(RunPlan(1, "release", (), legs, (), tests=tests), records, passed, index)
     return not rows and not judge_jobs(read, int(ready["has-releases"] == "true"))
 
 

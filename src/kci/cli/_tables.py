@@ -10,6 +10,7 @@ import msgspec
 from kci.cli._layout import Layout
 from kci.cli._output import markdown_row, markdown_text, table
 from kci.matrix.names import parse_variant_name
+from kci.plan.affected import Touch
 from kci.plan.budget import Estimate, estimate, money
 from kci.plan.plan import Leg, Plan
 from kci.plurals import count
@@ -99,9 +100,36 @@ def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
     return [table for table in tables if table.rows]
 
 
-def plan_tables(plan: Plan, made: Estimate) -> list[AnswerTable]:
+def tests_table(plan: Plan) -> AnswerTable:
+    """Which jobs test what, where."""
+    rows = tuple(
+        (
+            test.kernel,
+            test.name,
+            test.runner_text,
+            f"of run {test.run}" if test.run else "of this run",
+            str(len(test.variants)),
+        )
+        for test in plan.tests
+    )
+    layout = Layout(drop=("variants", "runner"), cut=("kernel", "runner"))
+    return AnswerTable("Tests", ("kernel", "test", "runner", "tree", "variants"), rows, layout)
+
+
+def touches_table(touches: Sequence[Touch]) -> AnswerTable:
+    """What each changed file touches, and why."""
+    rows = tuple((item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel)
+    outside = sum(not item.kernel for item in touches)
+    below = f"and {count(outside, 'file')} outside of every kernel that is planned" if outside else ""
+    layout = Layout(drop=("touches",), cut=("changed file", "kernel"), wrap="because")
+    return AnswerTable("Changes", ("changed file", "kernel", "touches", "because"), rows, layout, below)
+
+
+def plan_tables(plan: Plan, made: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
     """Everything about a plan."""
-    return [legs_table(plan, made), *([backends_table(plan)] if plan.legs else []), *unbuilt_tables(plan)]
+    changes = [touches_table(touches)] if touches else []
+    legs = [legs_table(plan, made), *([backends_table(plan)] if plan.legs else [])]
+    return [*legs, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:

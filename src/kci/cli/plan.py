@@ -9,9 +9,16 @@ from typing import Any
 import click
 
 from kci.cli import PATH, Command, Options, answer_forms
-from kci.cli._layout import Layout
-from kci.cli._output import paragraph, print_diagnostics, table, to_json
-from kci.cli._tables import legs_table, markdown, plan_tables, unbuilt_tables
+from kci.cli._output import paragraph, print_diagnostics, to_json
+from kci.cli._tables import (
+    AnswerTable,
+    legs_table,
+    markdown,
+    plan_tables,
+    tests_table,
+    touches_table,
+    unbuilt_tables,
+)
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
@@ -21,7 +28,6 @@ from kci.plan.affected import Touch
 from kci.plan.budget import Estimate
 from kci.plan.plan import Plan
 from kci.plan.plan_page import mermaid, plan_page
-from kci.plurals import count
 from kci.tree.published_tree import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
@@ -111,25 +117,21 @@ def command(
             click.echo(to_json(planned.as_json()))
         case "github":
             if planned.touches is not None and options.verbose:
-                click.echo("\n".join(_touch_lines(planned.touches)), err=True)
+                click.echo("\n".join(_lines(touches_table(planned.touches))), err=True)
             click.echo(planned.github_matrix(shard))
         case _:
             click.echo(_table(planned.plan, planned.estimate, planned.touches))
     return int(bool(planned.plan.faulty) or any(item.severity is Severity.ERROR for item in planned.diagnostics))
 
 
-def _touch_lines(touches: Sequence[Touch]) -> list[str]:
-    rows = [(item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel]
-    layout = Layout(drop=("touches",), cut=("changed file", "kernel"), wrap="because")
-    lines = table(("changed file", "kernel", "touches", "because"), rows, layout).splitlines()
-    outside = sum(not item.kernel for item in touches)
-    return [*lines, *([f"and {count(outside, 'file')} outside of every kernel that is planned"] if outside else [])]
-
-
 def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
-    parts = [] if touches is None else [*_touch_lines(touches), ""]
+    parts = [] if touches is None else [*_lines(touches_table(touches)), ""]
     legs = legs_table(plan, made)
     parts += [legs.text(), paragraph(legs.below)]
-    for unbuilt in unbuilt_tables(plan):
-        parts += ["", unbuilt.text()]
+    for other in [*([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan)]:
+        parts += ["", other.text()]
     return "\n".join(parts)
+
+
+def _lines(told: AnswerTable) -> list[str]:
+    return [*told.text().splitlines(), *([told.below] if told.below else [])]

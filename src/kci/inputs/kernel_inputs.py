@@ -44,6 +44,11 @@ _INCLUDED_FROM = ("csrc", ".", "torch-ext")
 
 _NOTHING = Reached(frozenset())
 
+_TESTS = "tests"
+_ALSO_OF_OTHERS = ("pyproject.toml", "setup.cfg", "tox.ini")
+_PYTEST_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", *_ALSO_OF_OTHERS)
+"""What pytest reads beside the tests and in every directory above; some of it only if that speaks of pytest."""
+
 
 class Effect(msgspec.Struct, frozen=True):
     """What a file decides: the variants of some components, or of every kind of them, and why."""
@@ -147,6 +152,40 @@ class KernelInputs:
         if in_package:
             return Effect(frozenset(), False, "in the Python package, but `pyext` does not have it installed")
         return Effect(frozenset(), False, "no component reads it")
+
+    @property
+    def tests(self) -> frozenset[tuple[str, str]]:
+        """The files of the kernel's tests, as `of` says them: their folder, and what pytest reads around it."""
+        return self._tests[0]
+
+    def is_test(self, path: str) -> bool:
+        """Whether the kernel's tests read a file, or might if it were there."""
+        files, folders = self._tests
+        return any(path in item for item in files) or any(path.startswith(f"{folder}/") for folder in folders)
+
+    @cached_property
+    def _tests(self) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+        """The files of the tests, and the directories that they lie in, behind links too."""
+        around = [self.kernel]
+        while around[-1]:
+            around.append(around[-1].rpartition("/")[0])
+        beside = (f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES)
+        places = [self.graph_path(_TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
+        files: set[tuple[str, str]] = set()
+        folders: set[str] = set()
+        while places:
+            place = places.pop()
+            real = self.tree.real(place)
+            if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:
+                files.add((place, self.tree.file(place) or ""))
+            elif real not in folders:
+                folders.add(real)
+                places += self.tree.below(real)
+        return frozenset(files), frozenset(folders)
+
+    def _may_be_of_pytest(self, path: str) -> bool:
+        real = self.tree.file(path)
+        return real is None or not path.endswith(_ALSO_OF_OTHERS) or b"pytest" in self.tree.content(real)
 
     def shown(self, path: str) -> str:
         """A path of the tree as seen from the kernel's directory; this is how records and fingerprints name files."""

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from kci.catalog.runners import Runner
 from kci.config.reader import BUILD_TOML, Kernel
 from kci.inputs.kernel_inputs import BINDING, Effect, active
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
 from kci.plan.fingerprint import Fingerprints, made_with
+from kci.plan.hardware_tests import TestMachine, machines_for
 
 _SHOWN_KEYS = 4
 
@@ -23,14 +26,22 @@ _SHOWN_KEYS = 4
 class KernelEnd:
     """A kernel at one end of a change."""
 
-    def __init__(self, kernel: Kernel, prints: Fingerprints, variants: Mapping[Variant, str]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        prints: Fingerprints,
+        variants: Mapping[Variant, str],
+        test: Mapping[tuple[str, str], Runner] = MappingProxyType({}),
+    ) -> None:
         """One end.
 
         Args:
             kernel: its build.toml there.
             prints: its files there.
             variants: its matrix there, and what compiles each variant.
+            test: the machines that test there, by backend and system.
         """
+        self.test = test
         self.kernel = kernel
         self.prints = prints
         self.variants = {variant.name: variant for variant in variants}
@@ -46,6 +57,16 @@ class KernelEnd:
         return {
             name: self.prints.fingerprint(variant, self._toolchains[name]) for name, variant in self.variants.items()
         }
+
+    @cached_property
+    def machines(self) -> dict[str, tuple[TestMachine, str]]:
+        """The machines that test the kernel, by name, each with what its tests depend on beside the tree.
+
+        Raises:
+            FindingsError: a file cannot be read.
+        """
+        found = machines_for(self.variants, self.test)
+        return {machine.name: (machine, machine.inputs(self.prints.tests())) for machine in found}
 
     def readers(self, effect: Effect) -> set[str]:
         """The variants that an effect is about."""
@@ -90,6 +111,17 @@ class View:
             sorted(name for name in self.moved if name not in before or made_with(before[name]) != made_with(now[name]))
         )
 
+    @cached_property
+    def retested(self) -> dict[str, TestMachine]:
+        """The machines on which other tests run now than before, or which were none before, by name."""
+        before = {name: inputs for name, (_, inputs) in self.then.machines.items()} if self.then is not None else {}
+        return {name: machine for name, (machine, inputs) in self.now.machines.items() if before.get(name) != inputs}
+
+    @cached_property
+    def wanted(self) -> frozenset[str]:
+        """The variants that moved, and those that have to be there for the tests to run again."""
+        return self.moved.union(*(machine.variants for machine in self.retested.values()))
+
 
 class Touch(msgspec.Struct, frozen=True):
     """What one changed file touches, and why."""
@@ -100,6 +132,8 @@ class Touch(msgspec.Struct, frozen=True):
     touches: tuple[str, ...]
     """Names of variants, sorted."""
     reason: str
+    tests: tuple[str, ...] = ()
+    """The kinds of machine on which the kernel is tested again because of it, sorted."""
 
 
 def affected(
@@ -127,14 +161,18 @@ def affected(
             owning = [view for view in owners if len(view.directory) == deepest]
             found = [_decide(path, view) for view in owning]
             others = (_decide(path, view) for view in views if view not in owning)
-            found += [decision for decision in others if decision.touches]
+            found += [decision for decision in others if decision.touches or decision.tests]
         decisions += found or [Touch(path, "", (), _no_kernel(path))]
     return sorted(decisions, key=lambda decision: (decision.path, decision.kernel))
 
 
 def narrow(matrix: Matrix, views: Iterable[View]) -> Matrix:
-    """The matrix with the touched variants only, without the kernels that have no such variant."""
-    touched = {view.name: view.moved for view in views}
+    """The matrix with the touched variants only, without the kernels that have no such variant.
+
+    A kernel whose tests alone changed is left with the variants that they test; those that a tree has already are not
+    built.
+    """
+    touched = {view.name: view.wanted for view in views}
     kernels = []
     for kernel in matrix.kernels:
         kept = tuple(item for item in kernel.variants if item.name in touched.get(kernel.name, ()))
@@ -180,11 +218,25 @@ def _decide(path: str, view: View) -> Touch:
                 touched |= end.readers(effect)
                 reasons.append(effect.reason)
     touched &= view.moved
+    tests: tuple[str, ...] = ()
+    if any(end is not None and end.prints.inputs.is_test(path) for end in (view.now, view.then)):
+        tests = tuple(sorted(view.retested))
+        if not reasons:
+            return Touch(path, view.name, (), _of_tests(view), tests)
     if not reasons:
         return Touch(path, view.name, (), view.now.prints.inputs.effect(path).reason)
     if not touched:
-        return Touch(path, view.name, (), f"{reasons[0]}; but none that is planned is made from anything else by it")
-    return Touch(path, view.name, tuple(sorted(touched)), reasons[0])
+        reason = f"{reasons[0]}; but none that is planned is made from anything else by it"
+        return Touch(path, view.name, (), reason, tests)
+    return Touch(path, view.name, tuple(sorted(touched)), reasons[0], tests)
+
+
+def _of_tests(view: View) -> str:
+    if view.retested:
+        return f"read by the tests, which run again on {', '.join(sorted(view.retested))}"
+    if view.now.machines:
+        return "read by the tests; but none of them is another by it"
+    return "read by the tests, and no job runs them: kci.toml has no machine for the kernel under [test]"
 
 
 def _by_build_toml(path: str, view: View) -> Touch:
@@ -201,7 +253,9 @@ def _by_settings(path: str, keys: tuple[str, ...], view: View) -> Touch:
     if not keys:
         return Touch(path, view.name, (), "only comments and layout changed in it")
     nothing = "" if view.made_otherwise else ", which decides no variant"
-    return Touch(path, view.name, view.made_otherwise, f"{_shown(keys)} changed{nothing}")
+    tests = tuple(sorted(view.retested))
+    again = f"; the tests run again on {', '.join(tests)}" if tests else ""
+    return Touch(path, view.name, view.made_otherwise, f"{_shown(keys)} changed{nothing}{again}", tests)
 
 
 def _shown(keys: Sequence[str]) -> str:

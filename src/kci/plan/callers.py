@@ -92,7 +92,9 @@ def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, An
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
-    names, carried = sorted(by_kernel), {item.kernel for item in plan.skipped}
+    # A kernel without a build is there if a tree of an earlier run is to be tested.
+    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run})
+    carried = {item.kernel for item in plan.skipped}
     index = {name: number for number, name in enumerate(names)}
     most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
     promise = promised(plan)
@@ -100,7 +102,7 @@ def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, An
     found: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
     for name in names:
         work = {
-            "matrix": {"include": [leg_entry(plan.tier, leg) for leg in by_kernel[name]]},
+            "matrix": {"include": [leg_entry(plan.tier, leg) for leg in by_kernel.get(name, ())]},
             "parallel": most[index[name]] or MAX_MATRIX,
             "plan": parts[name],
             "tests": tests_matrix(test for test in plan.tests if test.kernel == name),

@@ -82,19 +82,19 @@ def only_affected(
         prints = Fingerprints(kernel, tree, now.settings.inputs_of(kernel.build.name))
         prints.inputs.refuse_escapes()
         if deciding or _may_be_touched(directory, prints, changes):
-            end = KernelEnd(kernel, prints, _toolchains(selected, now))
+            end = KernelEnd(kernel, prints, _toolchains(selected, now), now.runners.test)
             views.append(View(selected.name, directory, end, _at_base(kernel, directory, changes, old_tree, before)))
     said = {where: _keys(origin, path) for where, path in deciding.items()}
     return narrow(matrix, views), affected(changes.files, views, said)
 
 
 def _may_be_touched(directory: str, prints: Fingerprints, changes: Changes) -> bool:
-    """Whether any changed file is the kernel's or is read by it; without one it is as it was, if the settings are."""
+    """Whether a changed file is the kernel's, or it or its tests read it; else it is as it was, if the settings are."""
     return any(
         not place or file == place or file.startswith(f"{place}/") or place.startswith(f"{file}/")
         for place in (directory, *prints.inputs.graph.allowed)
         for file in changes.files
-    )
+    ) or any(prints.inputs.is_test(file) for file in changes.files)
 
 
 def _at_base(
@@ -111,8 +111,8 @@ def _at_base(
                 return None
             kernel = parse_kernel(raw, kernel.directory, shown_as=path)
         prints = Fingerprints(kernel, tree, terms.settings.inputs_of(kernel.build.name))
-        end = KernelEnd(kernel, prints, _toolchains(terms.select(kernel), terms))
-        _ = end.fingerprints
+        end = KernelEnd(kernel, prints, _toolchains(terms.select(kernel), terms), terms.runners.test)
+        _ = end.fingerprints, end.machines
     except KciError:
         return None
     return end

@@ -115,6 +115,14 @@ class Fingerprints:
                 return False
         return True
 
+    def tests(self) -> str:
+        """A hash of what the kernel's tests are made of.
+
+        Raises:
+            FindingsError: a file cannot be read.
+        """
+        return self._hashed(self.inputs.tests)[1]
+
     def _hashed(self, files: frozenset[tuple[str, str]]) -> tuple[str, str]:
         """A hash over the names of some files, and one over names and content."""
         if files not in self._of_files:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from kci.catalog.runners import is_hosted
+from kci.diagnostics import Diagnostic, finding
 from kci.plan.plan import LeftOut, Leg, Plan, TestLeg
 
 FORK_RULE = "KCI315"
@@ -28,8 +29,22 @@ def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
     rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
     refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
     built = {leg.kernel for leg in plan.legs if is_hosted(leg.runner)}
-    tests = tuple(test for test in plan.tests if test.kernel in built and is_hosted(test.runner))
+    tests = tuple(test for test in plan.tests if (test.run or test.kernel in built) and is_hosted(test.runner))
     return _without(plan, refused, rule, reason, tests)
+
+
+def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
+    """What `only_hosted` leaves untested of a plan: KCI317.
+
+    Args:
+        whole: the plan.
+        part: what `only_hosted` leaves of it.
+    """
+    return [
+        finding("KCI317", f"{test.kernel} is not tested on {test.name}: {_REASON}", path=test.path)
+        for test in whole.tests
+        if test not in part.tests
+    ]
 
 
 def only_own(plan: Plan) -> Plan:

@@ -30,7 +30,7 @@ SMALLER = 'group legs with `group = "image"` or `"backend"` under `[plan]` in kc
 LEG_KEYS = ("kernel", "path", "name", "variant", "backend", "system", "runner", "image", "timeout", "artifact")
 """What a job of the matrix gets to know, beside the tier; each is `matrix.<key>` in the workflow."""
 
-TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout")
+TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout", "run")
 """What a job that tests gets to know."""
 
 LIMIT_KEYS = ("max_jobs", "cores", "disk")

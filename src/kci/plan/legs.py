@@ -14,7 +14,7 @@ from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.grouping import Assignment, Placed, group
-from kci.plan.hardware_tests import plan_tests
+from kci.plan.hardware_tests import CarriedTree, plan_tests
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.pools import most_minutes, pool_of, price_of
 from kci.plan.sharding import assign, shards
@@ -34,6 +34,10 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """What each variant (kernel and name) is made from."""
     commit: str | None = None
     """The commit that the fingerprints hold for."""
+    tests: Mapping[str, str] = {}
+    """What the tests of each kernel are made of."""
+    trees: Mapping[str, CarriedTree] = {}
+    """The trees of kernels that earlier runs have made."""
     seconds: Mapping[tuple[str, str], Callable[[int], float]] = {}
     """What the work of each variant (kernel and name) takes on so many cores, where nothing was recorded."""
 
@@ -111,7 +115,7 @@ def make_plan(
         skipped=tuple(skipped),
         shards=shards(legs, count),
         commit=options.commit,
-        tests=plan_tests(kernels, legs, runners),
+        tests=plan_tests(kernels, legs, runners, options.tests, options.trees),
     )
 
 

@@ -17,6 +17,12 @@ class RunnerGroup(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
 
 
+def _runner_text(runner: tuple[str, ...] | RunnerGroup) -> str:
+    if isinstance(runner, tuple):
+        return " ".join(runner)
+    return " ".join((f"group:{runner.group}", *runner.labels))
+
+
 class Leg(msgspec.Struct, frozen=True):
     """One job: one variant, or several of one kernel, and where and how they are built."""
 
@@ -60,9 +66,7 @@ class Leg(msgspec.Struct, frozen=True):
     @property
     def runner_text(self) -> str:
         """The labels of the runner, and its group, for people."""
-        if isinstance(self.runner, tuple):
-            return " ".join(self.runner)
-        return " ".join((f"group:{self.runner.group}", *self.runner.labels))
+        return _runner_text(self.runner)
 
 
 class TestLeg(msgspec.Struct, frozen=True):
@@ -81,6 +85,15 @@ class TestLeg(msgspec.Struct, frozen=True):
     runner: tuple[str, ...] | RunnerGroup
     timeout: int
     """Minutes."""
+    inputs: str = ""
+    """A hash of what it runs and where: the kernel's tests, and the labels; empty if the plan was made without."""
+    run: str = ""
+    """The earlier run whose tree it tests; empty for the tree that this run merges."""
+
+    @property
+    def runner_text(self) -> str:
+        """The labels of the runner, and its group, for people."""
+        return _runner_text(self.runner)
 
 
 class LeftOut(msgspec.Struct, frozen=True):

@@ -10,10 +10,10 @@ import msgspec
 
 from kci.errors import UsageError
 from kci.plan.forks import FORK_RULE
-from kci.plan.plan import Leg, TestLeg
-from kci.run.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
+from kci.plan.plan import Leg
+from kci.run.run_records import SILENT, KernelRecord, RunPlan, TestRecord, VariantFailure
+from kci.run.tree_index import TreeIndex, untested
 
-_SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 _NO_RECORD = (
     "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the "
     "kernel (`kci render`)"
@@ -82,7 +82,10 @@ def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
 
 
 def judge(
-    plan: RunPlan, records: Mapping[str, KernelRecord], tests: Mapping[tuple[str, str], TestRecord] | None = None
+    plan: RunPlan,
+    records: Mapping[str, KernelRecord],
+    tests: Mapping[tuple[str, str], TestRecord] | None = None,
+    index: TreeIndex | None = None,
 ) -> list[GateRow]:
     """What is wrong with a run; nothing if all went well, or there was nothing to do.
 
@@ -92,6 +95,7 @@ def judge(
         plan: what was to be done.
         records: what became of each kernel.
         tests: what came of the tests of each kernel, by their legs.
+        index: where the trees of earlier runs are, which are tested where nothing is built.
     """
     found = [
         GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
@@ -103,15 +107,17 @@ def judge(
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
+    fresh = {kernel: record for kernel, record in records.items() if record.attempt >= plan.attempt}
     for kernel, legs in sorted(by_kernel.items()):
-        record = records.get(kernel)
-        if record is None or record.attempt < plan.attempt:
+        record = fresh.get(kernel)
+        if record is None:
             found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
             found += _of_kernel(plan.tier, record, legs)
-            if record.complete:
-                wanted = (test for test in plan.tests if test.kernel == kernel)
-                found += [row for test in wanted if (row := _of_test(test, plan.attempt, tests or {}))]
+    tests = tests or {}
+    for (kernel, name), why in untested(plan, fresh, tests, index or TreeIndex()).items():
+        told = tests.get((kernel, name))
+        found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
     return found
 
 
@@ -127,14 +133,6 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
 
 
-def _of_test(test: TestLeg, attempt: int, tests: Mapping[tuple[str, str], TestRecord]) -> GateRow | None:
-    record = tests.get((test.kernel, test.name))
-    job = f"{test.kernel} / test {test.name}"
-    if record is None or record.attempt < attempt:
-        return GateRow(test.kernel, "", job, _SILENT, "")
-    return None if record.passed else GateRow(test.kernel, "", job, record.error, record.replay)
-
-
 def _silent(tier: str, leg: Leg, variant: str) -> VariantFailure:
     words = ["kci", "build", f"--variant={variant}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
-    return VariantFailure(leg.kernel, leg.name, variant, 1, _SILENT, shlex.join([*words, "--", leg.path]))
+    return VariantFailure(leg.kernel, leg.name, variant, 1, SILENT, shlex.join([*words, "--", leg.path]))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from kci.run.run_records import KernelRecord, RunPlan, TestRecord
-from kci.run.tree_index import TreeIndex
+from kci.run.tree_index import TreeIndex, untested
 
 
 class Releasable(msgspec.Struct, frozen=True):
@@ -38,6 +38,8 @@ def releasable(
     built = {leg.kernel for leg in plan.legs}
     skipped = {item.kernel for item in plan.skipped}
     faulty = {item.kernel for item in plan.faulty}
+    # What is declared and not in the plan has passed on the very tree in an earlier run.
+    failed = {name for name, _ in untested(plan, records, tests, index)}
     found = []
     for kernel in plan.kernels:
         record, place = records.get(kernel.name), index.trees.get(kernel.name)
@@ -45,10 +47,13 @@ def releasable(
             continue
         if kernel.name in built:
             good = record is not None and record.attempt >= plan.attempt and record.complete
-            wanted = [test for test in plan.tests if test.kernel == kernel.name]
-            passed = all((done := tests.get((test.kernel, test.name))) is not None and done.passed for test in wanted)
-            if good and passed:
+            if good and kernel.name not in failed:
                 found.append(Releasable(kernel.name, kernel.path, run))
-        elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
+        elif (
+            kernel.name not in failed
+            and kernel.name in skipped
+            and place is not None
+            and place.manifest.version == kernel.version
+        ):
             found.append(Releasable(kernel.name, kernel.path, place.run))
     return sorted(found, key=lambda item: item.kernel)

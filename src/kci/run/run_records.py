@@ -30,6 +30,8 @@ RECORD_FILE = "kci-record.json"
 TEST_FILE = "kci-test.json"
 PLAN_FILE = "kci-plan.json"
 
+SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
+
 _MAX_BYTES = 16 * 1024 * 1024
 _LINE = 400
 _ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)
@@ -93,6 +95,8 @@ class TestRecord(msgspec.Struct, frozen=True):
     """The variants that the machine could load."""
     error: Text = ""
     replay: Text = ""
+    tree: Text = ""
+    """What was tested; see `tree_under_test`."""
     schema: int = SCHEMA
 
     def __post_init__(self) -> None:

@@ -74,6 +74,11 @@ class Manifest(msgspec.Struct, frozen=True):
     schema: int = SCHEMA
     created_by: str = f"kci {__version__}"
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """The digest of each variant that is there."""
+        return {item.variant: item.digest for item in self.present}
+
     def __post_init__(self) -> None:
         if self.schema != SCHEMA:
             raise ValueError(f"schema {self.schema} is not known; this kci reads schema {SCHEMA}")

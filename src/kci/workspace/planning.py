@@ -25,10 +25,11 @@ from kci.plan.changes import Base, Terms, only_affected
 from kci.plan.durations import NO_DURATIONS, Durations, read_durations
 from kci.plan.fingerprint import Fingerprints, fingerprints
 from kci.plan.github import as_json, check_limits, github_matrix, refuse_errors
+from kci.plan.hardware_tests import CarriedTree
 from kci.plan.legs import PlanOptions, each_once, make_plan
 from kci.plan.machines import runners_from
 from kci.plan.plan import LeftOut, Plan
-from kci.plan.published import Key, PublishedVariant, already
+from kci.plan.published import Already, Key, PublishedVariant, already
 from kci.plan.work import works
 from kci.workspace.choice import Choice
 from kci.workspace.faulty import touched_since, without_faulty
@@ -43,6 +44,8 @@ class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Only what changed since this branch or commit touches."""
     published: Mapping[Key, PublishedVariant] = {}
     """What is published and whole; what would be made from the same inputs is skipped. See `read_published`."""
+    trees: Mapping[str, CarriedTree] = {}
+    """Which runs have the trees of kernels, and what passed on them: that is not tested again."""
     fingerprints: bool = False
     """Say what each variant is made from."""
     grouping: Grouping | None = None
@@ -210,7 +213,19 @@ def _with_fingerprints(
 
     prints = fingerprints(workspace.kernels, matrix, workspace.runners, container=options.container, source=source)
     found = already(prints, request.published, made.__getitem__)
-    return msgspec.structs.replace(options, fingerprints=found.fingerprints, skip=found.reasons)
+    lacking = prints.keys() - found.reasons.keys()
+    if lacking and request.published and request.affected is not None:
+        # A variant of the tier that users load may be made with another torch than its namesake of this tier.
+        kernels = [kernel for kernel in workspace.kernels if kernel.build.name in {name for name, _ in lacking}]
+        loaded = workspace.of(kernels).matrix(msgspec.structs.replace(request.choice, tier=str(Tier.RELEASE)))
+        others = fingerprints(kernels, loaded, workspace.runners, container=options.container, source=source)
+        also = already({key: others[key] for key in lacking & others.keys()}, request.published, made.__getitem__)
+        known = {key: request.published[key].fingerprint for key in also.reasons}
+        found = Already(found.reasons | also.reasons, found.fingerprints | known)
+    tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
+    return msgspec.structs.replace(
+        options, fingerprints=found.fingerprints, skip=found.reasons, tests=tests, trees=request.trees
+    )
 
 
 def _commit(workspace: Workspace) -> str | None:

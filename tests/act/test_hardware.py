@@ -1,0 +1,202 @@
+"""Rendered workflows where a machine tests: which jobs run, and what is green, when only a test failed or changed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from act.harness import Run, act_path, commit_all, copy_actions, installed, pull_request
+from act.test_publishing import PUBLISH, TESTED, action, published, releases
+from act.test_workflow import RELEASE, Runner, add_kernel, head_commit, place, render
+from conftest import read_yaml
+from publish.fake_hub import TOKEN, FakeHub, serving
+from publish.test_publish import hub_environment
+from run.cuda_python import python_with_cuda
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(act_path() is None, reason="act is not installed"),
+    pytest.mark.skipif(sys.platform != "linux", reason="act's host mode stands in for a Linux runner"),
+]
+
+TEST = "test some-kernel cuda-x86_64-linux"
+BUILT = ["build some-kernel torch-cuda", "merge"]
+OTHERS = ["kci", "plan"]
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with serving(FakeHub("acme/some-kernel")) as running:
+        yield running
+
+
+@pytest.fixture
+def runner(hub: FakeHub, shared_by_workers: Path, tmp_path: Path) -> Runner:
+    env = {**installed(shared_by_workers, "publish"), **hub_environment(hub, tmp_path / "home"), "HF_TOKEN": TOKEN}
+    variables = {"KCI_TEST_PYTHON": str(python_with_cuda(tmp_path))}
+    return Runner(copy_actions(tmp_path / "checkout"), env, variables)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A kernel of one variant with a test, and a machine for it."""
+    made = tmp_path / "repository"
+    write_test(add_kernel(made, "some-kernel", ("cuda",)), "# fine\n")
+    (made / "kci.toml").write_text(TESTED)
+    commit_all(made)
+    render(made)
+    return made
+
+
+def write_test(kernel: Path, text: str) -> None:
+    (kernel / "tests").mkdir(exist_ok=True)
+    (kernel / "tests" / "test_it.py").write_text(text)
+
+
+def change(repository: Path, path: str, text: str) -> None:
+    (repository / path).parent.mkdir(parents=True, exist_ok=True)
+    (repository / path).write_text(text)
+    commit_all(repository)
+
+
+def ended(good: list[str], bad: list[str] | None = None) -> dict[str, str]:
+    return {**dict.fromkeys(good, "success"), **dict.fromkeys(bad or [], "failure")}
+
+
+class Branch:
+    """Pushes to a branch, one after the other."""
+
+    def __init__(self, repository: Path, runner: Runner, scratch: Path) -> None:
+        self.repository, self.runner, self.scratch = repository, runner, scratch
+        self.runs: list[Run] = []
+        self.other = 0
+
+    def push(self) -> Run:
+        folder = place(self.scratch, f"push-{len(self.runs) + 1}")
+        run = self.runner.run(self.repository, RELEASE, "push", folder, self.runs)
+        self.runs.append(run)
+        return run
+
+    def of_tag(self) -> Run:
+        self.other += 1
+        folder = place(self.scratch, f"tag-{self.other}")
+        return self.runner.run(self.repository, PUBLISH, "push", folder, self.runs, ref="refs/tags/v1.0")
+
+    def pull(self, base: str, event: str = "pull_request") -> Run:
+        self.other += 1
+        if event == "pull_request":
+            payload = pull_request(self.repository, base)
+        else:
+            payload = {event: {"base_sha": base, "base_ref": "refs/heads/main"}}
+        folder = place(self.scratch, f"pull-{self.other}")
+        run = self.runner.run(self.repository, RELEASE, event, folder, self.runs, **payload)
+        subprocess.run(["git", "-C", str(self.repository), "checkout", "--quiet", "main"], check=True)
+        return run
+
+
+@pytest.fixture
+def branch(repository: Path, runner: Runner, tmp_path: Path) -> Branch:
+    return Branch(repository, runner, place(tmp_path, "scratch"))
+
+
+def ready(branch: Branch, run: Run, scratch: Path) -> tuple[list[str], str]:
+    """What a run that publishes would publish, and what its gate says; act leaves out both if a called job failed."""
+    (step,) = read_yaml((branch.repository / PUBLISH).read_text())["jobs"]["ready"]["steps"]
+    given = {**step["with"], "results": "plan=success"}
+    code, said, output = action("gate", branch.runner, scratch, branch.repository, records=str(run.artifacts), **given)
+    assert code == 0, said
+    results = "plan=success kernels=failure ready=success publish=skipped"
+    code, said, _ = action(
+        "gate", branch.runner, scratch, branch.repository, records=str(run.artifacts), results=results
+    )
+    assert code == 1, "the gate is red"
+    return [item["kernel"] for item in releases(output)], said
+
+
+def test_a_kernel_whose_test_failed_stays_red_and_unpublished_until_it_passes_on_that_tree(
+    branch: Branch, hub: FakeHub, tmp_path: Path
+) -> None:
+    write_test(branch.repository / "some-kernel", "# BROKEN\n")
+    commit_all(branch.repository)
+    first = branch.push()
+    assert first.jobs == ended([*BUILT, "plan"], [TEST, "kci"]), first.log
+
+    change(branch.repository, "some-kernel/README.md", "# better words\n")
+    docs = branch.push()
+    assert docs.jobs == ended(["plan"], [TEST, "kci"]), docs.log
+    assert "AssertionError: 3 is not 4" in docs.log
+    assert not docs.ok
+    assert "tree.some-kernel.1" not in {path.name for path in docs.artifacts.iterdir()}, "it has the tree of run 41"
+
+    tag = branch.of_tag()
+    assert tag.jobs == ended(["plan"], [TEST]), tag.log
+    offered, said = ready(branch, tag, place(tmp_path, "ready"))
+    assert (offered, published(hub)) == ([], set())
+    assert "job some-kernel / test cuda-x86_64-linux: " in said
+
+    write_test(branch.repository / "some-kernel", "# mended\n")
+    commit_all(branch.repository)
+    mended = branch.push()
+    assert mended.jobs == ended([TEST, *OTHERS]), mended.log
+
+    change(branch.repository, "some-kernel/README.md", "# even better words\n")
+    after = branch.push()
+    assert after.jobs == ended(OTHERS), "that very tree has passed these very tests"
+    tag = branch.of_tag()
+    assert tag.jobs == ended([*OTHERS, "ready", "publish some-kernel"]), tag.log
+    assert published(hub) == {"acme/some-kernel"}
+
+
+def test_silence_is_no_pass_and_neither_is_a_machine_that_is_new(branch: Branch) -> None:
+    (branch.repository / "kci.toml").write_text(TESTED.partition("[test")[0])
+    render(branch.repository)
+    assert branch.push().jobs == ended([*BUILT, *OTHERS]), "there is no machine yet"
+    (branch.repository / "kci.toml").write_text(TESTED)
+    render(branch.repository)
+    declared = branch.push()
+    assert declared.jobs == ended([TEST, *OTHERS]), declared.log
+
+    shutil.rmtree(declared.artifacts / "run-test.some-kernel.cuda-x86_64-linux.1")  # as if the job was cancelled
+    change(branch.repository, "some-kernel/README.md", "# better words\n")
+    again = branch.push()
+    assert again.jobs == ended([TEST, *OTHERS]), again.log
+
+
+@pytest.mark.parametrize("event", ["pull_request", "merge_group"])
+def test_what_changes_only_a_test_is_tested_on_the_tree_of_its_base(branch: Branch, event: str) -> None:
+    base = head_commit(branch.repository)
+    assert branch.push().ok
+    change(branch.repository, "some-kernel/tests/test_it.py", "# BROKEN\n")
+    broken = branch.pull(base, event)
+    assert broken.jobs == ended(["plan"], [TEST, "kci"]), broken.log
+    change(branch.repository, "some-kernel/tests/test_it.py", "# better\n")
+    good = branch.pull(base, event)
+    assert good.jobs == ended([TEST, *OTHERS]), good.log
+    assert "read by the tests, which run again on cuda-x86_64-linux" in good.log
+
+
+def test_without_a_tree_to_test_what_the_tests_need_is_built(branch: Branch) -> None:
+    base = head_commit(branch.repository)
+    change(branch.repository, "some-kernel/tests/test_it.py", "# better\n")
+    pull = branch.pull(base)
+    assert pull.jobs == ended([*BUILT, TEST, *OTHERS]), pull.log
+
+
+def test_of_several_kernels_those_are_tested_again_whose_tests_changed(branch: Branch) -> None:
+    for name in ("other-kernel", "third-kernel"):
+        write_test(add_kernel(branch.repository, name, ("cuda",)), "# fine\n")
+    render(branch.repository)
+    base = head_commit(branch.repository)
+    first = branch.push()
+    assert first.ok, first.log
+    change(branch.repository, "other-kernel/tests/test_it.py", "# better\n")
+    change(branch.repository, "third-kernel/torch-ext/third_kernel/__init__.py", "VALUE = 1\n")
+    pull = branch.pull(base)
+    built = ["build third-kernel torch-cuda", "merge third-kernel"]
+    tests = [f"test {name} cuda-x86_64-linux" for name in ("other-kernel", "third-kernel")]
+    assert pull.jobs == ended([*built, *tests, *OTHERS]), pull.log
