@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kci.errors import KciError
-from kci.tree import stamps
+from kci.inputs import stat_cache
 from kci.tree.merge import merge
 from kci.verify import verify
 from variants import CPU, STABLE, make_artifact, make_variant
@@ -64,7 +64,9 @@ def artifacts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 
 def test_mutated_archives(tmp_path: Path, artifacts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stamps, "_COARSE", 1)  # without its record of a tree a merge need not wait for the next tick
+    monkeypatch.setattr(
+        stat_cache, "_FINE_TICK_NS", 0
+    )  # without its record of a tree a merge need not wait for the next tick
     random_ = random.Random(77)
     refused = 0
     for number in range(ARCHIVES):

@@ -1,7 +1,8 @@
-"""What earlier runs read, told by what the file system says of a file: the way of git's index.
+"""Is a file what it was when it was recorded? By what the file system says of it, the way of git's index.
 
 A file whose size, times and inode are as they were has the content that it had, with one exception: it may be written
 again within the same tick of the clock after it was read. So nothing is kept of a file that was changed shortly before.
+Writing to a file changes its time of inode change, which no user can set.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,6 +22,11 @@ from kci.inputs.include_scan import Scan
 SCHEMA = 1
 _TICK_NS = 3_000_000_000
 """FAT counts in steps of two seconds; the clocks of a file server and of this machine may differ by a little."""
+_FINE_TICK_NS = 20_000_000
+"""The same for a file system that counts nanoseconds: Linux moves its clock 100 times a second at least."""
+_COARSE_NS = 1_000_000
+_KEPT = 64
+"""Trees of which something is remembered; the oldest go."""
 _MAX_BYTES = 256 * 1024 * 1024
 _MAX_ENTRIES = 200_000
 
@@ -69,10 +76,25 @@ class StatCache:
 
     def put(self, path: str, before: os.stat_result, after: os.stat_result, digest: str, found: Scan | None) -> None:
         """Remember what a file held, if it was at rest while it was read."""
-        quiet_since = max(before.st_mtime_ns, before.st_ctime_ns)
-        if _seen(before) == _seen(after) and quiet_since + _TICK_NS < time.time_ns():
+        if _seen(before) == _seen(after) and _at_rest_ns(before) < time.time_ns():
             self._entries[path] = self._used[path] = _Remembered(_seen(before), digest, found)
             self._changed = True
+
+    def put_written(self, digests: Mapping[str, str]) -> None:
+        """Remember files that were written just now, where the file system tells the next change from this one.
+
+        Args:
+            digests: the hex SHA-256 of each file, by its path below the root.
+
+        Raises:
+            OSError: one is not there.
+        """
+        before = {path: Path(self._root, path).lstat() for path in digests}
+        wait_ns = max(map(_at_rest_ns, before.values()), default=0) - time.time_ns() + 1
+        if 0 < wait_ns <= _FINE_TICK_NS:
+            time.sleep(wait_ns / 1e9)
+        for path, status in before.items():
+            self.put(path, status, Path(self._root, path).lstat(), digests[path], None)
 
     def save(self) -> None:
         """Write down what is remembered; where that is impossible, the next run reads the files again."""
@@ -83,9 +105,18 @@ class StatCache:
             data = msgspec.msgpack.encode(_CacheFile(SCHEMA, self._root, entries))
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._path, data)
+            oldest = sorted(self._path.parent.glob("*.msgpack"), key=lambda path: path.stat().st_mtime_ns)[:-_KEPT]
+            for path in oldest:
+                path.unlink(missing_ok=True)
         except (OSError, ValueError, KciError):
             return
         self._changed = False
+
+
+def _at_rest_ns(status: os.stat_result) -> int:
+    """From when on a file that was changed again would show it."""
+    tick = _TICK_NS if status.st_ctime_ns % _COARSE_NS == 0 else min(_TICK_NS, _FINE_TICK_NS)
+    return max(status.st_mtime_ns, status.st_ctime_ns) + tick
 
 
 def _seen(status: os.stat_result) -> tuple[int, int, int, int, int]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.files.bounded_json import decode_json, read_bounded
+from kci.files.bounded_json import decode_json
 from kci.files.walk import is_bytecode
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
 from kci.tree.dsse import StatementSubject
@@ -82,14 +82,6 @@ class SumsForm(NamedTuple):
 
 
 FORMS = {SUMS_NAME: SumsForm(encode_sums, decode_sums), SUBJECTS_NAME: SumsForm(encode_subjects, decode_subjects)}
-
-
-def read_sums(tree: Path) -> dict[str, str]:
-    """What a tree's `SHA256SUMS` says; empty where there is none, or it is not in the form of sha256sum."""
-    try:
-        return decode_sums(read_bounded(tree / SUMS_NAME))
-    except (OSError, ValueError):
-        return {}
 
 
 def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:

@@ -9,23 +9,26 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
+from kci.files.cache import default_cache
 from kci.files.replace import Log, replacing
+from kci.files.walk import is_bytecode, walk
 from kci.inputs.recorded import RecordedInputs
+from kci.inputs.stat_cache import StatCache
 from kci.tree import manifest as manifests
 from kci.tree import metadata
 from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
 from kci.tree.binding import CiRun, older_attempts, report_replaced, require_bound
 from kci.tree.carry import carry, copy
-from kci.tree.checksums import FORMS, SUMMED_AT_TOP, read_sums, tree_hashes
+from kci.tree.checksums import FORMS, SUMMED_AT_TOP, tree_hashes
 from kci.tree.differences import SymbolsOf, differences, listed
-from kci.tree.digest import directory_digest
 from kci.tree.findings import several, tree_error
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
@@ -33,7 +36,6 @@ from kci.tree.pack import packable
 from kci.tree.partial import refuse_partial
 from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME
-from kci.tree.stamps import known_digest, read_stamps, write_stamps
 from kci.tree.unpack import unpack_whole
 
 CARD = "CARD.md"
@@ -45,6 +47,14 @@ KEPT_AT_TOP = (
 """What a tree holds at its top besides variants (docs/format.md#tree)."""
 
 _CARRIED_AT_TOP = (CARD, "benchmarks")
+
+
+class _Made(NamedTuple):
+    """A tree that was built."""
+
+    manifest: Manifest
+    hashes: dict[str, dict[str, str]]
+    """The hex SHA-256 of every file, by variant and name."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -140,14 +150,14 @@ def merge(
         # Sorted by name, so that two merges of the same kernels take their locks in the same order.
         replacements = [stack.enter_context(replacing(job.target, log)) for job in jobs]
         built = [_build(job, made.staging) for job, made in zip(jobs, replacements, strict=True)]
-        findings = [item for manifest in built for item in _missing(manifest)]
+        findings = [item for made in built for item in _missing(made.manifest)]
         if findings and not allow_partial:
             raise several(findings, "see why their legs failed, or pass --allow-partial")
         for replacement in replacements:
             replacement.commit()
-    for job, manifest in zip(jobs, built, strict=True):
-        write_stamps(job.target, {entry.variant: entry.digest for entry in manifest.present})
-    return built
+    for job, made in zip(jobs, built, strict=True):
+        _remember_files(job.target, made.hashes)
+    return [made.manifest for made in built]
 
 
 def _real(path: Path) -> Path:
@@ -207,7 +217,7 @@ def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]
     return next(iter(versions), None)
 
 
-def _build(job: _Job, tree: Path) -> Manifest:
+def _build(job: _Job, tree: Path) -> _Made:
     """Make the whole new tree in a directory that does not exist yet."""
     tree.mkdir()
     _require_tree(job.target)
@@ -237,7 +247,7 @@ def _build(job: _Job, tree: Path) -> Manifest:
         hashes[entry.variant] = carried.hashes
     manifest = _manifest(job, version or 0, present, records)
     _complete(job, tree, manifest, hashes)
-    return manifest
+    return _Made(manifest, hashes)
 
 
 def _complete(job: _Job, tree: Path, manifest: Manifest, hashes: dict[str, dict[str, str]]) -> None:
@@ -320,12 +330,12 @@ def _carried(
         return []
     old = read_manifest(job.target)
     known = {entry.variant: entry for entry in old.present} if old is not None else {}
-    stamps, sums = read_stamps(job.target), read_sums(job.target)
+    seen = _files_seen(job.target)
     found = []
     for directory in sorted(path for path in job.target.iterdir() if is_variant_dir(path)):
         if directory.name in present:
             continue
-        sealed = _unchanged(directory, known_digest(stamps, directory), sums) or read_sealed(directory)
+        sealed = read_sealed(directory, _known_hashes(directory, seen))
         digest, backend = sealed.digest, sealed.metadata.backend.type.value
         before = known.get(directory.name, Present(directory.name, "", "", Origin("")))
         origin = msgspec.structs.replace(before.origin, carried=True)
@@ -338,16 +348,31 @@ def _carried(
     return found
 
 
-def _unchanged(directory: Path, digest: str | None, sums: dict[str, str]) -> SealedVariant | None:
-    """A variant that is known to be as it was, with the hashes of the checksums if they give its digest."""
-    hashes = {
-        name.removeprefix(f"{directory.name}/"): value
-        for name, value in sums.items()
-        if name.startswith(f"{directory.name}/")
-    }
-    if digest is None or directory_digest(hashes) != digest:
-        return None
-    return SealedVariant(metadata.read_metadata(directory / metadata.FILE_NAME), hashes)
+def _files_seen(tree: Path) -> StatCache:
+    """What an earlier merge hashed. It is kept in the cache: a tree holds nothing of the machine that merged it."""
+    return StatCache(tree, default_cache() / "trees")
+
+
+def _remember_files(tree: Path, hashes: dict[str, dict[str, str]]) -> None:
+    seen = _files_seen(tree)
+    with suppress(OSError):  # somebody else changes the tree already
+        seen.put_written(
+            {f"{variant}/{name}": value for variant, files in hashes.items() for name, value in files.items()}
+        )
+        seen.save()
+
+
+def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
+    """The hashes of a variant's files; None where one may have changed since it was hashed."""
+    hashes = {}
+    for item in walk(directory):
+        if is_bytecode(item.name):
+            continue
+        known = seen.get(f"{directory.name}/{item.name}", item.path.lstat()) if item.regular else None
+        if known is None:
+            return None
+        hashes[item.name] = known[0]
+    return hashes
 
 
 def _mixed(directory: Path, data: metadata.Metadata, expected: str) -> FindingsError:
