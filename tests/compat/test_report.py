@@ -82,6 +82,23 @@ def test_a_repair_is_a_trend_to_the_better() -> None:
     assert (cell.state, cell.trend, cell.failure) == (CellState.PASSES, Trend.BETTER, None)
 
 
+@pytest.mark.parametrize(
+    ("recent", "trend"),
+    [
+        ("pppfffffp", Trend.BETTER),  # mended in the last run, and so worse in the later half than in the earlier one
+        ("fppppp", Trend.BETTER),
+        ("ffffpf", Trend.WORSE),
+        ("ppp", Trend.STEADY),
+        ("fff", Trend.STEADY),
+    ],
+)
+def test_the_trend_is_about_how_a_leg_is_today(recent: str, trend: Trend) -> None:
+    results = {"p": "pass", "f": "error"}
+    cell = only(grid(*(run(number, {key(): results[one]}) for number, one in enumerate(recent, start=1))))
+    assert (cell.recent, cell.trend) == (recent, trend)
+    assert cell.state is (CellState.PASSES if recent.endswith("p") else CellState.FAILS)
+
+
 def test_an_outage_keeps_the_last_known_state() -> None:
     runs = [run(1, {key(): "pass"}), run(2, {key(): "unknown"}), run(3, {})]
     cell = only(grid(*runs))
@@ -131,6 +148,22 @@ def test_failures_of_one_cause_are_one_line() -> None:
         ("error: else", ("other",), True),
     ]
     assert not grid(run(1, legs)).causes[0].is_open
+
+
+def test_an_error_is_told_once_whatever_has_it() -> None:
+    """Legs with an issue, one that fails too seldom for one, and one that is flaky."""
+    steady, new, flaky = key("relu"), key("norm"), key("other")
+    runs = [
+        run(number, {steady: "error: x", new: "error: x" if number == 8 else "pass",
+                     flaky: "pass" if number % 2 else "error: x"})
+        for number in range(1, 9)
+    ]  # fmt: skip
+    (cause,) = grid(*runs).causes
+    assert (cause.cause, cause.is_open, cause.kernels) == ("error: x", True, ("norm", "other", "relu"))
+    assert len(cause.legs) == 3
+    page = markdown_report(grid(*runs), "t")
+    assert page.count("`error: x`") == 1
+    assert "flaky: error" not in page
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------

@@ -74,6 +74,9 @@ class _LegState(msgspec.Struct):
     issues: set[str] = msgspec.field(default_factory=set)
 
 
+FLAKY = "flaky: "
+"""How the cause of an issue about flaky legs begins."""
+
 _GONE_AFTER = 2
 """So many runs under a new catalog without a leg mean that it is gone, and not that a file was lost."""
 
@@ -146,7 +149,7 @@ class WatchState:
         needed = self.needed
         if state.flaky and state.fails < 2 * needed:
             if not any(self.open[key].flaky for key in state.issues):  # or it has one, whatever it says this time
-                self._join(failure, run, state, f"flaky: {cause}", flaky=True)
+                self._join(failure, run, state, f"{FLAKY}{cause}", flaky=True)
             return
         state.flaky = False
         in_other = any(not self.open[key].flaky for key in state.issues)

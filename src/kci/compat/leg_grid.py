@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kci.compat.decide import WatchState
+from kci.compat.decide import FLAKY, WatchState
 from kci.compat.history import Failure, RecordedRun
 from kci.config.settings import Decisions
 from kci.matrix.names import parse_variant_name
@@ -33,7 +33,10 @@ class CellState(enum.StrEnum):
 
 
 class Trend(enum.StrEnum):
-    """How the later half of the shown runs differs from the earlier one."""
+    """How a leg is today against how it was in the shown runs: mended, broken, or as ever.
+
+    A flaky leg is both by turns: there the later half of the runs is held against the earlier one.
+    """
 
     WORSE = "worse"
     STEADY = "steady"
@@ -231,7 +234,7 @@ class GridFold:
             variant=variant,
             column=GridColumn(_backend(variant), torch, compute, system),
             state=state,
-            trend=_trend(codes),
+            trend=_trend(state, codes),
             recent="".join("-pfu"[code] for code in codes),
             runs=track.results,
             days=_days(self._runs[track.since].at, self._runs[last].at) if track.since >= 0 else None,
@@ -252,21 +255,27 @@ class GridFold:
         return self._runs[index] if index >= 0 else None
 
     def _causes(self, last: int) -> tuple[GridCause, ...]:
-        """Those with an issue, and those of legs that fail and are in none yet."""
-        causes: dict[tuple[bool, str], set[str]] = {}
-        told: set[str] = set()
-        for issue in self._watch.open.values():
-            legs = {leg for leg in issue.pending if last - self._legs[leg].seen < SHOWN_RUNS}
-            told |= legs
-            if legs:
-                causes[True, issue.cause] = legs
-        for leg, track in self._legs.items():
-            if track.failing and leg not in told and last - track.seen < SHOWN_RUNS:
-                causes.setdefault((False, self._watch.legs[leg].cause), set()).add(leg)
-        made = [
-            GridCause(cause, is_open, tuple(sorted(legs)), tuple(sorted({leg.partition(" ")[0] for leg in legs})))
-            for (is_open, cause), legs in causes.items()
+        """Those with an issue, and those of legs that fail and are in none yet; an error once, whatever has it."""
+        said = [
+            (issue.cause, True, {leg for leg in issue.pending if last - self._legs[leg].seen < SHOWN_RUNS})
+            for issue in self._watch.open.values()
         ]
+        told = {leg for _, _, legs in said for leg in legs}
+        said += [
+            (self._watch.legs[leg].cause, False, {leg})
+            for leg, track in self._legs.items()
+            if track.failing and leg not in told and last - track.seen < SHOWN_RUNS
+        ]
+        by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
+        for one in said:
+            if one[2]:
+                by_error.setdefault(one[0].removeprefix(FLAKY), []).append(one)
+        made = []
+        for error, same in by_error.items():
+            names, legs = {cause for cause, _, _ in same}, {leg for _, _, some in same for leg in some}
+            cause = names.pop() if len(names) == 1 else error
+            kernels = tuple(sorted({leg.partition(" ")[0] for leg in legs}))
+            made.append(GridCause(cause, any(is_open for _, is_open, _ in same), tuple(sorted(legs)), kernels))
         return tuple(sorted(made, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
 
 
@@ -283,8 +292,11 @@ def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
     return fold.finish()
 
 
-def _trend(codes: list[int]) -> Trend:
+def _trend(state: CellState, codes: list[int]) -> Trend:
     known = [code == _FAILED for code in codes if code in (_PASSED, _FAILED)]
+    if state is not CellState.FLAKY:
+        same = len(set(known)) < 2
+        return Trend.STEADY if same else Trend.BETTER if state is CellState.PASSES else Trend.WORSE
     half = len(known) // 2
     if not half:
         return Trend.STEADY
