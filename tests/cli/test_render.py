@@ -104,9 +104,48 @@ def test_a_file_by_somebody_else_is_left_alone(repository: Path) -> None:
     assert not (repository / COMPAT).exists()
 
 
-def test_static_legs_are_those_of_the_plan(repository: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--mode", "static"), ("--ci", "gitlab"), ("--check",)])
+def test_a_kernel_with_an_error_is_said_and_nothing_is_written(repository: Path, options: tuple[str, ...]) -> None:
+    """Its legs would start machines only to fail there."""
+    file = next(repository.rglob("build.toml"))
+    file.write_text(file.read_text().replace("[torch-noarch]", '[torch]\nsrc = ["gone.cpp"]'))
+    checked, done = kci("check"), kci("render", *options)
+    assert (checked.code, done.code) == (1, 1)
+    assert "error[KCI130]" in checked.stderr
+    assert "error[KCI130]" in done.stderr
+    assert done.stdout == ""
+    assert not (repository / ".github").exists()
+    assert not (repository / ".gitlab").exists()
+
+
+def test_a_leg_that_takes_longer_than_its_job_may_is_said(repository: Path, tmp_path: Path) -> None:
+    (repository / "kci.toml").write_text("[[limits]]\ntimeout-minutes = 1\n")
+    planned, rendered = kci("plan"), kci("render")
+    assert (planned.code, rendered.code) == (0, 0)
+    for said in (planned, rendered):
+        assert said.stderr.count("warning[KCI335]") == 1
+        assert "is estimated to take 2 minutes on ubuntu-24.04, and its job ends after 1" in said.stderr
+    legs = json.loads(kci("plan", "--format", "json").stdout)["legs"]
+    took = [{"kernel": leg["kernel"], "variant": name, "seconds": 600} for leg in legs for name in leg["variants"]]
+    (tmp_path / "durations.json").write_text(json.dumps({"schema": 1, "durations": took}))
+    measured = kci("plan", "--durations", tmp_path / "durations.json")
+    assert measured.code == 1, "that is no estimate"
+    assert "error[KCI337]" in measured.stderr
+
+
+@pytest.mark.parametrize("which", ["noarch", "grouped", "backend-without-component"])
+def test_static_legs_are_those_of_the_plan(repository: Path, which: str) -> None:
     """One plan, two ways to hand it to GitHub: both give the same legs."""
-    kci("render", "--mode", "static")
+    if which == "grouped":
+        (repository / "kci.toml").write_text('[plan]\ngroup = "image"\n')
+    if which == "backend-without-component":
+        file = next(repository.rglob("build.toml"))
+        (file.parent / "a.cpp").write_text("")
+        parts = '[torch]\nsrc = ["a.cpp"]\n[kernel.a]\nbackend = "cpu"\nsrc = ["a.cpp"]\ndepends = ["torch"]\n'
+        text = file.read_text().replace("backends =", "# kci: ignore[KCI130] it comes later\nbackends =")
+        file.write_text(text.replace("[torch-noarch]\n", parts))
+    rendered = kci("render", "--mode", "static")
+    assert rendered.code == 0, rendered.stderr
     jobs = read_yaml((repository / RELEASE).read_text())["jobs"]
     for job, tier in (("build", "release"), ("build-pr", "pr")):
         planned = json.loads(kci("plan", "--tier", tier, "--format", "github").stdout)

@@ -85,7 +85,7 @@ def test_a_repair_is_a_trend_to_the_better() -> None:
 @pytest.mark.parametrize(
     ("recent", "trend"),
     [
-        ("pppfffffp", Trend.BETTER),  # mended in the last run, and so worse in the later half than in the earlier one
+        ("pppfffffp", Trend.BETTER),  # fixed in the last run, and so worse in the later half than in the earlier one
         ("fppppp", Trend.BETTER),
         ("ffffpf", Trend.WORSE),
         ("ppp", Trend.STEADY),

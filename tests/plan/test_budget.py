@@ -14,9 +14,10 @@ from conftest import ROOT, many, torch_kernel
 from kci.catalog.prices import default_prices
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import Runner, default_runners, hosted_runners
+from kci.diagnostics import Severity
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
-from kci.plan.budget import Alternative, check_budget, estimate, simulate
+from kci.plan.budget import Alternative, check_budget, check_time, estimate, simulate
 from kci.plan.durations import Duration, Durations, encode, read_durations
 from kci.plan.legs import make_plan
 from kci.plan.pools import Pool, most_minutes, pool_of, price_of
@@ -188,6 +189,34 @@ def test_durations_change_the_estimate(catalog: Catalog) -> None:
     assert estimate(slow.legs).measured == 1
     assert estimate(usual.legs).measured == 0
     assert estimate(slow.legs).minutes > estimate(usual.legs).minutes
+
+
+@pytest.mark.rule("KCI335", "KCI337", triggers=False)
+def test_a_leg_that_fits_is_not_worth_a_word() -> None:
+    assert check_time([leg(minutes=60, timeout=60), leg(minutes=60, timeout=60, measured=True)]) == []
+
+
+@pytest.mark.rule("KCI335", triggers=True)
+def test_an_estimate_beyond_the_time_limit_is_a_warning_with_numbers_and_ways_out() -> None:
+    late = [leg(CU130, "slow", minutes=minutes, timeout=350, backend="cuda") for minutes in (400, 1178, 500)]
+    (found,) = check_time([leg(), *late])
+    said = f"slow {CU130} is estimated to take 1178 minutes on ubuntu-24.04, and its job ends after 350"
+    assert (found.rule, found.severity) == ("KCI335", Severity.WARNING)
+    assert found.message == f"{said}; so it is with 2 other legs of the kernel"
+    assert "[runners]" in found.hint
+    assert "fewer architectures" in found.hint
+    assert "--durations" in found.hint
+    assert "timeout-minutes" not in found.hint, "no hosted runner works that long"
+    (own,) = check_time([leg(minutes=1178, timeout=350, pool=Pool("own", 2), variants=("a", "b"))])
+    assert "raise `timeout-minutes` in [[limits]]" in own.hint
+    assert "`group`" in own.hint
+
+
+@pytest.mark.rule("KCI337", triggers=True)
+def test_a_recorded_duration_beyond_the_time_limit_is_an_error() -> None:
+    early, late = check_time([leg(minutes=90, kernel="a"), leg(minutes=90, kernel="b", measured=True)])
+    assert (early.rule, late.rule, late.severity) == ("KCI335", "KCI337", Severity.ERROR)
+    assert late.message == f"b {leg().name} took 90 minutes on ubuntu-24.04, and its job ends after 60"
 
 
 @pytest.mark.rule("KCI311", triggers=False)

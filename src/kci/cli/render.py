@@ -75,6 +75,8 @@ def command(
 ) -> int:
     """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
 
+    Nothing is written, and exit is 1, if `kci check` finds an error in one.
+
     KERNEL is a directory with a build.toml, or one with kernels below it. Action pins that are newer in the committed
     files are kept.
 
@@ -117,7 +119,7 @@ def command(
 def _answer(rendered: RenderedFiles, options: Options, check: bool, diff: bool, force: bool) -> int:
     """Compare or write."""
     found = rendered.diagnostics
-    always = [item for item in found if item.rule in ("KCI405", "KCI408", "KCI420")]
+    always = [item for item in found if item.rule in ("KCI335", "KCI405", "KCI408", "KCI420")]
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
         print_diagnostics(found if check else always, quiet=options.quiet)

@@ -33,7 +33,7 @@ class CellState(enum.StrEnum):
 
 
 class Trend(enum.StrEnum):
-    """How a leg is today against how it was in the shown runs: mended, broken, or as ever.
+    """How a leg is today against how it was in the shown runs: fixed, broken, or as before.
 
     A flaky leg is both by turns: there the later half of the runs is held against the earlier one.
     """

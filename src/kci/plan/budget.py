@@ -11,10 +11,11 @@ from typing import NamedTuple
 import msgspec
 
 from kci.catalog.prices import default_prices
+from kci.catalog.runners import quotas
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.plan.plan import Leg, Plan
-from kci.plan.pools import Pool
+from kci.plan.pools import OWN_MINUTES, Pool
 from kci.plurals import count
 
 
@@ -152,6 +153,35 @@ def check_budget(
         message = f"{made.unpriced} of {made.legs} legs run on runners without a known price and are counted as free"
         return [finding("KCI310", message, hint="give their runners a price in kci.toml")]
     return []
+
+
+def check_time(legs: Iterable[Leg]) -> list[Diagnostic]:
+    """Legs that take longer than their jobs may: by an estimate (KCI335), or as recorded (KCI337). One for each kernel.
+
+    What is estimated is a warning: templates can take many times as long as the count of sources says, or less.
+    """
+    late: dict[tuple[str, bool], list[Leg]] = {}
+    for leg in legs:
+        if leg.minutes > leg.timeout:
+            late.setdefault((leg.kernel, leg.measured), []).append(leg)
+    return [_late(kernel, same) for (kernel, _), same in sorted(late.items())]
+
+
+def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
+    worst = max(legs, key=lambda leg: (leg.minutes - leg.timeout, leg.name))
+    more = f"; so it is with {count(len(legs) - 1, 'other leg')} of the kernel" if len(legs) > 1 else ""
+    took = "took" if worst.measured else "is estimated to take"
+    message = (
+        f"{kernel} {worst.name} {took} {worst.minutes} minutes on {worst.runner_text}, and its job ends after "
+        f"{worst.timeout}{more}"
+    )
+    ways = ["name a machine with more cores under [runners] in kci.toml"]
+    ways += ["build less in a leg (`group`)"] if len(worst.variants) > 1 else []
+    ways += ["build for fewer architectures"] if worst.backend in ("cuda", "rocm") else []
+    if worst.minutes <= (quotas().max_minutes if worst.pool.queued else OWN_MINUTES):
+        ways += ["raise `timeout-minutes` in [[limits]]"]
+    ways += [] if worst.measured else ["or give `kci plan` what it really takes, with --durations"]
+    return finding("KCI337" if worst.measured else "KCI335", message, hint="; ".join(ways))
 
 
 def _largest(made: Estimate) -> str:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+
+import msgspec
 
 from kci.config.values import Tier
 from kci.diagnostics import Diagnostic, Severity, finding
-from kci.matrix.variants import Matrix
+from kci.plan.budget import check_time
 from kci.plan.callers import MAX_JOBS, caller_count, check_callers, run_jobs
 from kci.plan.github import MANY_JOBS, check_limits
-from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan
 from kci.plan.sharding import MAX_MATRIX
 from kci.render.github_limits import limits
-from kci.workspace.choice import Choice
+from kci.workspace.planning import plan_everything
 from kci.workspace.workspace import Workspace
 
 
-class Bounds(NamedTuple):
+class Bounds(msgspec.Struct, frozen=True):
     """What there is to say about the size of the runs."""
 
     refused: list[Diagnostic]
     warnings: list[Diagnostic]
+    plans: dict[str, Plan] = {}
+    """Everything that a run of each tier can build."""
 
 
 def grown(count: int) -> int:
@@ -34,25 +36,25 @@ def check_bounds(workspace: Workspace) -> Bounds:
     """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
 
     Returns:
-        what no run would get past (KCI419), and what will get there as the repository grows (KCI420).
+        what no run would get past (KCI419), and what will get there as the repository grows (KCI420) or may end too
+        late (KCI335).
     """
     settings = workspace.settings.settings
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
     refused: list[Diagnostic] = []
     warnings: list[Diagnostic] = []
+    plans = {tier: plan_everything(workspace, tier) for tier in tiers}
     for tier, when in tiers.items():
-        matrix = workspace.matrix(Choice(tier=tier))
-        found = _of_run(workspace, matrix, f"{when} of everything (tier {tier})")
+        found = _of_run(workspace, plans[tier], f"{when} of everything (tier {tier})")
         refused += found.refused
         warnings += found.warnings
-    return Bounds(refused, warnings)
+    legs = {(leg.kernel, leg.name): leg for plan in plans.values() for leg in plan.legs}
+    return Bounds(refused, warnings + check_time(legs.values()), plans)
 
 
-def _of_run(workspace: Workspace, matrix: Matrix, what: str) -> Bounds:
+def _of_run(workspace: Workspace, plan: Plan, what: str) -> Bounds:
     several = len(workspace.kernels) > 1
-    options = PlanOptions(grouping=workspace.settings.settings.plan.group)
-    plan = make_plan(matrix, workspace.runners, options)
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
     count = caller_count(grown(len(workspace.kernels)))
     problems = check_callers(plan, count) if several else check_limits(plan)

@@ -17,7 +17,6 @@ from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import decode_json
 from kci.plan.callers import caller_count
 from kci.plan.github import github_matrix
-from kci.plan.legs import make_plan
 from kci.plan.plan import Plan
 from kci.render.bounds import check_bounds, grown
 from kci.render.committed import read_committed, remove_files, write_files
@@ -40,7 +39,7 @@ from kci.render.workflow import (
     shipped_templates,
 )
 from kci.version import __version__
-from kci.workspace.choice import Choice
+from kci.workspace.faulty import require_sound
 from kci.workspace.workspace import Workspace
 
 
@@ -101,8 +100,8 @@ def render_workflows(
 
     Raises:
         UsageError: a kernel lies outside of the root, or this kci has no release to name by its commit.
-        FindingsError: GitHub would not take the files, a committed pin cannot be read, kci.toml pins an action that
-            they do not use, or static mode has no leg.
+        FindingsError: a kernel has an error, GitHub would not take the files, a committed pin cannot be read, kci.toml
+            pins an action that they do not use, or static mode has no leg.
         UnsafeError: a name or path holds an expression or control characters.
     """
     named = tuple(kernels) or (str(root),)
@@ -110,11 +109,11 @@ def render_workflows(
     if mode is Mode.STATIC and len(workspace.kernels) > 1:
         message = f"--mode static is for one kernel, and there are {len(workspace.kernels)}"
         raise UsageError(message, hint="leave it out: each kernel's legs are then computed when the workflow runs")
-    bounds = check_bounds(workspace)
+    bounds = check_bounds(require_sound(workspace))
     legs: dict[str, Any] = {}
     if mode is Mode.STATIC:
         for name, tier in (("release", "release"), ("pr", chosen.pull_request.tier)):
-            plan = make_plan(workspace.matrix(Choice(tier=tier)), workspace.runners)
+            plan = bounds.plans[tier]
             legs[f"{name}_legs"] = _legs(plan, root)
             legs[f"{name}_parallel"] = (plan.shards[0].max_parallel or 0) if plan.shards else 0
     inputs = Inputs(
@@ -161,8 +160,10 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
 
     Raises:
         UsageError: a kernel lies outside of the root.
+        FindingsError: a kernel has an error.
         UnsafeError: a name or path holds an expression or control characters.
     """
+    require_sound(workspace)
     chosen = workspace.settings.settings
     inputs = GitlabInputs(
         kernels=tuple(sorted({_relative(kernel, root) for kernel in kernels or (str(root),)})),

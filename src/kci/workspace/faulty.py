@@ -104,6 +104,19 @@ def _without_component(kernel: Kernel) -> dict[str, Diagnostic]:
     return dict(zip(bare, found, strict=True)) if build.torch is not None else {}
 
 
+def require_sound(workspace: Workspace) -> Workspace:
+    """The kernels, where `kci check` finds no error in any; without backends that may lack a component.
+
+    Raises:
+        FindingsError: it finds one; the error carries every finding.
+    """
+    _, reduced, faulty = without_faulty(workspace, Choice(), SourceTrees())
+    # A finding without a place is a suppressed one.
+    if wrong := [found for item in faulty for found in item.diagnostics if found.path]:
+        raise FindingsError(wrong[0].message, hint="`kci check` lists all findings", diagnostics=wrong)
+    return reduced
+
+
 def touched_since(faulty: Sequence[FaultyKernel], workspace: Workspace, base: str) -> tuple[FaultyKernel, ...]:
     """Those that a change since a base may have made faulty; a change elsewhere is not held up by the others.
 

@@ -18,7 +18,7 @@ from kci.diagnostics import Diagnostic
 from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
-from kci.plan.budget import Alternative, Estimate, check_budget, estimate
+from kci.plan.budget import Alternative, Estimate, check_budget, check_time, estimate
 from kci.plan.callers import check_callers, work_of
 from kci.plan.changed_files import clean_commit
 from kci.plan.changes import Base, Terms, only_affected
@@ -125,13 +125,7 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
         sound.require_variants(whole, request.choice)
     if workspace is not sound:
         matrix = workspace.matrix(request.choice)
-    options = PlanOptions(
-        container=request.container,
-        grouping=request.grouping or workspace.settings.settings.plan.group,
-        shards=request.shards,
-        commit=_commit(workspace),
-        seconds={key: work.seconds for key, work in works(workspace.kernels, matrix).items()},
-    )
+    options = msgspec.structs.replace(_options(workspace, matrix, request), commit=_commit(workspace))
     touches: list[Touch] | None = None
     if request.affected is not None:
         matrix, touches = _narrowed(workspace, matrix, request)
@@ -150,7 +144,23 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
     said = check_budget(plan, made, max_jobs=request.max_jobs, max_cost=request.max_cost, others=others)
     said += check_limits(plan) if request.callers is None else check_callers(plan, request.callers)
+    said += check_time(plan.legs)
     return PlannedRun(plan, made, tuple(touches) if touches is not None else None, tuple(said))
+
+
+def plan_everything(workspace: Workspace, tier: str) -> Plan:
+    """All legs that a run of a tier can have, as `plan_run` plans them; for what `require_sound` lets through."""
+    matrix = workspace.matrix(Choice(tier=tier))
+    return make_plan(matrix, workspace.runners, _options(workspace, matrix, PlanRequest()))
+
+
+def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> PlanOptions:
+    return PlanOptions(
+        container=request.container,
+        grouping=request.grouping or workspace.settings.settings.plan.group,
+        shards=request.shards,
+        seconds={key: work.seconds for key, work in works(workspace.kernels, matrix).items()},
+    )
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
