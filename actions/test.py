@@ -50,7 +50,7 @@ def main() -> None:
     reports: list[TestReport] = []
     error = looked_at = ""
     try:
-        tree = unpacked(Path(required_input("tree")))
+        tree = unpacked(fetched(Path(required_input("tree"))))
         manifest = read_manifest(tree)
         looked_at = tree_under_test(manifest.digests, names) if manifest is not None else ""
         reports = tested(tree, kernel, names, Path(python) if python else None)
@@ -96,6 +96,14 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
 def log(line: str) -> None:
     """Show a line of progress."""
     print(line, flush=True)
+
+
+def fetched(place: Path) -> Path:
+    """What the step before has fetched; without any artifact there is no such folder."""
+    if not place.exists():
+        message = "the tree to test is gone: its artifact was deleted, or kept for less than 60 days"
+        raise kci.FindingsError(message, hint="the next push builds the kernel once more")
+    return place
 
 
 def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> list[TestReport]:

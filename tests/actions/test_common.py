@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from kci.diagnostics import Span, finding
+from kci.errors import FindingsError
 
 ACTIONS = Path(__file__).parents[2] / "actions"
 
@@ -164,3 +165,10 @@ def test_records_that_cannot_be_read_cost_a_build_and_not_the_run(
     assert plan.trees_so_far().trees == {}
     assert (tmp_path / "kci-plan" / "kci-trees.json").is_file()
     assert capsys.readouterr().out.startswith("::warning::everything is built once more: ")
+
+
+def test_a_tree_to_test_that_was_not_fetched_is_gone(tmp_path: Path) -> None:
+    test = load("test")
+    assert test.fetched(tmp_path) == tmp_path
+    with pytest.raises(FindingsError, match="the tree to test is gone"):
+        test.fetched(tmp_path / "kci-tested")

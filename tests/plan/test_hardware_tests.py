@@ -16,6 +16,10 @@ from kci.catalog.runners import Runner, default_runners
 from kci.plan.forks import only_hosted
 from kci.plan.hardware_tests import CarriedTree, TestPass, plan_tests, tree_under_test
 from kci.plan.plan import KernelPlan, Plan, TestLeg
+from kci.plan.published import PublishedVariant
+from kci.workspace.choice import Choice
+from kci.workspace.planning import PlanRequest, plan_run
+from kci.workspace.workspace import open_workspace
 from planning import leg, plan
 
 
@@ -95,6 +99,16 @@ def test_a_tree_that_has_passed_is_not_tested_again() -> None:
 def test_what_has_not_passed_so_is_tested_where_it_is(tree: CarriedTree) -> None:
     (test,) = plan_tests([KERNEL], [], on("gpu"), TESTS, {"k": tree})
     assert (test.name, test.run) == ("cuda-x86_64-linux", "41")
+
+
+def test_what_a_tree_has_beyond_the_plan_is_tested_where_it_may_be_published() -> None:
+    """A dispatch for one backend hands over the whole tree."""
+    narrow = msgspec.structs.replace(KERNEL, planned=("torch-cpu",))
+    tree = CarriedTree("41", DIGESTS)
+    for legs, run in (([], "41"), ([leg("torch-cpu")], "")):
+        (test,) = plan_tests([narrow], legs, on("gpu"), TESTS, {"k": tree}, ["k"])
+        assert (test.variants, test.run) == (("torch-cuda",), run)
+        assert plan_tests([narrow], legs, on("gpu"), TESTS, {"k": tree}) == ()
 
 
 def test_what_is_built_is_tested_as_it_is_merged() -> None:
@@ -184,3 +198,16 @@ def test_what_no_job_runs_is_said(tmp_path: Path) -> None:
     assert (answer["legs"], answer["tests"]) == ([], [])
     (touch,) = answer["affected"]
     assert touch["reason"].endswith("no job runs them: kci.toml has no machine for the kernel under [test]")
+
+
+def test_a_selection_of_what_is_carried_over_is_tested_as_the_tree_that_it_hands_over(tmp_path: Path) -> None:
+    planned(tmp_path, CUDA)
+    workspace = open_workspace([str(tmp_path / "norm")])
+    first = plan_run(workspace, PlanRequest(fingerprints=True)).plan
+    (kernel,) = first.kernels
+    assert kernel.fingerprints is not None
+    known = {("norm", name): PublishedVariant(text) for name, text in kernel.fingerprints.items()}
+    trees = {"norm": CarriedTree("41", dict.fromkeys(kernel.planned, "d"))}
+    request = PlanRequest(choice=Choice(backends=("cpu",)), published=known, trees=trees)
+    narrow = plan_run(workspace, request).plan
+    assert (narrow.legs, [(test.name, test.run) for test in narrow.tests]) == ((), [(HARDWARE[0], "41")])

@@ -109,6 +109,9 @@ def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_pat
     assert set(known(next_index(failed, "43", 6))) == {TEST.name}
     silent = left(tmp_path / "4", second, (carried,), "")
     assert set(known(next_index(silent, "43", 6))) == {TEST.name}
+    # One that does not find the tree.
+    gone = left(tmp_path / "6", second, (carried,), "", TestRecord("aa", ROCM.name, 1, False, error="gone"))
+    assert places(next_index(gone, "43", 6)) == {}
     # One that merges another tree, and does not come to testing.
     assert known(next_index(left(tmp_path / "5", second, (TEST, ROCM), "d2"), "43", 6)) == {}
 

@@ -6,7 +6,7 @@ A tree that an earlier run has made is not tested again where that very tree has
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -85,6 +85,7 @@ def plan_tests(
     runners: Runners,
     tests: Mapping[str, str] | None = None,
     trees: Mapping[str, CarriedTree] | None = None,
+    whole: Collection[str] = (),
 ) -> tuple[TestLeg, ...]:
     """Where the trees of a run are tested.
 
@@ -95,14 +96,17 @@ def plan_tests(
         runners: the machines.
         tests: what the tests of each kernel are made of, by the kernel's name.
         trees: the trees that earlier runs have made, by the kernel's name.
+        whole: the kernels whose tree is carried over as a whole and may be published: what it has beyond the plan is
+            tested as well.
     """
     built = {leg.kernel for leg in legs}
     found = []
     for kernel in kernels:
-        tree = None if kernel.name in built else (trees or {}).get(kernel.name)
-        for machine in machines_for(kernel.planned, runners.test):
+        tree = (trees or {}).get(kernel.name)
+        more = tree.digests if tree is not None and kernel.name in whole else ()
+        for machine in machines_for(sorted({*kernel.planned, *more}), runners.test):
             inputs, run = machine.inputs((tests or {}).get(kernel.name, "")), ""
-            if tree is not None and tree.digests.keys() >= {*machine.variants}:
+            if tree is not None and kernel.name not in built and tree.digests.keys() >= {*machine.variants}:
                 run, now = tree.run, TestPass(tree_under_test(tree.digests, machine.variants), inputs)
                 if inputs and tree.passed.get(machine.name) == now:
                     continue

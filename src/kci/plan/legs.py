@@ -38,6 +38,8 @@ class PlanOptions(msgspec.Struct, frozen=True):
     """What the tests of each kernel are made of."""
     trees: Mapping[str, CarriedTree] = {}
     """The trees of kernels that earlier runs have made."""
+    whole: bool = False
+    """Whether all is tested that such a tree has, and not only what is planned."""
     seconds: Mapping[tuple[str, str], Callable[[int], float]] = {}
     """What the work of each variant (kernel and name) takes on so many cores, where nothing was recorded."""
 
@@ -115,7 +117,9 @@ def make_plan(
         skipped=tuple(skipped),
         shards=shards(legs, count),
         commit=options.commit,
-        tests=plan_tests(kernels, legs, runners, options.tests, options.trees),
+        tests=plan_tests(
+            kernels, legs, runners, options.tests, options.trees, {item.kernel for item in skipped if options.whole}
+        ),
     )
 
 

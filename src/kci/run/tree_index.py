@@ -114,10 +114,13 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
         if record.manifest is not None and record.complete:
             trees[kernel] = TreePlace(run, before.day, record.manifest)
     plan = read_run_plan(earlier)
-    lacking = untested(plan, records, read_tests(earlier), before) if plan is not None else {}
+    tests = read_tests(earlier)
+    lacking = untested(plan, records, tests, before) if plan is not None else {}
     for test in plan.tests if plan is not None else ():
-        place = trees.get(test.kernel)
-        if place is not None and place.run == (test.run or run):
+        place, told = trees.get(test.kernel), tests.get((test.kernel, test.name))
+        if test.run and told is not None and not told.tree:
+            trees.pop(test.kernel, None)  # its artifact was not there, so it is built once more
+        elif place is not None and place.run == (test.run or run):
             passed = {name: known for name, known in place.passed.items() if name != test.name}
             if (test.kernel, test.name) not in lacking:
                 tree = tree_under_test(place.manifest.digests, test.variants)

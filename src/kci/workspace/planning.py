@@ -234,8 +234,9 @@ def _with_fingerprints(
         found = Already(found.reasons | also.reasons, found.fingerprints | known)
     tests = {name: made[name].tests() for name in made} if workspace.runners.test else {}
     return msgspec.structs.replace(
-        options, fingerprints=found.fingerprints, skip=found.reasons, tests=tests, trees=request.trees
-    )
+        options, fingerprints=found.fingerprints, skip=found.reasons, tests=tests, trees=request.trees,
+        whole=request.affected is None,
+    )  # fmt: skip
 
 
 def _commit(workspace: Workspace) -> str | None:
