@@ -1,9 +1,9 @@
-"""Change the code at random places and see whether a fast test fails: `python bin/mutate_random.py SEED NUMBER`.
+"""Change the code at random places and see whether a fast test fails: `python bin/mutate_random.py SEED NUMBER [COMMIT]`.
 
-Takes the commit that is checked out, in a copy; needs Linux and `unshare`, since changed code may remove any file: it can
+Takes a commit, by default the one that is checked out, in a copy; needs Linux and `unshare`, since changed code may remove any file: it can
 write to its copy, and to a home and a /tmp that go with it. The first run of a commit notes which tests execute which function. Each change is
-then tried with those tests, the nearest first, and one that survives with all tests of its room and of the command line. A
-test that fails counts if it passes without the change. Verdicts are kept in build/mutants: the same command goes on where it stopped.
+then tried with those tests, the nearest first, and one that survives with all tests of its room. In the end the tests that failed
+are run without any change: one that fails has killed nothing. Verdicts are kept in build/mutants: the same command goes on where it stopped.
 
 The exit code is 1 if less than nine of ten are killed. What a survivor means (a test is missing, the code is dead, the change
 changes nothing) is for a person to say.
@@ -19,17 +19,18 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterable
-from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from mutation_sites import Site, sites
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "build" / "mutants"
 FAST = "not torch and not network and not slow"
-HANGS = ["-o", "faulthandler_timeout=300", "-o", "faulthandler_exit_on_timeout=true"]
+HANGS = ["-o", "faulthandler_timeout=120", "-o", "faulthandler_exit_on_timeout=true"]
 MEMORY = 8 << 30
 ALONE = """
 set -e
@@ -47,20 +48,20 @@ exec "$@"
 """Below a new list of mounts: everything is read-only but the copy, and what is written to /tmp and to the home is gone afterwards."""
 
 
-def main(seed: str, number: str) -> int:
-    """Try so many changes, chosen by the seed."""
-    trials = Trials(_git("rev-parse", "HEAD"))
+def main(seed: str, number: str, commit: str = "HEAD") -> int:
+    """Try so many changes of a commit, chosen by the seed."""
+    trials = Trials(commit)
     places = [
-        (str(file.relative_to(ROOT / "src" / "kci")), site)
-        for file in sorted((ROOT / "src" / "kci").rglob("*.py"))
+        (str(file.relative_to(trials.kci)), site)
+        for file in sorted(trials.kci.rglob("*.py"))
         for site in sites(file.read_text("utf-8"))
     ]
-    chosen = random.Random(seed).sample(places, int(number))
-    verdicts = [trials.verdict(file, site) for file, site in sorted(chosen, key=str)]
+    chosen = sorted(random.Random(seed).sample(places, int(number)), key=str)
+    verdicts = trials.held([trials.verdict(file, site) for file, site in chosen])
     killed, all_of = Counter[str](), Counter[str]()
-    for (file, _), verdict in zip(sorted(chosen, key=str), verdicts, strict=True):
+    for (file, _), verdict in zip(chosen, verdicts, strict=True):
         all_of[_room(file)] += 1
-        killed[_room(file)] += verdict != "SURVIVED"
+        killed[_room(file)] += verdict.kind != "SURVIVED"
     for room in sorted(all_of):
         print(f"{room:12} {killed[room]:4} of {all_of[room]:4}")
     rate = killed.total() / all_of.total()
@@ -70,77 +71,96 @@ def main(seed: str, number: str) -> int:
     return 0 if rate >= 0.9 else 1
 
 
+class Verdict(NamedTuple):
+    """What became of a change."""
+
+    kind: str
+    """`killed`, `hangs` or `SURVIVED`."""
+    by: str = ""
+    """The test that failed, if it was one."""
+
+
 class Trials:
     """A copy of a commit, and what became of changes to it."""
 
     def __init__(self, commit: str) -> None:
-        self.commit = commit
-        self.kept = KEPT / commit[:12]
-        self.kept.mkdir(parents=True, exist_ok=True)
         self.folder = tempfile.TemporaryDirectory(prefix="kci-mutant-", dir="/var/tmp")
         self.copy = Path(self.folder.name) / "checkout"
+        self.kci = self.copy / "src" / "kci"
+        self.commit = subprocess.run(
+            ["git", "rev-parse", commit], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
         subprocess.run(["git", "clone", "--quiet", "--shared", ROOT, self.copy], check=True)
-        subprocess.run(["git", "checkout", "--quiet", "-B", "main", commit], cwd=self.copy, check=True)
+        subprocess.run(["git", "checkout", "--quiet", "-B", "main", self.commit], cwd=self.copy, check=True)
         self.own = self.copy / ".git" / "mutants"
         self.own.mkdir()
+        self.kept = KEPT / self.commit[:12]
+        self.kept.mkdir(parents=True, exist_ok=True)
         self.clock = 1_000_000_000
+        self.seconds, self.functions = self._executed()
 
-    def verdict(self, file: str, site: Site) -> str:
-        """`killed`, `hangs` or `SURVIVED`; from an earlier run, if it is known."""
+    def verdict(self, file: str, site: Site) -> Verdict:
+        """What becomes of a change; from an earlier run, if it is known."""
         notes = self.kept / "verdicts.jsonl"
         key = f"{file}:{site.begin}:{site.end}:{site.new}"
         for line in notes.read_text("utf-8").splitlines() if notes.exists() else ():
             if json.loads(line)["key"] == key:
-                return str(json.loads(line)["verdict"])
-        where = self.copy / "src" / "kci" / file
+                return Verdict(json.loads(line)["verdict"], json.loads(line)["by"])
+        where = self.kci / file
         raw = where.read_bytes()
         old = raw[site.begin : site.end].decode()
-        verdict, by = "SURVIVED", ""
+        began = time.monotonic()
+        verdict = Verdict("SURVIVED")
+        self._write(where, raw[: site.begin] + site.new.encode() + raw[site.end :])
         for tests in self.tests(file, site):
-            self._write(where, raw[: site.begin] + site.new.encode() + raw[site.end :])
-            verdict, by = self._tried(tests)
-            self._write(where, raw)
-            if verdict == "killed" and by and self._tried([by])[0] == "killed":
-                verdict, by = "SURVIVED", f"{by} fails without it"
-            if verdict != "SURVIVED":
+            verdict = self._tried(tests)
+            if verdict.kind != "SURVIVED":
                 break
-        print(f"{verdict}: src/kci/{file}:{site.line}: {_short(old)} -> {_short(site.new)}   {by}", flush=True)
+        self._write(where, raw)
+        seconds = time.monotonic() - began
+        print(
+            f"{verdict.kind}: src/kci/{file}:{site.line}: {_short(old)} -> {_short(site.new)}   {verdict.by} ({seconds:.0f} s)",
+            flush=True,
+        )
         with notes.open("a", encoding="utf-8") as out:
             said = {
                 "key": key,
-                "verdict": verdict,
+                "verdict": verdict.kind,
                 "line": site.line,
                 "function": site.function,
                 "old": old,
                 "new": site.new,
-                "by": by,
+                "by": verdict.by,
             }
             out.write(json.dumps(said) + "\n")
         return verdict
 
+    def held(self, verdicts: list[Verdict]) -> list[Verdict]:
+        """The verdicts, where a test that fails without any change has killed nothing."""
+        own: set[str] = set()
+        tests = {verdict.by for verdict in verdicts} - {""}
+        while tests - own and (failed := self._tried(sorted(tests - own)).by):
+            own.add(failed)
+            print(f"fails without a change: {failed}")
+        return [Verdict("SURVIVED") if verdict.by in own else verdict for verdict in verdicts]
+
     def tests(self, file: str, site: Site) -> Iterable[list[str]]:
         """First those that execute the function, or any of the module for what is outside of functions; then the whole room's."""
-        seconds, functions = self.executed
-        function = f"{file}:{site.function}" if site.function else f"{file}:"
-        found = {
-            test
-            for name, tests in functions.items()
-            if name == function or (function.endswith(":") and name.startswith(function))
-            for test in tests
-        }
-        near = f"tests/{_room(file)}/"
-        stem = Path(file).stem
-        first = sorted(
-            found & seconds.keys(),
-            key=lambda test: (stem not in test.partition("::")[0], not test.startswith(near), seconds[test]),
-        )
-        if first:
-            yield first
-        rest = [test for test in seconds if test.startswith((near, "tests/cli/")) and test not in found]
-        yield sorted(rest or (() if first else seconds), key=lambda test: (not test.startswith(near), test))
+        function = f"{file}:{site.function}"
+        known = [
+            name for name in self.functions if name == function or (not site.function and name.startswith(function))
+        ]
+        found = {test for name in known for test in self.functions[name]} & self.seconds.keys()
+        near, stem = f"tests/{_room(file)}/", Path(file).stem
+        if found:
+            yield sorted(
+                found,
+                key=lambda test: (stem not in test.partition("::")[0], not test.startswith(near), self.seconds[test]),
+            )
+        if rest := [test for test in self.seconds if (test.startswith(near) and test not in found) or not found]:
+            yield rest
 
-    @cached_property
-    def executed(self) -> tuple[dict[str, float], dict[str, list[str]]]:
+    def _executed(self) -> tuple[dict[str, float], dict[str, list[str]]]:
         """How long each test takes, and the tests that execute a function."""
         whole = self.kept / "executed.json"
         if not whole.exists():
@@ -163,14 +183,14 @@ class Trials:
         seconds, functions = json.loads(whole.read_text("utf-8"))
         return seconds, functions
 
-    def _tried(self, tests: list[str]) -> tuple[str, str]:
+    def _tried(self, tests: list[str]) -> Verdict:
         (self.own / "tests").write_text("".join(f"{test}\n" for test in tests), "utf-8")
         done = self._pytest("-x", "-p", "no:randomly", f"@{self.own}/tests")
         if failed := re.search(r"^(?:FAILED|ERROR) (.*)$", done.stdout, re.MULTILINE):
-            return "killed", max((test for test in tests if failed[1].startswith(test)), key=len, default="")
+            return Verdict("killed", max((test for test in tests if failed[1].startswith(test)), key=len, default=""))
         if "Timeout (0:" in done.stderr:
-            return "hangs", ""
-        return ("SURVIVED", "") if done.returncode == 0 else ("killed", "")
+            return Verdict("hangs")
+        return Verdict("SURVIVED" if done.returncode == 0 else "killed")
 
     def _pytest(
         self, *arguments: str, extra: dict[str, str] | None = None, path: str = ""
@@ -230,10 +250,6 @@ def _room(file: str) -> str:
 
 def _short(text: str) -> str:
     return re.sub(r"\s+", " ", text)[:100]
-
-
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":
