@@ -2,7 +2,7 @@
 
 Takes a commit, by default the one that is checked out, in a copy; needs Linux and `unshare`, since changed code may remove any file: it can
 write to its copy, and to a home and a /tmp that go with it. The first run of a commit notes which tests execute which function. Each change is
-then tried with those tests, the nearest first, and one that survives with all tests of its room. In the end the tests that failed
+then tried with those tests, the nearest first, and with all tests of its room where those are few: what is cached is executed once. In the end the tests that failed
 are run without any change: one that fails has killed nothing. Verdicts are kept in build/mutants: the same command goes on where it stopped.
 
 The exit code is 1 if less than nine of ten are killed. What a survivor means (a test is missing, the code is dead, the change
@@ -32,6 +32,7 @@ KEPT = ROOT / "build" / "mutants"
 FAST = "not torch and not network and not slow"
 HANGS = ["-o", "faulthandler_timeout=120", "-o", "faulthandler_exit_on_timeout=true"]
 MEMORY = 8 << 30
+FEW = 10
 ALONE = """
 set -e
 mount --make-rprivate /
@@ -145,7 +146,7 @@ class Trials:
         return [Verdict("SURVIVED") if verdict.by in own else verdict for verdict in verdicts]
 
     def tests(self, file: str, site: Site) -> Iterable[list[str]]:
-        """First those that execute the function, or any of the module for what is outside of functions; then the whole room's."""
+        """First those that execute the function, or any of the module for what is outside of functions; then the room's."""
         function = f"{file}:{site.function}"
         known = [
             name for name in self.functions if name == function or (not site.function and name.startswith(function))
@@ -157,7 +158,9 @@ class Trials:
                 found,
                 key=lambda test: (stem not in test.partition("::")[0], not test.startswith(near), self.seconds[test]),
             )
-        if rest := [test for test in self.seconds if (test.startswith(near) and test not in found) or not found]:
+        if len(found) < FEW and (
+            rest := [test for test in self.seconds if (test.startswith(near) and test not in found) or not found]
+        ):
             yield rest
 
     def _executed(self) -> tuple[dict[str, float], dict[str, list[str]]]:

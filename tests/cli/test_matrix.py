@@ -174,6 +174,29 @@ def test_diff_of_directories_revisions_and_files(monorepo: Path) -> None:
     assert {item["name"]: len(item["changed"]) for item in answer["kernels"]} == {"one": 6, "two": 0}
     assert kci("diff", "nowhere", "kernels").code == 2
     assert kci("diff", "--", "-x:kernels", "kernels").code == 2
+    nowhere = kci("diff", "HEAD:nowhere", "kernels")
+    assert (nowhere.code, "no build.toml at or below 'nowhere'" in nowhere.stderr) == (2, True)
+
+
+def test_the_text_of_a_diff_has_a_line_for_each_variant(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for place, backends, archs in ((old, '"cuda", "rocm"', "8.0"), (new, '"cuda", "xpu"', "9.0")):
+        place.mkdir()
+        (place / "build.toml").write_text(
+            f'[general]\nname = "one"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = [{backends}]\n'
+            '[general.cuda]\nminver = "13.2"\nmaxver = "13.2"\n[torch]\nsrc = []\n'
+            f'[kernel.a]\nbackend = "cuda"\ndepends = []\nsrc = ["a.cu"]\ncuda-capabilities = ["{archs}"]\n'
+        )
+    said = kci("diff", old, new, "--system", "x86_64-linux", "--catalog", "2026-08-20").stdout.splitlines()
+    assert said == [
+        "one: 1 added, 1 removed, 2 changed, 0 the same",
+        "  - torch-rocm (x86_64-linux)",
+        "  + torch-xpu (x86_64-linux)",
+        "  ~ torch212-cxx11-cu132-x86_64-linux",
+        "      archs: 8.0 -> 9.0",
+        "  ~ torch213-cxx11-cu132-x86_64-linux",
+        "      archs: 8.0 -> 9.0",
+    ]
 
 
 def test_kci_check_looks_at_overlays_and_tiers(monorepo: Path) -> None:

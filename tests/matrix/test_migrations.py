@@ -221,5 +221,12 @@ def test_update_migrates_to_a_catalog(place: Path) -> None:
     assert "by hand" in again.stderr
 
 
+def test_where_nothing_is_to_be_migrated_that_is_said(place: Path) -> None:
+    assert "updated: " in kci("update", place, "--catalog", place / "old.toml").stdout
+    done = kci("update", place, "--catalog", place / "old.toml")
+    assert (done.code, done.stdout) == (0, "nothing to migrate\n"), done.stderr
+    assert kci("update", place, "--catalog", place / "old.toml", "--diff").stdout == ""
+
+
 def test_an_edition_of_the_format_and_one_of_the_catalog_are_two_steps(place: Path) -> None:
     assert kci("update", place, "--catalog", place / "next.toml", "--to", "5").code == 2

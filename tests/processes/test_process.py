@@ -151,6 +151,15 @@ def test_what_a_program_leaves_ends_with_it(tmp_path: Path) -> None:
     assert not is_running(int(pids[0]))
 
 
+def test_a_program_that_cannot_be_begun_has_the_code_that_shells_give(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/nowhere/at/all\n")
+    script.chmod(0o755)
+    said: list[str] = []
+    assert guarded([str(script)], said.append).code == 127
+    assert said == [f"cannot run {script}: No such file or directory"]
+
+
 def test_a_guarded_program_tells_its_code_and_output() -> None:
     said: list[str] = []
     done = guarded(["sh", "-c", "echo one; echo two >&2; exit 7"], said.append)

@@ -231,6 +231,9 @@ def test_a_full_abi_is_not_loaded_with_another_torch_and_that_is_said(tmp_path: 
     assert other.state is TestState.OTHER_TORCH
     assert other.output == f"built for torch {own}, whose full ABI torch 2.11 does not have"
     assert run_kernel_tests(variant, None, quiet, cache=tmp_path, torch=own).state is TestState.NOTHING_RAN
+    done = kci("test", tmp_path / "tree", "--variant", CPU, "--cache", tmp_path, "--torch", "2.11")
+    assert other.output in done.stderr
+    assert other.output not in done.stdout
 
 
 def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from buildkit import CPU, STABLE_CPU, copy_kernel, quiet, request, variant, write_tree
@@ -155,6 +156,17 @@ def test_an_index_that_is_no_address_cannot_be_reached(index: str, monkeypatch: 
     assert not environment._reachable(index)
     with pytest.raises(MissingToolError, match="does not answer"):
         find_wheel("torch", "2.13.0", "x86_64", index)
+
+
+def test_no_index_is_asked_for_what_is_named_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package in place of torch, such as that of tvm-ffi, comes from where pip looks."""
+    monkeypatch.setattr("kci.toolchains.environment._reachable", lambda _url: pytest.fail("it was asked"))
+    monkeypatch.setattr("kci.toolchains.environment.base_python", lambda: "/nowhere/python3")
+    named = msgspec.structs.replace(isolated(tmp_path, "2.13", "cpu"), requirement="apache-tvm-ffi==0.1.0")
+    said: list[str] = []
+    with pytest.raises(MissingToolError):
+        environment._make(named, said.append)
+    assert said == []
 
 
 def test_two_processes_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
