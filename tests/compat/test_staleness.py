@@ -79,6 +79,7 @@ def test_an_upstream_that_is_newer_than_the_sources(repository: Path) -> None:
     (item,) = found(repository, FRESH, lambda _: datetime(2026, 6, 2, tzinfo=UTC))
     assert item.kind is BehindKind.UPSTREAM
     assert "commit of 2026-06-02, the kernel's sources are of 2026-06-01" in item.message
+    assert found(repository, FRESH, lambda _: datetime(2026, 6, 1, tzinfo=UTC)) == []
 
 
 def test_what_cannot_be_told_is_unknown(repository: Path, tmp_path: Path) -> None:

@@ -91,6 +91,26 @@ def test_what_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pyte
     assert known[0] == first
 
 
+@pytest.mark.parametrize("searched", [False, True])
+def test_what_a_file_includes_is_remembered_where_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, searched: bool
+) -> None:
+    root = write(tmp_path / "r", a_h='#include "b.h"')
+    monkeypatch.setattr(stat_cache, "_TICK_NS", -(10**18))
+    cache = StatCache(root, tmp_path / "c")
+    first = SourceTree(root, cache)
+    digest = first.digest("a.h")
+    found = first.scan("a.h") if searched else SourceTree(root).scan("a.h")
+    cache.save()
+    again = SourceTree(root, StatCache(root, tmp_path / "c"))
+    with monkeypatch.context() as patched:
+        patched.setattr(SourceTree, "_take", lambda *_, **__: pytest.fail("it was read again"))
+        assert again.digest("a.h") == digest
+        if searched:
+            assert SourceTree(root, StatCache(root, tmp_path / "c")).scan("a.h") == found
+    assert again.scan("a.h") == found
+
+
 @pytest.mark.parametrize("keep_times", [False, True])
 def test_a_file_of_the_same_size_and_time_is_told_by_its_inode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_times: bool

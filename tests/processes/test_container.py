@@ -209,7 +209,8 @@ def run(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch, image: str
     monkeypatch.setattr(container, "SCRIPT", script)
     said: list[str] = []
     kernel = noarch_kernel(tmp_path / "k")
-    run_in_container(image, kernel, ["a b", "$c"], writable=[tmp_path / "o"], cache=tmp_path / "c", log=said.append)
+    places = {"writable": [tmp_path / "new" / "o"], "cache": tmp_path / "newer" / "c"}
+    run_in_container(image, kernel, ["a b", "$c"], **places, log=said.append)  # type: ignore[arg-type]
     return said
 
 
@@ -218,12 +219,12 @@ def test_arguments_and_surroundings_arrive(tmp_path: Path, monkeypatch: pytest.M
     said = run(tmp_path, 'pwd; printf "%s\\n" "$@"; echo "${A_SECRET-unset}"; touch "$HOME/h"', monkeypatch)
     wheel = running_wheel()
     assert wheel is not None
-    assert said[:2] == [str(tmp_path / "k"), str(wheel.place(tmp_path / "c"))]
-    assert wheel.place(tmp_path / "c").is_file()
+    assert said[:2] == [str(tmp_path / "k"), str(wheel.place(tmp_path / "newer" / "c"))]
+    assert wheel.place(tmp_path / "newer" / "c").is_file()
     assert said[3:6] == ["a b", "$c", "unset"]
     assert said[6].startswith(f"{IMAGE} is a tag, which moves; this time it was {IMAGE.partition(':')[0]}@sha256:")
     seen = json.loads(docker.read_text())
-    places = {str(tmp_path / "k"): False, str(tmp_path / "c"): True, str(tmp_path / "o"): True}
+    places = {str(tmp_path / "k"): False, str(tmp_path / "newer" / "c"): True, str(tmp_path / "new" / "o"): True}
     assert seen["mounts"] == places
 
 

@@ -58,8 +58,6 @@ def held_in(place: Path) -> Holding:
 
 def variant_directories(tree: Path) -> list[Path]:
     """The entries of a tree that are named like variants, sorted."""
-    if not tree.is_dir():
-        return []
     return sorted(entry for entry in tree.iterdir() if is_variant_name(entry.name))
 
 
