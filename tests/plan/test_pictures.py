@@ -60,6 +60,7 @@ def test_every_candidate_is_on_the_page_with_its_reason_and_line(catalog: Catalo
     assert len(page.rows) == 1 + len(kernel.variants) + len(kernel.dropped)
     dropped = [row for row in page.rows if row[1].startswith("✗")]
     assert {row[1].split()[1] for row in dropped} == {item.rule for item in kernel.dropped}
+    assert "cpu torch 2.11" in {row[0] for row in dropped}
     assert all(row[7] for row in page.rows[1:])
     assert any(re.fullmatch(r"catalog/2026-08-20\.toml:\d+", row[8]) for row in page.rows)
     assert page.links == []
