@@ -176,7 +176,7 @@ def test_the_hot_path_imports_nothing_heavy() -> None:
     code = (
         "import sys\nfrom kci.cli import main\n"
         "try: main(['matrix', 'examples/relu', '--format', 'names'])\nexcept SystemExit: pass\n"
-        "heavy = {'rich', 'jinja2', 'yaml', 'tomlkit', 'tree_sitter', 'packaging', 'elftools', 'subprocess', 'asyncio',"
+        "heavy = {'rich', 'jinja2', 'yaml', 'tomlkit', 'tree_sitter', 'packaging', 'capstone', 'subprocess', 'asyncio',"
         " 'difflib', 'urllib.request', 'shutil', 'tempfile', 'kci.render', 'kci.builders', 'kci.tree', 'kci.verify',"
         " 'kci.config.mismatch', 'kci.config.places'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"

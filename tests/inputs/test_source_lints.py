@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kci.config.file_lints import flag_of_the_builder
 from kci.config.reader import Kernel, read_kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.inputs.source_lints import MAX_MISSING, lint_sources
@@ -172,3 +173,66 @@ def test_a_link_out_of_the_kernel_is_not_read(tmp_path: Path) -> None:
     (directory / "csrc" / "a.cu").symlink_to(tmp_path / "secret.h")
     _, found = make(directory, {"csrc/a.h": ""}, ["csrc/a.cu"])
     assert found == []
+
+
+def processor_flags(directory: Path, flags: list[str], files: dict[str, str]) -> list[tuple[str, str, int]]:
+    """The findings about flags of a component with these sources."""
+    quoted = ", ".join(f"'{flag}'" for flag in flags)
+    made, found = make(directory, files, list(files), component=f"cuda-flags = [{quoted}]")
+    found += flag_of_the_builder(made)
+    return [(item.rule, item.message.split("`")[1], item.column) for item in found if item.rule > "KCI162"]
+
+
+@pytest.mark.rule("KCI163", triggers=True)
+@pytest.mark.parametrize(
+    ("flag", "part"),
+    [
+        ("-march=native", "-march=native"),
+        ("-mcpu=native", "-mcpu=native"),
+        ("-Xcompiler=-march=native", "-march=native"),
+        ("-Xcompiler=-O3,-march=native", "-march=native"),
+        ("--compiler-options=-fopenmp,-march=native,-g", "-march=native"),
+        ("$<$<CXX_COMPILER_ID:GNU>:-march=native>", "-march=native"),
+        ("-xHost", "-xHost"),
+        ("-arch=native", "-arch=native"),
+        ("--offload-arch=native", "--offload-arch=native"),
+    ],
+)
+def test_a_flag_for_the_machine_that_builds(tmp_path: Path, flag: str, part: str) -> None:
+    assert processor_flags(tmp_path, ["-O3", flag], {"a.cu": ""}) == [("KCI163", part, 22)]
+    assert processor_flags(tmp_path, ["-Xcompiler", flag], {"a.cu": "__get_cpuid"}) == [("KCI163", part, 29)]
+
+
+@pytest.mark.rule("KCI163", triggers=True)
+def test_a_flag_in_two_parts(tmp_path: Path) -> None:
+    assert processor_flags(tmp_path, ["-arch", "native"], {"a.cu": ""}) == [("KCI163", "-arch native", 24)]
+
+
+NEWER = [
+    "-march=x86-64-v3", "-march=x86-64-v4", "-march=icelake-server", "-march=znver4", "-march=armv8.2-a+sve",
+    "-mcpu=neoverse-v1", "-mavx512f", "-mavx2", "-mfma", "-mbmi2", "-mamx-tile", "-xCORE-AVX512", "-xSAPPHIRERAPIDS",
+    "/arch:AVX2",
+]  # fmt: skip
+
+
+@pytest.mark.rule("KCI164", triggers=True)
+@pytest.mark.parametrize("flag", NEWER)
+def test_a_flag_for_newer_processors(tmp_path: Path, flag: str) -> None:
+    sources = {"a.cu": '#include "b.h"', "b.h": "void f();"}
+    assert processor_flags(tmp_path, [flag], sources) == [("KCI164", flag, 15)]
+    assert processor_flags(tmp_path, [f"-Xcompiler={flag}"], sources) == [("KCI164", flag, 15)]
+
+
+@pytest.mark.rule("KCI163", "KCI164", triggers=False)
+@pytest.mark.parametrize("asks", ["#include <cpuid.h>", '__builtin_cpu_supports("avx2")', "at::get_cpu_capability()"])
+def test_a_kernel_that_asks_may_have_code_for_newer_processors(tmp_path: Path, asks: str) -> None:
+    assert processor_flags(tmp_path, NEWER, {"a.cu": "", "features.h": asks}) == []
+
+
+@pytest.mark.rule("KCI163", "KCI164", triggers=False)
+def test_flags_that_all_processors_take(tmp_path: Path) -> None:
+    flags = [
+        "-mtune=native", "-march=x86-64", "-march=x86-64-v2", "-march=armv8-a", "-msse4.2", "-mno-avx2", "-arch=sm_90",
+        "-mprefer-vector-width=256", "-x", "-xc++", "-DX=-march", "--expt-relaxed-constexpr", "-mcmodel=large",
+    ]  # fmt: skip
+    assert processor_flags(tmp_path, flags, {"a.cu": ""}) == []

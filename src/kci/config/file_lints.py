@@ -14,6 +14,7 @@ from pathlib import Path
 from kci.config.depends_table import depends_table
 from kci.config.document import KeyPath
 from kci.config.model import CudaComponent
+from kci.config.processor_flags import native_flags
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version
 from kci.diagnostics import Diagnostic, finding, in_file_order
@@ -243,6 +244,14 @@ def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
             yield at_value(kernel, path, "KCI144", message, 'write it completely, such as "2.11"')
 
 
+def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI163: a flag compiles for the machine that builds, whichever that is."""
+    for flag, part in native_flags(kernel):
+        message = f"`{part}` compiles for the machine that builds; on others the code may not run"
+        hint = "leave it out; `-mtune` chooses what the code is fast on, and leaves where it runs"
+        yield at_value(kernel, flag.place, "KCI163", message, hint)
+
+
 def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:
     """Each declared backend once, with its index."""
     seen: set[Backend] = set()
@@ -293,4 +302,5 @@ FILE_LINTS: tuple[Lint, ...] = (
     python_depend_unknown,
     components_under_noarch,
     stable_abi_without_minor,
+    flag_of_the_builder,
 )

@@ -17,6 +17,7 @@ from kci.config.document import KeyPath
 from kci.config.file_lints import at_value
 from kci.config.find_settings import FoundSettings
 from kci.config.model import DEFAULT_PYEXT
+from kci.config.processor_flags import asks_the_processor, newer_processor_flags
 from kci.config.reader import Kernel
 from kci.config.source_kinds import SOURCE_ENDINGS
 from kci.diagnostics import Diagnostic, finding
@@ -50,7 +51,9 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
         errors_only: leave out what is only warned about, for which every source has to be read.
     """
     found = [*source_missing(kernel, directory)]
-    return found if errors_only else [*found, *header_not_listed(kernel, directory)]
+    if not errors_only:
+        found += [*header_not_listed(kernel, directory), *newer_processor(kernel, directory)]
+    return found
 
 
 def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -156,6 +159,26 @@ def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
                 reported.add(header)
                 message = f"{file!r} includes {header!r}, which is in no `src` list: a sandboxed build will not see it"
                 yield at_value(kernel, source.place, "KCI138", message, f'add "{header}" to this `src`')
+
+
+def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI164: a flag asks for newer processors than all users have, and no source asks which one it runs on."""
+    newer = newer_processor_flags(kernel)
+    tree = SourceTree(directory)
+    if not newer or any(_asks(tree, source.text) for source in _sources(kernel)):
+        return
+    for flag, part in newer:
+        message = f"`{part}` needs a newer processor than all users have, and no listed source asks which one it is"
+        hint = "leave it out, or compile such code in a component of its own and ask before it is called (`cpuid`)"
+        yield at_value(kernel, flag.place, "KCI164", message, hint)
+
+
+def _asks(tree: SourceTree, path: str) -> bool:
+    try:
+        real = None if escapes(path) else tree.file(path)
+        return real is not None and asks_the_processor(tree.content(real))
+    except KciError:  # it cannot be read, which others say
+        return False
 
 
 def _sources(kernel: Kernel) -> Iterator[_Source]:

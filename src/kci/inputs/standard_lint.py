@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from kci.catalog.floors import floors
 from kci.catalog.rows import Catalog
-from kci.config.document import KeyPath
 from kci.config.file_lints import at_value
-from kci.config.model import CudaComponent, RocmComponent, XpuComponent
+from kci.config.processor_flags import flags_of
 from kci.config.reader import Kernel
 from kci.config.source_kinds import CXX_ENDINGS
 from kci.config.values import Version
@@ -33,15 +31,6 @@ _NOT_GIVEN = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "
 _OLD_CENTURY = 90
 
 
-class _Flag(NamedTuple):
-    backend: str
-    """Empty for the bindings, which every backend has."""
-    place: KeyPath
-    text: str
-    src: tuple[str, ...]
-    """What it is given to, headers included."""
-
-
 def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
     """KCI159: one finding for each flag that names such a standard.
 
@@ -52,7 +41,7 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         catalog: has the torch versions that it is built for.
         directory: where its sources lie.
     """
-    old = [flag for flag in _flags(kernel) if _STANDARD.fullmatch(flag.text)]
+    old = [flag for flag in flags_of(kernel) if flag.place[0] != "tvm-ffi" and _STANDARD.fullmatch(flag.text)]
     if not old:
         return
     torches: dict[str, set[Version]] = {}
@@ -64,33 +53,13 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
         needed = {torch: _needed(torch) for torch in sorted(built)}
         lacking = [torch for torch, standard in needed.items() if _named(flag.text) < standard]
-        if lacking and any(_asks(tree, path) for path in flag.src):
+        others = _NOT_GIVEN.get(str(flag.place[-2]), ())
+        if lacking and any(_asks(tree, path) for path in flag.src if not path.endswith(others)):
             which = ", ".join(map(str, lacking))
             message = (
                 f"`{flag.text}` is older than C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             )
             yield at_value(kernel, flag.place, "KCI159", message, "remove it: each build has the standard of its torch")
-
-
-def _flags(kernel: Kernel) -> Iterator[_Flag]:
-    build = kernel.build
-    lists: list[tuple[str, KeyPath, tuple[str, ...] | None, tuple[str, ...]]] = []
-    if build.torch is not None:
-        lists.append(("", ("torch", "cxx-flags"), build.torch.cxx_flags, build.torch.src))
-    for label, component in build.kernel.items():
-        mine = {"cxx-flags": component.cxx_flags}
-        match component:
-            case CudaComponent(cuda_flags=flags):
-                mine["cuda-flags"] = flags
-            case RocmComponent(hip_flags=flags):
-                mine["hip-flags"] = flags
-            case XpuComponent(sycl_flags=flags):
-                mine["sycl-flags"] = flags
-        lists += [(component.backend, ("kernel", label, key), flags, component.src) for key, flags in mine.items()]
-    for backend, key, flags, src in lists:
-        for index, text in enumerate(flags or ()):
-            others = _NOT_GIVEN.get(str(key[-1]), ())
-            yield _Flag(backend, (*key, index), text, tuple(path for path in src if not path.endswith(others)))
 
 
 def _asks(tree: SourceTree, path: str) -> bool:

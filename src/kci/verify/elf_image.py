@@ -92,7 +92,7 @@ def open_image(path: Path) -> Iterator[Image]:
     """A library's image, for as long as it is looked at.
 
     Raises:
-        ElfError: the library cannot be checked; a damaged part may show only when it is read.
+        ElfError: it is none that can be checked, which may show only when a part of it is read.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
@@ -192,9 +192,10 @@ class Image:
 
     def name(self, offset: int) -> str:
         """A name of the dynamic string table."""
-        return self._text(self._strings + offset)
+        return self.text(self._strings + offset)
 
-    def _text(self, start: int) -> str:
+    def text(self, start: int) -> str:
+        """A text of the file, from there to its end mark."""
         end = self._data.find(b"\0", start, start + _MAX_NAME)
         if end < 0:
             raise ElfError("a name lies outside of the string table")
@@ -262,7 +263,7 @@ class Image:
         if size != _SECTION.size:
             raise ElfError("its section headers have no usual size")
         raw = list(_SECTION.iter_unpack(self.part(start, size * count)))
-        return [Section(self._text(raw[names][4] + item[0]), *item[1:7]) for item in raw]
+        return [Section(self.text(raw[names][4] + item[0]), *item[1:7]) for item in raw]
 
     def contradictions(self) -> Iterator[str]:
         """Where the section headers, which tools read, and the program headers, which the loader reads, disagree."""

@@ -23,6 +23,7 @@ from kci.verify.binaries import BinaryKind, is_static_executable
 from kci.verify.elf import Elf, ElfError, read_elf
 from kci.verify.foreign_binaries import check_macho, check_pe
 from kci.verify.metadata_rules import module_file
+from kci.verify.processor_rules import check_processor
 from kci.verify.subject import VariantDir
 from kci.verify.torch_exports import is_std_name, is_torch_name, torch_exports
 
@@ -78,6 +79,7 @@ def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str
     for path in elf.search_path:
         yield finding("KCI744", f"it has the search path {path!r} built in", path=where)
     yield from _hygiene(elf, where)
+    yield from check_processor(variant, item.path, elf.machine, where)
     yield from _dependencies(elf, name, where)
     if name.kind is Kind.STABLE_ABI:
         yield from _stable(elf, numbers(name.framework_version or "0"), where)
