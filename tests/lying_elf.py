@@ -19,8 +19,8 @@ class Lie:
         self.data = bytearray(data)
         self.elf = ELFFile(io.BytesIO(data))
 
-    def put(self, offset: int, layout: str, *values: int) -> Lie:
-        """Write numbers."""
+    def put(self, offset: int, layout: str, *values: int | bytes) -> Lie:
+        """Write numbers, or bytes."""
         struct.pack_into(f"<{layout}", self.data, offset, *values)
         return self
 
@@ -41,6 +41,11 @@ class Lie:
         places = [place for place, found in enumerate(tags) if found == tag]
         return int(section["sh_offset"]) + places[number] * TAG_SIZE
 
+    def value(self, tag: str) -> int:
+        """What the dynamic table has for a tag."""
+        table = self.elf.get_section_by_name(".dynamic")
+        return int(next(item.entry.d_val for item in table.iter_tags() if item.entry.d_tag == tag))
+
     def start(self, name: str) -> int:
         """Where a section's content is."""
         return int(self.elf.get_section_by_name(name)["sh_offset"])
@@ -54,7 +59,7 @@ class Lie:
         self.put(self.section(name, OFFSET), "Q", place)
         return place
 
-    def hide_tags(self, *tags: str) -> bytes:
+    def hide_tags(self, *tags: str) -> Lie:
         """Show readers of section headers a dynamic table without these tags; the loader still reads the real one."""
         section = self.elf.get_section_by_name(".dynamic")
         kept = [
@@ -65,4 +70,4 @@ class Lie:
         place = self.show_copy(".dynamic")
         content = b"".join(kept).ljust(len(section.data()), b"\0")
         self.data[place : place + len(content)] = content
-        return bytes(self.data)
+        return self

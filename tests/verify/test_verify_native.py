@@ -375,7 +375,7 @@ def test_which_names_speak_of_old_strings(name: str, old: bool) -> None:
 def test_what_section_headers_hide_is_seen(tmp_path: Path, compile: Compile) -> None:
     other = compile('extern "C" void other() {}', "-Wl,-soname,libother.so.1")
     library = compile(INIT, "-Wl,-rpath,/build/machine", "-Wl,--no-as-needed", str(other)).read_bytes()
-    hidden = Lie(library).hide_tags("DT_RUNPATH", "DT_NEEDED")
+    hidden = bytes(Lie(library).hide_tags("DT_RUNPATH", "DT_NEEDED").data)
     found = native(tmp_path, hidden)
     assert ids(found) == ["KCI744", "KCI745", "KCI764"]
     assert "the loader reads .dynamic from another place" in found[2].message

@@ -48,7 +48,7 @@ class BeyondTable(Dated, frozen=True):
     asks: dict[str, tuple[str, ...]]
 
 
-class Function(msgspec.Struct, frozen=True, order=True):
+class BeyondFunction(msgspec.Struct, frozen=True, order=True):
     """A function and its first instruction that is beyond x86-64-v2."""
 
     address: int
@@ -63,10 +63,10 @@ class Function(msgspec.Struct, frozen=True, order=True):
 class Disassembly(msgspec.Struct, frozen=True):
     """What the code of a library asks of a processor."""
 
-    beyond: tuple[Function, ...] = ()
-    always: tuple[Function, ...] = ()
+    beyond: tuple[BeyondFunction, ...] = ()
+    always: tuple[BeyondFunction, ...] = ()
     """Those of them that run when the library is loaded, or that ask the processor."""
-    shared: tuple[Function, ...] = ()
+    shared: tuple[BeyondFunction, ...] = ()
     """Those of them that are inline functions of the headers of C++ or torch, of which the linker keeps one copy."""
     asks: str = ""
     """How it asks which processor it is; empty if it does not."""
@@ -103,7 +103,7 @@ def disassemble(path: Path) -> Disassembly:
             raise ElfError(f"it has more than {_MAX_CODE >> 20} MiB of code")
         starts = sorted(_starts(image) | names.keys())
         roots = {starts[bisect(starts, root) - 1] for root in _roots(image) if starts and root >= starts[0]}
-        found: dict[int, Function] = {}
+        found: dict[int, BeyondFunction] = {}
         asking: dict[int, str] = {}
         for section in image.sections:
             if section.runs:
@@ -193,19 +193,19 @@ def _roots(image: Image) -> Iterator[int]:
 
 
 def _look_through(
-    data: bytes, address: int, starts: list[int], found: dict[int, Function], asking: dict[int, str]
+    data: bytes, address: int, starts: list[int], found: dict[int, BeyondFunction], asking: dict[int, str]
 ) -> None:
     """Note the functions of a section that are beyond, and those that ask."""
-    reader = _Reader()
+    reader = _Disassembler()
     for start, end in zip(starts, [*starts[1:], address + len(data)], strict=True):
         for kind, text in reader.notable(data[start - address : end - address]):
             if not kind:
                 asking.setdefault(start, text)
             elif start not in found:
-                found[start] = Function(start, "", text, kind)
+                found[start] = BeyondFunction(start, "", text, kind)
 
 
-class _Reader:
+class _Disassembler:
     """capstone, asked for many instructions at once: one by one, as its own iterator does, takes ten times as long."""
 
     def __init__(self) -> None:

@@ -92,7 +92,7 @@ def open_image(path: Path) -> Iterator[Image]:
     """A library's image, for as long as it is looked at.
 
     Raises:
-        ElfError: it is none that can be checked, which may show only when a part of it is read.
+        ElfError: it is not one that can be checked, which may show only when a part of it is read.
         OSError: the file cannot be read.
     """
     with path.open("rb") as file:
