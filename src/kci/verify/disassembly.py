@@ -26,6 +26,7 @@ from kci.verify.torch_exports import is_std_name
 
 _CHUNK = 64 * 1024
 _MAX_CODE = 256 * 1024 * 1024
+_MAX_FUNCTIONS = 2 * 1024 * 1024
 _SYMTAB = 2
 _WEAK = 2
 _OTHERS = ("c10", "torch")
@@ -153,7 +154,8 @@ def _names(image: Image) -> dict[int, str]:
     for section in image.sections:
         if section.kind == _SYMTAB:
             strings = image.sections[section.link].offset
-            table = image.part(section.offset, section.size // SYMBOL.size * SYMBOL.size)
+            size = min(section.size, _MAX_FUNCTIONS * SYMBOL.size) // SYMBOL.size * SYMBOL.size
+            table = image.part(section.offset, size)
             for name, info, _, place, value, _ in SYMBOL.iter_unpack(table):
                 if place and info & 0xF in _FUNCTIONS:
                     found[value] = image.text(strings + name)
@@ -171,6 +173,8 @@ def _starts(image: Image) -> set[int]:
             head = image.at(item.address, 12)
             if head[:4] == _USUAL_EH_FRAME:
                 (count,) = struct.unpack_from("<I", head, 8)
+                if count > _MAX_FUNCTIONS:
+                    raise ElfError("it has more functions than any library does")
                 table = struct.iter_unpack("<ii", image.at(item.address + 12, 8 * count))
                 found |= {item.address + start for start, _ in table}
     return found
