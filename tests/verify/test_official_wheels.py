@@ -1,4 +1,4 @@
-"""Extensions of torch that others publish and many use: no rule about binaries says something of them that is not so."""
+"""Extensions of torch that others publish and many use: no rule about binaries says what is not so of them."""
 
 from __future__ import annotations
 
