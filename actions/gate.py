@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common import (
     add_summary,
+    add_tables,
     compact_json,
     escape,
     escape_property,
@@ -18,6 +19,7 @@ from common import (
     set_output,
     table_row,
 )
+from kci.cli._tables import left_out_table
 from kci.plurals import count
 from kci.run.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results
 from kci.run.releases import Releasable, releasable
@@ -45,6 +47,10 @@ def main() -> None:
         report(rows)
     if not flag_input("judge", default="true"):
         return
+    if plan.left_out:
+        told = left_out_table(plan)
+        print(f"::notice title=Left out::{escape(told.below)}", flush=True)
+        add_tables([told])
     if rows:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
     if wrong := judge_jobs(results, len(releases)):
@@ -52,7 +58,7 @@ def main() -> None:
     built = sum(len(leg.variants) for leg in plan.legs)
     done = [f"{count(built, 'variant')} of {count(len(kernels), 'kernel')}"] if kernels else []
     done += [f"{count(len(plan.tests), 'test job')} passed"] if plan.tests else []
-    print(f"all is well: {'; '.join(done)}" if done else "there was nothing to do")
+    print(f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do", flush=True)
     tested = Counter(test.kernel for test in plan.tests)
     trees = [
         table_row(name, len(records[name].present) if name in kernels else "as before", tested[name])

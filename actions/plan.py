@@ -28,7 +28,7 @@ from common import (
     words_input,
 )
 from kci.cli._output import print_diagnostics
-from kci.cli._tables import plan_tables
+from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
 from kci.diagnostics import printable
 from kci.plan.changed_files import merged_into
@@ -148,7 +148,8 @@ def is_fork() -> bool:
 def report(planned: kci.PlannedRun) -> None:
     """Show in log and summary what is built and what is not, as `kci plan` does."""
     plan = planned.plan
-    print(f"{count(len(plan.legs), 'leg')}, {count(len(plan.left_out) + len(plan.skipped), 'variant')} left out")
+    print(f"{count(len(plan.legs), 'leg')}, {count(len(plan.skipped), 'variant')} skipped")
+    print(left_out_sentence(plan) or "nothing is left out", flush=True)
     add_tables(plan_tables(plan, planned.estimate, planned.touches))
 
 

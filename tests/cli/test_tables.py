@@ -8,7 +8,7 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT
 from kci.cli._output import markdown_text
-from kci.cli._tables import markdown, plan_tables, tree_table
+from kci.cli._tables import left_out_table, markdown, plan_tables, tree_table
 from kci.config.discover import FaultyKernel
 from kci.plan.budget import estimate
 from kci.plan.plan import LeftOut, Skipped
@@ -35,6 +35,26 @@ def test_a_plan_as_markdown(request: pytest.FixtureRequest) -> None:
 
 def test_text_becomes_no_markup() -> None:
     assert markdown_text(HOSTILE) == HARMLESS
+
+
+def test_what_is_left_out_for_one_reason_is_one_row() -> None:
+    """42 of the 380 variants of a repository of 52 kernels were 42 rows that nobody reads."""
+    left = [
+        LeftOut(
+            f"k{number}",
+            f"torch21{torch}-metal-aarch64-darwin",
+            "metal",
+            "aarch64-darwin",
+            "KCI303",
+            "nobody builds it",
+        )
+        for number in range(3)
+        for torch in (3, 4)
+    ]
+    table = left_out_table(msgspec.structs.replace(plan([leg("torch-cpu"), leg("torch-cuda")]), left_out=tuple(left)))
+    assert table.below == "6 of 8 variants of the tier release are left out"
+    both = "torch213-metal-aarch64-darwin, torch214-metal-aarch64-darwin"
+    assert table.rows == (("6", "KCI303", "nobody builds it", "k0, k1, k2", both),)
 
 
 def test_no_name_leaves_its_cell() -> None:

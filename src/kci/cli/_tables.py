@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kci.cli._layout import Layout
 from kci.cli._output import markdown_row, markdown_text, table
+from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.budget import Estimate, estimate, money
-from kci.plan.plan import Leg, Plan
+from kci.plan.plan import LeftOut, Leg, Plan
 from kci.plurals import count
 from kci.tree.manifest import Manifest
+
+if TYPE_CHECKING:
+    from kci.run.run_records import RunPlan
 
 
 class AnswerTable(msgspec.Struct, frozen=True):
@@ -91,13 +96,48 @@ def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
     """What no job builds, and why."""
     skipped = tuple((item.kernel, item.variant, item.reason) for item in plan.skipped)
     faulty = tuple((item.kernel or "-", item.path, item.message) for item in plan.faulty)
-    left = tuple((item.kernel, item.variant, item.rule, item.why) for item in plan.left_out)
     tables = [
         AnswerTable("Skipped", ("skipped", "variant", "reason"), skipped, _REASONS),
         AnswerTable("Kernels with errors", ("faulty", "directory", "reason"), faulty, _REASONS),
-        AnswerTable("Left out", ("left out", "variant", "rule", "reason"), left, _REASONS),
+        left_out_table(plan),
     ]
     return [table for table in tables if table.rows]
+
+
+def left_out_table(plan: Plan | RunPlan) -> AnswerTable:
+    """What no job builds of what the tier has, a row for each reason, and what that means for what is published."""
+    by_reason: dict[tuple[str, str], list[LeftOut]] = {}
+    for item in plan.left_out:
+        by_reason.setdefault((item.rule, item.why), []).append(item)
+    rows = [
+        (str(len(same)), rule, reason, _names(item.kernel for item in same), _names(item.variant for item in same))
+        for (rule, reason), same in sorted(by_reason.items())
+    ]
+    headers = ("left out", "rule", "reason", "kernels", "variants")
+    return AnswerTable("Left out", headers, tuple(rows), _LEFT_OUT, left_out_sentence(plan))
+
+
+def left_out_sentence(plan: Plan | RunPlan) -> str:
+    """How much of its tier a plan leaves out, and what a release does about it; empty where it leaves out nothing."""
+    if not plan.left_out:
+        return ""
+    every = sum(len(leg.variants) for leg in plan.legs) + len(plan.skipped) + len(plan.left_out)
+    then = "" if plan.leave_out is None else _THEN[plan.leave_out]
+    verb = "is" if len(plan.left_out) == 1 else "are"
+    return f"{len(plan.left_out)} of {count(every, 'variant')} of the tier {plan.tier} {verb} left out{then}"
+
+
+_THEN = {
+    LeaveOut.ASK: "; a kernel that has older builds of them on the Hub is not published before `leave-out` in "
+    '[publish] of kci.toml says whether those stay ("allow") or go ("remove")',
+    LeaveOut.ALLOW: "; older builds of them stay on the Hub, as `leave-out` in kci.toml says",
+    LeaveOut.REMOVE: "; older builds of them go from the Hub, as `leave-out` in kci.toml says",
+}
+_LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap="reason")
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(sorted(set(names)))
 
 
 def tests_table(plan: Plan) -> AnswerTable:
@@ -148,9 +188,7 @@ def tree_title(manifest: Manifest) -> str:
     return f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
 
 
-_REASONS = Layout(
-    drop=("rule", "skipped", "left out"), cut=("skipped", "faulty", "left out", "variant", "directory"), wrap="reason"
-)
+_REASONS = Layout(drop=("skipped",), cut=("skipped", "faulty", "variant", "directory"), wrap="reason")
 
 
 def _takes(leg: Leg) -> str:

@@ -129,7 +129,7 @@ def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
     legs = legs_table(plan, made)
     parts += [legs.text(), paragraph(legs.below)]
     for other in [*([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan)]:
-        parts += ["", other.text()]
+        parts += ["", other.text(), *([paragraph(other.below)] if other.below else [])]
     return "\n".join(parts)
 
 

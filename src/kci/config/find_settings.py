@@ -43,6 +43,11 @@ class FoundSettings(msgspec.Struct, frozen=True):
         return str(self.root / chosen)
 
     @property
+    def publishes(self) -> bool:
+        """Whether the kernels are published: asked for by a `[publish]`, even an empty one."""
+        return self.document is not None and "publish" in self.document.data
+
+    @property
     def trust_config(self) -> Path | None:
         """What a Sigstore of one's own is trusted by; None for the public one."""
         name = self.settings.signing.trust_config

@@ -12,7 +12,7 @@ from msgspec import field
 from kci.config.engine_settings import EngineSettings
 from kci.config.model import Table, Unsigned
 from kci.config.overlay_tables import KernelOverlay
-from kci.config.values import Backend, Forks, Grouping, PullRequests, System, Tier
+from kci.config.values import Backend, Forks, Grouping, LeaveOut, PullRequests, System, Tier
 
 KCI_TOML = "kci.toml"
 
@@ -203,6 +203,8 @@ class Publish(Table, frozen=True):
     """The branch; `{version}` stands for the kernel's version. Without it, `v{version}`."""
     prune: bool = False
     """Whether variants that the kernel should no longer have are removed from the branch."""
+    leave_out: LeaveOut = LeaveOut.ASK
+    """What becomes of variants on the branch that are of other sources and that the release leaves out."""
     mirror: bool = False
     """Whether `main` has the builds of a kernel's version 1 too, for loaders that do not know versions yet."""
     environment: str = "hub"

@@ -61,6 +61,17 @@ class Forks(enum.StrEnum):
     """A maintainer starts them with the commit that was reviewed, and a commit status waits for that."""
 
 
+class LeaveOut(enum.StrEnum):
+    """What becomes of variants that are published from other sources and that a release leaves out."""
+
+    ASK = "ask"
+    """Nothing is published until somebody has decided."""
+    ALLOW = "allow"
+    """They stay on the branch, beside the new ones."""
+    REMOVE = "remove"
+    """They are removed from the branch."""
+
+
 class PullRequests(enum.StrEnum):
     """Which pull requests the scheduled workflow opens when the range of toolchains moves."""
 

@@ -53,6 +53,7 @@ def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
         "suppressions": plan.suppressions,
         "faulty": plan.faulty,
         "tests": plan.tests,
+        "leave_out": plan.leave_out,
     }
     return answer | ({"estimate": estimate} if estimate is not None else {})
 

@@ -6,6 +6,7 @@ import msgspec
 
 from kci.config.discover import FaultyKernel
 from kci.config.settings import Ignore
+from kci.config.values import LeaveOut
 from kci.matrix.names import Kind
 from kci.plan.pools import Pool
 
@@ -164,3 +165,5 @@ class Plan(msgspec.Struct, frozen=True):
     """The kernels that are not planned because `kci check` finds an error in them."""
     tests: tuple[TestLeg, ...] = ()
     """The jobs that test what was merged."""
+    leave_out: LeaveOut | None = None
+    """What a release does about variants that it leaves out and that are published; None where none is published."""

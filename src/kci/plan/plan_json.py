@@ -9,6 +9,7 @@ import msgspec
 from kci.config.discover import FaultyKernel
 from kci.config.schema import answer_schema
 from kci.config.settings import Ignore
+from kci.config.values import LeaveOut
 from kci.plan.budget import Estimate
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, Shard, Skipped, TestLeg
 
@@ -41,6 +42,8 @@ class PlanDocument(msgspec.Struct, frozen=True):
     """Kernels that are not planned, because `kci check` finds an error in them."""
     tests: tuple[TestLeg, ...] = ()
     """The jobs that test what was merged."""
+    leave_out: LeaveOut | None = None
+    """What a release does about variants that it leaves out and that are published; null where none is published."""
     estimate: Estimate | None = None
 
 

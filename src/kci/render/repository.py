@@ -203,8 +203,8 @@ def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
 
 
 def publish_jobs(found: FoundSettings) -> PublishJobs | None:
-    """How the kernels are published: asked for by a `[publish]` in kci.toml, even an empty one."""
-    if found.document is None or "publish" not in found.document.data:
+    """How the kernels are published, where they are."""
+    if not found.publishes:
         return None
     chosen = found.settings.publish
     return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.discover import FaultyKernel
+from kci.config.values import LeaveOut
 from kci.errors import BuildFailedError, FindingsError, KciError
 from kci.files.bounded_json import read_json, require_schema
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
@@ -114,6 +115,7 @@ class RunPlan(msgspec.Struct, frozen=True):
     faulty: tuple[FaultyKernel, ...] = ()
     skipped: tuple[Skipped, ...] = ()
     tests: tuple[TestLeg, ...] = ()
+    leave_out: LeaveOut | None = None
     attempt: Attempt = 1
 
     def __post_init__(self) -> None:

@@ -135,10 +135,12 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     trees.save()
     took = Durations(read_durations(request.durations)) if request.durations else NO_DURATIONS
     plan = make_plan(matrix, workspace.runners, options, durations=took)
+    found, released = workspace.settings, request.choice.tier not in (Tier.PR, Tier.COMPAT)
     plan = msgspec.structs.replace(
         _with_suppressions(plan, workspace),
         faulty=tuple(item for item in faulty if not isinstance(item, FaultyBackend)),
         left_out=(*plan.left_out, *_left_out(whole, faulty)),
+        leave_out=found.settings.publish.leave_out if found.publishes and released else None,
     )
     made = estimate(plan.legs)
     others = _other_plans(workspace, request, options, took) if touches is None else iter(())
