@@ -39,13 +39,16 @@ def make_variant(
     archs: tuple[str, ...] | None = None,
     source: GitState | None = SOURCE,
     built_as: str | None = None,
+    committed: int | None = None,
 ) -> Path:
     """Write and seal a variant directory: the files given, or a package that could be one."""
     parsed = parse_variant_name(variant)
     directory = parent / variant
     directory.mkdir(parents=True)
     build = build_of(name, version, "[torch-noarch]" if parsed.kind is Kind.NOARCH else "[torch]")
-    metadata = metadata_for(build, parsed.backend, unique, archs=archs, provenance=source, variant=built_as or variant)
+    metadata = metadata_for(
+        build, parsed.backend, unique, archs=archs, provenance=source, variant=built_as or variant, committed=committed
+    )
     default: dict[str, str | bytes] = {"__init__.py": "from ._ops import ops\n", "_ops.py": "ops = None\n"}
     if parsed.kind is not Kind.NOARCH:
         default[f"{metadata.id}.abi3.so"] = b"\x7fELF"

@@ -13,7 +13,7 @@ from kci.publish.hub import HubKernel
 from kci.publish.release import read_release
 from kci.publish.upload import Publication, Publisher, PublishState
 from publish.fake_hub import STRANGER, FakeHub
-from publish.test_publish import OTHER, REPO, hub, make_tree, token
+from publish.test_publish import OTHER, REPO, hub, make_tree, there, token
 
 __all__ = ["hub", "token"]
 
@@ -37,7 +37,8 @@ def propose(tree: Path) -> Publication:
 @pytest.fixture
 def branch(hub: FakeHub) -> str:
     """The branch of version 1, which somebody who may write has made; its head."""
-    return hub[REPO].write("v1", {**hub[REPO].files("main"), f"build/{OTHER}/x": b"1"}, "another variant")
+    theirs = {**there(OTHER), f"build/{OTHER}/x": b"1"}
+    return hub[REPO].write("v1", {**hub[REPO].files("main"), **theirs}, "another variant")
 
 
 def test_who_may_not_write_proposes(hub: FakeHub, stranger: None, branch: str, tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_the_same_again_opens_no_second_one(hub: FakeHub, stranger: None, branch
     assert first.stdout == second.stdout
     assert " in refs/pr/1; " in second.stdout
     assert len(hub[REPO].proposals) == 1
-    publish(make_tree(tmp_path / "other", unique="other"))
+    publish(make_tree(tmp_path / "other", unique="other"), "--leave-out", "allow")
     assert len(hub[REPO].proposals) == 2, "other builds are another proposal"
 
 

@@ -17,14 +17,17 @@ import pytest
 
 from cli.runner import Result, kci
 from kci.errors import FindingsError
+from kci.matrix.names import parse_variant_name
 from kci.publish.branch_changes import BranchChanges
 from kci.publish.hub import HubKernel
 from kci.publish.release import read_release
 from kci.publish.upload import ATTEMPTS, Publication, Publisher, PublishState
+from kci.tree.identity import GitState
 from kci.tree.merge import merge
+from kci.tree.metadata import encode, metadata_for
 from kci.tree.planned import Planned, PlannedKernel
 from publish.fake_hub import TOKEN, FakeHub, Fault, serving
-from variants import CPU, CUDA, STABLE, make_artifact, make_variant
+from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
 
 # huggingface_hub uploads in a way that its HTTP library wants to be done differently.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
@@ -53,6 +56,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
             monkeypatch.delenv(name)
     with serving(FakeHub(REPO)) as running:
         monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        files = f"{running.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "home" / "token"))
         # A command that is not told otherwise has nothing to wait for.
@@ -80,26 +85,32 @@ def library(unique: str = "1a2b3c4", *, backend: str = "cpu", size: int = 3000) 
 
 def make_tree(
     place: Path, variants: tuple[str, ...] = ("torch-cpu", "torch-cuda"), *, unique: str = "1a2b3c4", plan: bool = True,
-    planned: tuple[str, ...] = (), version: int = 1, into: Path | None = None,
+    planned: tuple[str, ...] = (), version: int = 1, into: Path | None = None, commit: str = COMMIT,
+    committed: int | None = None, prints: dict[str, str] | None = None,
 ) -> Path:  # fmt: skip
     """A merged tree of variants of Python only, which a test machine can verify without compilers."""
     for variant in variants:
         backend = variant.removeprefix("torch-")
         made = make_variant(
             place / f"parts-{unique}", variant, unique=unique, version=version, files=library(unique, backend=backend),
-            archs=("8.0",) if backend == "cuda" else None,
+            archs=("8.0",) if backend == "cuda" else None, source=GitState(commit, dirty=False), committed=committed,
         )  # fmt: skip
         make_artifact(place / f"artifacts-{unique}" / variant, made)
-    kernel = PlannedKernel("gated-norm", planned or variants, version)
-    merge(
-        [place / f"artifacts-{unique}"], into or place / "tree", Planned({"gated-norm": kernel}) if plan else None,
-        allow_partial=True,
-    )  # fmt: skip
+    kernel = PlannedKernel("gated-norm", planned or variants, version, prints)
+    promise = Planned({"gated-norm": kernel}, commit if prints else None) if plan else None
+    merge([place / f"artifacts-{unique}"], into or place / "tree", promise, allow_partial=True)
     return into or place / "tree"
 
 
 def publish(tree: Path, *options: str) -> Result:
     return kci("publish", str(tree), "--repo-id", REPO, *options)
+
+
+def there(variant: str, *, unique: str = "1a2b3c4", version: int = 1) -> dict[str, bytes]:
+    """What somebody else has published: the metadata of a variant, by default of the sources of `make_tree`."""
+    backend = parse_variant_name(variant).backend
+    made = metadata_for(build_of(version=version, framework="[torch-noarch]"), backend, unique, variant=variant)
+    return {f"build/{variant}/metadata.json": encode(made)}
 
 
 def below(hub: FakeHub, branch: str = "v1") -> set[str]:
@@ -113,9 +124,9 @@ def test_a_tree_is_one_commit_on_the_branch_of_its_version(hub: FakeHub, token: 
     tree = make_tree(tmp_path)
     done = publish(tree)
     assert done.code == 0, done.stderr
-    there = hub[REPO].files("v1")
+    files = hub[REPO].files("v1")
     here = {f"build/{path.relative_to(tree)}": path.read_bytes() for path in tree.rglob("*") if path.is_file()}
-    assert {path: data for path, data in there.items() if path.startswith("build/")} == here
+    assert {path: data for path, data in files.items() if path.startswith("build/")} == here
     assert len(hub.asked(r"POST .*/commit/")) == 1
     assert hub[REPO].branches["main"] != hub[REPO].branches["v1"]
     assert "acme/gated-norm@v1: published at " in done.stdout
@@ -189,7 +200,7 @@ def test_a_carried_variant_is_published_like_the_others(hub: FakeHub, token: Non
 
 
 def test_what_others_have_put_on_the_branch_stays_and_is_named(hub: FakeHub, token: None, tmp_path: Path) -> None:
-    foreign = {"build/torch-rocm/metadata.json": b"{}", "notes.txt": b"n", "benchmarks/benchmark_all.py": b"pass"}
+    foreign = {**there("torch-rocm"), "notes.txt": b"n", "benchmarks/benchmark_all.py": b"pass"}
     hub[REPO].write("v1", {**hub[REPO].files("main"), **foreign}, "by hand")
     done = publish(make_tree(tmp_path))
     assert done.code == 0, done.stderr
@@ -246,7 +257,7 @@ def test_a_branch_that_an_earlier_run_only_made_does_not_inherit_them_either(
 def test_the_branch_of_version_1_keeps_what_main_has_of_that_version(
     hub: FakeHub, token: None, tmp_path: Path, made: bool
 ) -> None:
-    hub[REPO].write("main", {"build/torch-rocm/metadata.json": b"{}"}, "before there were versions")
+    hub[REPO].write("main", there("torch-rocm"), "before there were versions")
     if made:
         hub[REPO].branches["v1"] = hub[REPO].branches["main"]
     tree = make_tree(tmp_path)
@@ -289,8 +300,8 @@ def test_pruning_removes_what_the_kernel_should_no_longer_have(
     if how == "settings":
         (tmp_path / ".git").mkdir()
         (tmp_path / "kci.toml").write_text("[publish]\nprune = true\n")
-    there = {"build/torch-rocm/metadata.json": b"{}", "build/torch-xpu/metadata.json": b"{}"}
-    hub[REPO].write("v1", {**hub[REPO].files("main"), **there}, "older")
+    published = {**there("torch-rocm"), **there("torch-xpu")}
+    hub[REPO].write("v1", {**hub[REPO].files("main"), **published}, "older")
     tree = make_tree(tmp_path)
     done = publish(tree, "--kernel", str(kernel), *(["--prune"] if how == "option" else []))
     assert done.code == 0, done.stderr
@@ -545,7 +556,7 @@ def test_a_hub_that_never_takes_it_is_given_up(hub: FakeHub, tmp_path: Path) -> 
 
 def test_another_publishers_variants_are_kept(hub: FakeHub, tmp_path: Path) -> None:
     """Somebody commits other variants between our look and our commit: the parent is stale, and theirs stay."""
-    theirs = {"build/torch-rocm/metadata.json": b"{}"}
+    theirs = there("torch-rocm")
 
     def rival() -> None:
         hub[REPO].write("v1", {**hub[REPO].files("v1"), **theirs}, "theirs")
@@ -584,7 +595,7 @@ def test_another_publisher_of_the_very_same_tree_is_no_conflict(hub: FakeHub, tm
 
 
 def test_a_branch_that_is_made_at_the_same_time_is_shared(hub: FakeHub, tmp_path: Path) -> None:
-    theirs = {"build/torch-rocm/metadata.json": b"{}"}
+    theirs = there("torch-rocm")
     hub.once("POST .*/branch/v1", lambda: hub[REPO].write("v1", theirs, "theirs") and None)
     done = bring(make_tree(tmp_path))
     assert done.builds.changes.kept_variants == ("torch-rocm",)

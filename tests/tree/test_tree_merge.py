@@ -72,7 +72,7 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     assert first["digest"] == variant_digest(tmp_path / "build" / CPU)
     assert first["origin"] == {
         "artifact": f"kci-gated-norm-{CPU}.tar", "commit": COMMIT, "dirty": False, "attempt": 1, "builder": "native",
-        "carried": False,
+        "committed": None, "carried": False,
     }  # fmt: skip
     assert read_manifest(tmp_path / "build") == manifest
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

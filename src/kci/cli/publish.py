@@ -9,6 +9,7 @@ import click
 from kci.cli import PATH, Command, FileName, Options
 from kci.cli._output import print_diagnostics, progress_log, to_json
 from kci.cli._workspace import CATALOG, opened
+from kci.config.values import LeaveOut
 from kci.diagnostics import Diagnostic
 from kci.plurals import count
 from kci.publish.branch_changes import BranchChanges
@@ -25,6 +26,12 @@ from kci.publish.upload import PublishedBranch
 )
 @click.option("--branch", default="", metavar="NAME", help="The branch (default: v and the kernel's version).")
 @click.option("--prune", is_flag=True, help="Remove variants from the branch that the kernel should no longer have.")
+@click.option(
+    "--leave-out",
+    type=click.Choice([str(item) for item in LeaveOut if item is not LeaveOut.ASK]),
+    help="Whether variants of other sources that the tree leaves out stay or go (default: what kci.toml says).",
+)
+@click.option("--older", is_flag=True, help="Go back: replace variants by older ones.")
 @click.option("--create-repo", is_flag=True, help="Make the repository if it does not exist.")
 @click.option("--create-pr", is_flag=True, help="Open pull requests, for who may not write to the repository.")
 @click.option("--dry-run", is_flag=True, help="Only say what would change.")
@@ -41,6 +48,8 @@ def command(
     repo_id: str,
     branch: str,
     prune: bool,
+    leave_out: str | None,
+    older: bool,
     create_repo: bool,
     create_pr: bool,
     dry_run: bool,
@@ -49,13 +58,15 @@ def command(
 ) -> None:
     """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
 
-    The tree has to be complete and to meet the requirements. What is on the branch and not in the tree stays, unless
-    it lies in a directory of the tree's variants, or is pruned. Authenticates with HF_TOKEN, the identity of the CI
-    job, or what `hf auth login` has stored.
+    The tree has to be complete and to meet the requirements, and must not be older than what it replaces. What is on
+    the branch and not in the tree stays, unless it lies in a directory of the tree's variants, or is pruned; about
+    variants of other sources that the kernel should have and the tree leaves out, somebody has to decide.
+    Authenticates with HF_TOKEN, the identity of the CI job, or what `hf auth login` has stored.
     """
     tree, kernel = tree_of(place, kernel, tree)
     workspace = opened(options, [str(kernel)], catalog) if kernel is not None else None
-    request = PublishRequest(tree, workspace, repo_id, branch, prune, create_repo, dry_run, create_pr)
+    decided = LeaveOut(leave_out) if leave_out else None
+    request = PublishRequest(tree, workspace, repo_id, branch, prune, create_repo, dry_run, create_pr, decided, older)
     warnings: list[Diagnostic] = []
     try:
         done = publish_tree(request, progress_log(options), warnings.append)

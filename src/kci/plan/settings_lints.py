@@ -296,6 +296,14 @@ def cores_without_effect(subject: _Subject) -> Iterator[Diagnostic]:
             yield subject.at(("limits", index, "cores"), "KCI336", message, 'use `max-jobs`, or `backend = "cuda"`')
 
 
+def branch_of_one_version(subject: _Subject) -> Iterator[Diagnostic]:
+    """KCI338: the branch of one version, for kernels of whatever version."""
+    branch = subject.settings.publish.branch
+    if branch is not None and re.fullmatch(r"v[0-9]+", branch):
+        message = f"`{branch[:20]}` is the branch of one version, and kernels of every version would go there"
+        yield subject.at(("publish", "branch"), "KCI338", message, 'write `branch = "v{version}"`, or leave it out')
+
+
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     """Every image of the file and its key path."""
     for backend in settings.images.__struct_encode_fields__:
@@ -337,4 +345,5 @@ SETTINGS_LINTS: tuple[Callable[[_Subject], Iterator[Diagnostic]], ...] = (
     runner_without_labels,
     digest_of_several,
     cores_without_effect,
+    branch_of_one_version,
 )

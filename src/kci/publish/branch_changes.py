@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -49,6 +49,8 @@ class WantedBranch(msgspec.Struct, frozen=True):
     None to remove none."""
     version: int = MAIN_VERSION
     """The kernel's."""
+    removed: frozenset[str] = frozenset()
+    """Other variants to remove."""
 
     def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare a branch with this.
@@ -59,8 +61,9 @@ class WantedBranch(msgspec.Struct, frozen=True):
                 that is of version 1. On the branch of that version it stays.
         """
         inherited = inherited and self.version != MAIN_VERSION
-        others = {name for path in there if (name := _variant(path))} - self.variants
+        others = variants_on(there) - self.variants
         removed = others if inherited else others - self.expected if self.expected is not None else set()
+        removed |= others & self.removed
         wanted = self.files.keys()
         same = {path for path in wanted & there.keys() if is_same(there[path], self.files[path])}
         owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
@@ -99,6 +102,11 @@ def branch_of(release: Release, branch: str, expected: Collection[str] | None) -
     """What the version branch is to have."""
     kept = frozenset(expected) if expected is not None else None
     return WantedBranch(branch, release.files, release.variants, kept, release.manifest.version)
+
+
+def variants_on(there: Iterable[str]) -> set[str]:
+    """The variants that a branch has files of."""
+    return {name for path in there if (name := _variant(path))}
 
 
 def is_same(there: HubFile, here: LocalFile) -> bool:

@@ -6,13 +6,16 @@ import enum
 import importlib
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from kci.compat.hub_listing import HubFile, hub_client
 from kci.errors import FindingsError, KciError
+from kci.files.bounded_json import read_bounded
 from kci.publish.access import Access, first_line
 from kci.publish.release import LocalFile
 
@@ -75,6 +78,9 @@ class HubWriter(Protocol):
     def files(self, commit: str) -> dict[str, HubFile]:
         """Every file of a commit by path."""
 
+    def read(self, commit: str, path: str) -> bytes:
+        """The content of a small file of a commit."""
+
     def proposals(self) -> dict[str, str]:
         """The newest pull requests, newest first, and the commit that each is at."""
 
@@ -111,6 +117,16 @@ class HubKernel:
             if hasattr(entry, "size")  # folders have none
         ]
         return {file.path: file for file in sorted(found, key=lambda file: file.path)}
+
+    def read(self, commit: str, path: str) -> bytes:
+        """See `HubWriter`."""
+        with tempfile.TemporaryDirectory(prefix="kci-hub-") as folder:
+            local = self._ask(
+                lambda api: api.hf_hub_download(
+                    self.repo_id, path, revision=commit, repo_type="kernel", cache_dir=folder
+                )
+            )
+            return read_bounded(Path(local))
 
     def proposals(self) -> dict[str, str]:
         """See `HubWriter`."""

@@ -11,12 +11,15 @@ import msgspec
 
 from kci.config.find_settings import find_settings
 from kci.config.reader import BUILD_TOML
+from kci.config.settings import Publish
+from kci.config.values import LeaveOut
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.files.replace import Log
 from kci.publish.access import find_access, known_access
 from kci.publish.hub import HubKernel
 from kci.publish.release import Release, read_release
+from kci.publish.takeover import Terms
 from kci.publish.target import HubBranch, target_of
 from kci.publish.upload import Publication, PublishedBranch, Publisher
 from kci.workspace.workspace import Workspace
@@ -37,6 +40,10 @@ class PublishRequest(msgspec.Struct, frozen=True):
     dry_run: bool = False
     create_pr: bool = False
     """Whether to open pull requests, for publishers who may not write."""
+    leave_out: LeaveOut | None = None
+    """What becomes of variants on the branch that the tree leaves out; None for what `[publish]` says."""
+    older: bool = False
+    """Whether the tree may be older than what it replaces."""
 
 
 class PublishedTree(msgspec.Struct, frozen=True):
@@ -107,19 +114,24 @@ def publish_tree(
         raise UsageError(told, hint="name the kernel that the tree was made of")
     settings = (workspace.settings if workspace is not None else find_settings(Path())).settings.publish
     target = target_of(name, version, settings, build=build, repo_id=request.repo_id, branch=request.branch)
-    expected = _expected(workspace, release) if request.prune or settings.prune else None
+    terms = _terms(request, settings, release)
     access = known_access() if request.dry_run else find_access(target.repo_id)
     hub = HubKernel(target.repo_id, access)
     if request.create_repo and not request.dry_run:
         hub.create_repository()
     publisher = Publisher(hub, target.repo_id, dry_run=request.dry_run, propose=request.create_pr, log=log)
-    done = publisher.publish(release, target.branch, expected, mirror=target.mirror)
+    done = publisher.publish(release, target.branch, terms, mirror=target.mirror)
     return PublishedTree(name, version, target, done, request.dry_run)
 
 
-def _expected(workspace: Workspace | None, release: Release) -> set[str]:
-    """The variants that the kernel should have today."""
+def _terms(request: PublishRequest, settings: Publish, release: Release) -> Terms:
+    """What is decided before the branch is looked at."""
+    prune, leave_out = request.prune or settings.prune, request.leave_out or settings.leave_out
+    workspace = request.workspace
     if workspace is None:
-        hint = f"name the directory of {release.manifest.kernel} with --kernel"
-        raise UsageError("pruning needs to know which variants the kernel should have", hint=hint)
-    return {variant.name for variant in workspace.matrix().kernels[0].variants}
+        if prune or leave_out is LeaveOut.REMOVE:
+            hint = f"name the directory of {release.manifest.kernel} with --kernel"
+            raise UsageError("removing variants needs to know which ones the kernel should have", hint=hint)
+        return Terms(leave_out=leave_out, older=request.older)
+    expected = frozenset(variant.name for variant in workspace.matrix().kernels[0].variants)
+    return Terms(expected, prune, leave_out, request.older, Path(workspace.only_kernel().directory))

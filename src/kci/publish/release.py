@@ -15,6 +15,7 @@ from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, read_manifest
 from kci.tree.merge import CARD, KEPT_AT_TOP
+from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.verify.requirements import verify
 
 FOLDER = "build/"
@@ -59,6 +60,11 @@ class Release(msgspec.Struct, frozen=True):
     def variants(self) -> frozenset[str]:
         """The names of the tree's variants."""
         return frozenset(entry.variant for entry in self.manifest.present)
+
+    @property
+    def metadata_files(self) -> list[LocalFile]:
+        """The metadata of each variant."""
+        return [self.files[f"{FOLDER}{name}/{METADATA_NAME}"] for name in sorted(self.variants)]
 
 
 def read_release(

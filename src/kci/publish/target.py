@@ -54,4 +54,13 @@ def target_of(
         raise UsageError(f"{repo_id[:120]!r} is not a repository on the Hub", hint="write owner/name")
     if not is_branch(branch) or "{" in branch:
         raise UsageError(f"{branch[:120]!r} is not the name of a branch", hint="only {version} is replaced in it")
+    if version_of(branch) not in (None, version):
+        hint = 'leave the branch out, or write `branch = "v{version}"` where it is named'
+        raise UsageError(f"{kernel} is version {version}, and {branch} is the branch of another version", hint=hint)
     return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not named)
+
+
+def version_of(branch: str) -> int | None:
+    """The version that a branch is for by its name, `v2` for example; None where the name says nothing about that."""
+    found = re.fullmatch(r"v([0-9]{1,19})", branch)
+    return int(found[1]) if found else None

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
 from kci.compat.hub_listing import HubFile
+from kci.config.values import LeaveOut
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.replace import Log
 from kci.plurals import count
-from kci.publish.branch_changes import BranchChanges, WantedBranch, branch_of
+from kci.publish.branch_changes import MAIN_VERSION, BranchChanges, WantedBranch, branch_of
 from kci.publish.hub import MAIN, BranchCommit, HubAnswerError, HubWriter, Obstacle
 from kci.publish.release import LocalFile, Release
+from kci.publish.takeover import Takeover, Terms
 
 ATTEMPTS = 8
 README = "README.md"
@@ -70,30 +73,37 @@ class Publisher(msgspec.Struct, frozen=True):
     wait: Callable[[float], None] = time.sleep
 
     def publish(
-        self, release: Release, branch: str, expected: Collection[str] | None = None, *, mirror: bool = False
+        self, release: Release, branch: str, terms: Terms | None = None, *, mirror: bool = False
     ) -> Publication:
         """Bring a branch, and the front page, to what a release says.
 
         Args:
             release: the tree.
             branch: where its builds go.
-            expected: the variants that the kernel should have today, to remove others; None to keep them.
+            terms: what is decided about what the branch has; None for nothing.
             mirror: whether the main branch is to have the builds too.
 
         Raises:
-            FindingsError: the Hub refuses or does not answer, or another publisher changed the same (KCI812).
+            FindingsError: the Hub refuses or does not answer, another publisher changed the same (KCI812), or what is
+                there does not make way for the tree; see `Takeover.settle`.
         """
+        terms = terms or Terms()
+        expected = terms.expected if terms.prune else None
         card = {README: release.card} if release.card is not None else {}
         self._require_page(release.card)
         whole = msgspec.structs.replace(release, files={**release.files, **card})
         wanted = branch_of(whole if branch == MAIN else release, branch, expected)
         manifest = release.manifest
         title = f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
-        builds = self._bring(wanted, f"{title} (kci)")
+        taking = (release, terms)
+        main = branch_of(whole, MAIN, expected) if mirror and branch != MAIN else None
+        if main is not None:  # what would be refused there is refused before anything is written
+            msgspec.structs.replace(self, dry_run=True, log=lambda _line: None)._bring(main, "", taking)
+        builds = self._bring(wanted, f"{title} (kci)", taking)
         if branch == MAIN or not (card or mirror):
             return Publication(builds, None)
-        if mirror:
-            return Publication(builds, self._bring(branch_of(whole, MAIN, expected), f"{title} (kci)"))
+        if main is not None:
+            return Publication(builds, self._bring(main, f"{title} (kci)", taking))
         page = f"Card of {manifest.kernel} version {manifest.version} (kci)"
         return Publication(builds, self._bring(WantedBranch(MAIN, card), page))
 
@@ -109,7 +119,7 @@ class Publisher(msgspec.Struct, frozen=True):
                 raise FindingsError(message, hint=f"correct {card.path}; nothing was published") from answer
             self.log(f"{self.name} does not say whether it takes the front page: {answer.message}")
 
-    def _bring(self, wanted: WantedBranch, message: str) -> PublishedBranch:
+    def _bring(self, goal: WantedBranch, message: str, taking: tuple[Release, Terms] | None = None) -> PublishedBranch:
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
@@ -119,9 +129,10 @@ class Publisher(msgspec.Struct, frozen=True):
                 self.log(f"{self.name}: {problem.message}; trying again in {seconds:.0f} seconds")
                 self.wait(seconds)
             try:
-                self._make(wanted.branch)
-                head, there, inherited = self._look(wanted.branch)
-                changes = wanted.changes(there, inherited=inherited)
+                head, there, wanted, changes = self._look(goal, taking)
+                if not head and not self.dry_run:
+                    self._make(goal.branch)
+                    head, there, wanted, changes = self._look(goal, taking)
                 if changes.empty:
                     state = PublishState.UNCHANGED if sent is None else PublishState.PUBLISHED
                     return PublishedBranch(wanted.branch, state, head, sent or changes)
@@ -153,9 +164,7 @@ class Publisher(msgspec.Struct, frozen=True):
         return None
 
     def _make(self, branch: str) -> None:
-        """Make the branch if it does not exist."""
-        if self.dry_run or branch in self.hub.heads():
-            return
+        """Make a branch."""
         try:
             self.hub.create_branch(branch)
         except HubAnswerError as answer:
@@ -165,16 +174,28 @@ class Publisher(msgspec.Struct, frozen=True):
             raise FindingsError(f"{self.name} has no branch {branch}: {answer.message}", hint=hint) from answer
         self.log(f"{self.name}: made the branch {branch}")
 
-    def _look(self, branch: str) -> tuple[str, dict[str, HubFile], bool]:
-        """Where a branch is, what it has, and whether it has no commit of its own: then all of that is the main one's.
+    def _look(
+        self, goal: WantedBranch, taking: tuple[Release, Terms] | None
+    ) -> tuple[str, dict[str, HubFile], WantedBranch, BranchChanges]:
+        """Where a branch is, what it has, what it is to have, and what has to change for that.
 
-        Who made it does not matter: a kci that was killed while it uploaded has left such a branch too.
+        A branch without a commit of its own has what the main one has, whoever made it: a kci that was killed while it
+        uploaded has left such a branch too.
         """
         heads = self.hub.heads()
-        head = heads.get(branch, "")
+        head = heads.get(goal.branch, "")
         at = head or heads.get(MAIN, "")
-        inherited = branch != MAIN and at == heads.get(MAIN)
-        return head, self.hub.files(at) if at else {}, inherited
+        there = self.hub.files(at) if at else {}
+        inherited = goal.branch != MAIN and at == heads.get(MAIN)
+        changes = goal.changes(there, inherited=inherited)
+        if taking is None or (inherited and goal.version != MAIN_VERSION):
+            return head, there, goal, changes
+        release, terms = taking
+        if changes.empty and terms.leave_out is not LeaveOut.REMOVE:
+            return head, there, goal, changes
+        place, read = f"{self.name}@{goal.branch}", partial(self.hub.read, at)
+        wanted = Takeover(release, terms, place, there, read, self.log).settle(goal, changes)
+        return head, there, wanted, wanted.changes(there, inherited=inherited)
 
     def _confirmed(self, wanted: WantedBranch, commit: str, changes: BranchChanges) -> PublishedBranch:
         """The Hub may leave files out, those that a .gitignore of the repository names for example."""

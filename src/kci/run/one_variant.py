@@ -116,8 +116,9 @@ def make_variant_dir(
             if state is None and options.commit is not None:
                 state = identity.GitState(options.commit, dirty=False)
             metadata = metadata_for(
-                kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name
-            )
+                kernel.build, variant.backend, unique, archs=built.archs, provenance=state, variant=variant.name,
+                committed=identity.committed(kernel_dir),
+            )  # fmt: skip
             seal(replacement.staging, metadata)
         for directory, _, _ in os.walk(replacement.staging):
             Path(directory).chmod(0o755)

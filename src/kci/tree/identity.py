@@ -59,6 +59,26 @@ def provenance(kernel_dir: Path) -> GitState | None:
     return GitState(commit, _dirty(kernel_dir)) if commit else None
 
 
+def committed(kernel_dir: Path) -> int | None:
+    """When the commit of the kernel's source was made, in seconds since 1970; None outside git.
+
+    Raises:
+        FindingsError: the directory is in a git repository that git refuses to read.
+    """
+    said = _git(kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--")
+    return int(said) if said.isdecimal() else None
+
+
+def is_ancestor(directory: Path, first: str, second: str) -> bool:
+    """Whether a repository knows that one commit came before another; False where it does not know both.
+
+    Raises:
+        FindingsError: git refuses to read the repository.
+    """
+    base = _git(directory, "merge-base", "--end-of-options", first, second)
+    return base == first != second
+
+
 def _dirty(kernel_dir: Path) -> bool:
     """Whether tracked files of the repository changed; untracked files and submodules do not count."""
     return bool(_git(kernel_dir, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all"))

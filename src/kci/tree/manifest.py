@@ -1,6 +1,6 @@
 """`kci-manifest.json` at a tree's top: what was planned, what is there, and where each variant came from.
 
-It holds no times and no paths of the machine that merged, so equal inputs give equal bytes.
+It holds no times but those of commits, and no paths of the machine that merged, so equal inputs give equal bytes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Origin(msgspec.Struct, frozen=True):
     builder: str = ""
     carried: bool = False
     """The variant was in the tree before this merge and was not in its artifacts."""
+    committed: int | None = None
+    """When its commit was made, in seconds since 1970."""
 
 
 class Present(msgspec.Struct, frozen=True, omit_defaults=True):

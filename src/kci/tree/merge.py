@@ -228,9 +228,10 @@ def _build(job: _Job, tree: Path) -> _Made:
     for source in job.sources:
         placed, leg = _place(source, tree), source.leg
         refuse_partial(tree / leg.variant)
-        ids.add(_unique(placed.metadata))
+        ids.add(placed.metadata.unique)
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
-        origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder)
+        made = placed.metadata.kci.committed if placed.metadata.kci is not None else None
+        origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made)
         read = _remember(leg.inputs, records)
         present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), inputs=read)
         hashes[leg.variant] = placed.hashes
@@ -242,7 +243,7 @@ def _build(job: _Job, tree: Path) -> _Made:
         if (data.name, data.version) != (job.kernel, version):
             raise _mixed(job.target / entry.variant, data, f"{job.kernel} version {version}")
         carry(job.target / entry.variant, tree / entry.variant)
-        stale = _unique(data) not in ids and not job.fits(entry)
+        stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
     manifest = _manifest(job, version or 0, present, records)
@@ -300,11 +301,6 @@ def _place(source: Source, tree: Path) -> SealedVariant:
     if sealed.digest != source.leg.digest:
         raise tree_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
     return sealed
-
-
-def _unique(data: metadata.Metadata) -> str:
-    """The unique id inside a kernel id."""
-    return data.id.rpartition(f"_{data.backend.type.value}_")[2]
 
 
 def _require_tree(target: Path) -> None:

@@ -73,6 +73,8 @@ class KciRecord(msgspec.Struct, frozen=True):
 
     variant: str
     """The name under which the variant was built: nothing else in the file says it, and a directory can be renamed."""
+    committed: int | None = None
+    """When the commit of the source was made, in seconds since 1970: which of two builds is newer, without a clone."""
 
 
 class BackendRecord(msgspec.Struct, frozen=True):
@@ -112,6 +114,11 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
                 check_git_url(url)
 
     @property
+    def unique(self) -> str:
+        """The unique id inside the kernel id, which changes with the source."""
+        return self.id.rpartition(f"_{self.backend.type.value}_")[2]
+
+    @property
     def upstreams(self) -> tuple[str, ...]:
         """Every upstream, however the file spells them."""
         return (self.upstream,) if isinstance(self.upstream, str) else self.upstream or ()
@@ -129,6 +136,7 @@ def metadata_for(
     archs: Iterable[str] | None = None,
     provenance: GitState | None = None,
     variant: str | None = None,
+    committed: int | None = None,
 ) -> Metadata:
     """The metadata of a variant, before it is sealed.
 
@@ -140,6 +148,7 @@ def metadata_for(
             which are copied in file order.
         provenance: the commit of the source, None outside git.
         variant: the name that it is built under.
+        committed: when that commit was made, in seconds since 1970.
 
     Raises:
         FindingsError: a Python dependency is not in the curated tables.
@@ -163,7 +172,7 @@ def metadata_for(
             kernel_builder=BuilderRecord(version=f"{__version__}+kci"),
             kernel=GitRecord(provenance.commit, provenance.dirty) if provenance else None,
         ),
-        kci=KciRecord(variant) if variant is not None else None,
+        kci=KciRecord(variant, committed) if variant is not None else None,
     )
 
 

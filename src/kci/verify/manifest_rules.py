@@ -73,5 +73,8 @@ def _entry(manifest: Manifest, entry: Present, variant: VariantDir) -> Iterator[
         origin = entry.origin
         if made_from and origin.commit and (origin.commit, origin.dirty) != (made_from.commit, made_from.dirty):
             yield f"the manifest says that {name} was made from {origin.commit[:12]}, its metadata says otherwise"
+        known = metadata.kci.committed if metadata.kci is not None else None
+        if origin.committed not in (None, known):
+            yield f"the manifest says when the commit of {name} was made, its metadata says otherwise"
     if variant.hashes is not None and variant.digest != entry.digest:
         yield f"{name} changed after it was merged"
