@@ -269,7 +269,7 @@ def test_a_newer_version_on_the_main_branch_keeps_what_others_have_there(
     hub: FakeHub, token: None, tmp_path: Path
 ) -> None:
     """A branch inherits from the main one; the main one from nobody."""
-    hub[REPO].write("main", {"build/torch-rocm/metadata.json": b"{}"}, "by hand")
+    hub[REPO].write("main", there("torch-rocm", version=2), "by hand")
     tree = make_tree(tmp_path, version=2)
     assert publish(tree, "--branch", "main").code == 0
     assert below(hub, "main") == {path.name for path in tree.iterdir()} | {"torch-rocm"}
