@@ -19,7 +19,7 @@ from kci.files.replace import Log
 from kci.publish.access import find_access, known_access
 from kci.publish.hub import HubKernel
 from kci.publish.release import Release, read_release
-from kci.publish.takeover import Terms
+from kci.publish.takeover import TakeoverTerms
 from kci.publish.target import HubBranch, target_of
 from kci.publish.upload import Publication, PublishedBranch, Publisher
 from kci.workspace.workspace import Workspace
@@ -124,7 +124,7 @@ def publish_tree(
     return PublishedTree(name, version, target, done, request.dry_run)
 
 
-def _terms(request: PublishRequest, settings: Publish, release: Release) -> Terms:
+def _terms(request: PublishRequest, settings: Publish, release: Release) -> TakeoverTerms:
     """What is decided before the branch is looked at."""
     prune, leave_out = request.prune or settings.prune, request.leave_out or settings.leave_out
     workspace = request.workspace
@@ -132,6 +132,6 @@ def _terms(request: PublishRequest, settings: Publish, release: Release) -> Term
         if prune or leave_out is LeaveOut.REMOVE:
             hint = f"name the directory of {release.manifest.kernel} with --kernel"
             raise UsageError("removing variants needs to know which ones the kernel should have", hint=hint)
-        return Terms(leave_out=leave_out, older=request.older)
+        return TakeoverTerms(leave_out=leave_out, older=request.older)
     expected = frozenset(variant.name for variant in workspace.matrix().kernels[0].variants)
-    return Terms(expected, prune, leave_out, request.older, Path(workspace.only_kernel().directory))
+    return TakeoverTerms(expected, prune, leave_out, request.older, Path(workspace.only_kernel().directory))

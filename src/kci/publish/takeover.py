@@ -31,7 +31,7 @@ _SHOWN = 3
 _Shape = TypeVar("_Shape")
 
 
-class Terms(msgspec.Struct, frozen=True):
+class TakeoverTerms(msgspec.Struct, frozen=True):
     """What is decided about a branch before anybody looks at it."""
 
     expected: frozenset[str] | None = None
@@ -50,7 +50,7 @@ class Takeover(msgspec.Struct, frozen=True):
     """A tree, and the branch that is to have it."""
 
     release: Release
-    terms: Terms
+    terms: TakeoverTerms
     place: str
     """What to call the branch in messages."""
     there: Mapping[str, HubFile]

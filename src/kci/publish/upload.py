@@ -22,7 +22,7 @@ from kci.plurals import count
 from kci.publish.branch_changes import MAIN_VERSION, BranchChanges, WantedBranch, branch_of
 from kci.publish.hub import MAIN, BranchCommit, HubAnswerError, HubWriter, Obstacle
 from kci.publish.release import LocalFile, Release
-from kci.publish.takeover import Takeover, Terms
+from kci.publish.takeover import Takeover, TakeoverTerms
 
 ATTEMPTS = 8
 README = "README.md"
@@ -73,7 +73,7 @@ class Publisher(msgspec.Struct, frozen=True):
     wait: Callable[[float], None] = time.sleep
 
     def publish(
-        self, release: Release, branch: str, terms: Terms | None = None, *, mirror: bool = False
+        self, release: Release, branch: str, terms: TakeoverTerms | None = None, *, mirror: bool = False
     ) -> Publication:
         """Bring a branch, and the front page, to what a release says.
 
@@ -87,7 +87,7 @@ class Publisher(msgspec.Struct, frozen=True):
             FindingsError: the Hub refuses or does not answer, another publisher changed the same (KCI812), or what is
                 there does not make way for the tree; see `Takeover.settle`.
         """
-        terms = terms or Terms()
+        terms = terms or TakeoverTerms()
         expected = terms.expected if terms.prune else None
         card = {README: release.card} if release.card is not None else {}
         self._require_page(release.card)
@@ -119,7 +119,9 @@ class Publisher(msgspec.Struct, frozen=True):
                 raise FindingsError(message, hint=f"correct {card.path}; nothing was published") from answer
             self.log(f"{self.name} does not say whether it takes the front page: {answer.message}")
 
-    def _bring(self, goal: WantedBranch, message: str, taking: tuple[Release, Terms] | None = None) -> PublishedBranch:
+    def _bring(
+        self, goal: WantedBranch, message: str, taking: tuple[Release, TakeoverTerms] | None = None
+    ) -> PublishedBranch:
         before: dict[str, HubFile] | None = None
         sent: BranchChanges | None = None
         problem = HubAnswerError(Obstacle.UNCLEAR, "no answer")
@@ -175,7 +177,7 @@ class Publisher(msgspec.Struct, frozen=True):
         self.log(f"{self.name}: made the branch {branch}")
 
     def _look(
-        self, goal: WantedBranch, taking: tuple[Release, Terms] | None
+        self, goal: WantedBranch, taking: tuple[Release, TakeoverTerms] | None
     ) -> tuple[str, dict[str, HubFile], WantedBranch, BranchChanges]:
         """Where a branch is, what it has, what it is to have, and what has to change for that.
 
