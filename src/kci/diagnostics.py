@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -117,8 +118,8 @@ def render_text(diagnostic: Diagnostic, source_line: Callable[[str, int], str | 
         diagnostic: what to show.
         source_line: gives the text of a line of a file, or None where the file is not at hand.
     """
-    place = f"{diagnostic.place}: " if diagnostic.path else ""
-    lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {diagnostic.message}"]
+    place = f"{printable(diagnostic.place)}: " if diagnostic.path else ""
+    lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {printable_lines(diagnostic.message)}"]
     spots: list[Diagnostic | Related] = [diagnostic, *diagnostic.related]
     for spot in spots:
         source = source_line(spot.path, spot.line) if source_line is not None and spot.path and spot.line else None
@@ -127,7 +128,7 @@ def render_text(diagnostic: Diagnostic, source_line: Callable[[str, int], str | 
         elif isinstance(spot, Related):
             lines.append(f"  {spot.path}:{spot.line}:{spot.column}: {spot.message}")
     if diagnostic.hint:
-        lines.append(f"  hint: {diagnostic.hint}")
+        lines.append(f"  hint: {printable_lines(diagnostic.hint)}")
     return "\n".join(lines)
 
 
@@ -152,6 +153,11 @@ def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
 def printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
     """The text with something in place of every control character, so that hostile input cannot drive a terminal."""
     return "".join(char if char.isprintable() else instead for char in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same, with line breaks and tabs kept."""
+    return re.sub(r"[^\n\t]+", lambda part: printable(part[0]), text)
 
 
 def render_github(diagnostic: Diagnostic) -> str:

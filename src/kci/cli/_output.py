@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kci.cli import Options
 from kci.cli._layout import Layout, lines_of, middle, plain_lines
-from kci.diagnostics import Diagnostic, Severity, printable, render_github, render_text
+from kci.diagnostics import Diagnostic, Severity, printable, printable_lines, render_github, render_text
 from kci.errors import KciError, UsageError
 
 _MARKUP = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "`": "&#96;", "[": "&#91;", "*": "&#42;", "~": "&#126;"}
@@ -34,9 +34,9 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
         more = "\n" in error.message  # what a compiler said, and the command to repeat
         if len(error.diagnostics) == 1 and error.diagnostics[0].message in error.message and not more:
             return
-    click.echo(f"{click.style('error:', fg='red', bold=True)} {error.message}", err=True)
+    click.echo(f"{click.style('error:', fg='red', bold=True)} {printable_lines(error.message)}", err=True)
     if error.hint:
-        click.echo(f"  hint: {error.hint}", err=True)
+        click.echo(f"  hint: {printable_lines(error.hint)}", err=True)
     if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and not error.diagnostics:
         message = error.message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
         click.echo(f"::error::{message}", err=True)

@@ -47,7 +47,9 @@ def require_plain(path: Path) -> None:
         OSError: it is not there, or is a pipe or a device.
     """
     mode = path.stat().st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or path.parts[1:2] in (("dev",), ("proc",))):
+    if not (
+        stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
+    ):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
 
 

@@ -11,8 +11,8 @@ from kci.compat.held import is_variant_name
 from kci.compat.hub_listing import HubFile
 from kci.publish.release import BENCHMARKS, FOLDER, LocalFile, Release
 from kci.tree.digest import SIGNATURE
-from kci.tree.merge import KEPT_AT_TOP
 from kci.tree.metadata import FILE_NAME
+from kci.tree.tree_top import KEPT_AT_TOP
 
 MAIN_VERSION = 1
 """The version whose builds `main` has, if it has any: of the time before there were versions, or a mirror."""

@@ -35,16 +35,8 @@ from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, m
 from kci.tree.pack import packable
 from kci.tree.partial import refuse_partial
 from kci.tree.planned import Planned, PlannedKernel
-from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME
+from kci.tree.tree_top import CARD, require_tree
 from kci.tree.unpack import unpack_whole
-
-CARD = "CARD.md"
-"""What becomes the front page of the kernel's repository."""
-
-KEPT_AT_TOP = (
-    CARD, "benchmarks", manifests.FILE_NAME, *FORMS, ATTESTATION_NAME, BUNDLE_NAME,
-)  # fmt: skip
-"""What a tree holds at its top besides variants (docs/format.md#tree)."""
 
 _CARRIED_AT_TOP = (CARD, "benchmarks")
 
@@ -220,7 +212,7 @@ def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]
 def _build(job: _Job, tree: Path) -> _Made:
     """Make the whole new tree in a directory that does not exist yet."""
     tree.mkdir()
-    _require_tree(job.target)
+    require_tree(job.target)
     present: dict[str, Present] = {}
     hashes: dict[str, dict[str, str]] = {}
     records: dict[str, RecordedInputs] = {}
@@ -301,18 +293,6 @@ def _place(source: Source, tree: Path) -> SealedVariant:
     if sealed.digest != source.leg.digest:
         raise tree_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
     return sealed
-
-
-def _require_tree(target: Path) -> None:
-    """Refuse to replace a directory that holds anything but a tree."""
-    if not os.path.lexists(target):
-        return
-    if not target.is_dir():
-        raise tree_error("KCI610", f"{target} is not a directory", hint="name another one", path=str(target))
-    for entry in sorted(target.iterdir()):
-        if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry):
-            message = f"{target} is not a tree: it holds {entry.name!r}"
-            raise tree_error("KCI610", message, hint="merge into an empty or new directory", path=str(target))
 
 
 def _carried(

@@ -16,7 +16,7 @@ from kci.config.model import Build, KernelDependency
 from kci.config.urls import check_git_url
 from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
 from kci.errors import FindingsError
-from kci.files.bounded_json import strict_object
+from kci.files.bounded_json import require_plain, strict_object
 from kci.files.replace import write_atomic
 from kci.files.typed_data import to_type
 from kci.files.walk import remove_bytecode
@@ -214,6 +214,7 @@ def read_metadata(path: Path) -> Metadata:
         FindingsError: the file is missing, unreadable or not a metadata file.
     """
     try:
+        require_plain(path)
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
-from kci.files.walk import Entry, is_bytecode, walk
-from kci.tree.merge import KEPT_AT_TOP
+from kci.files.walk import is_bytecode
 from kci.tree.pack import too_large, untransportable
+from kci.tree.tree_top import KEPT_AT_TOP, files_at_top
 from kci.verify.subject import VariantDir, holds_variants, looks_like_variant
 
 
@@ -49,24 +47,15 @@ def _nested(variant: VariantDir, names: set[str]) -> Iterator[Diagnostic]:
 def check_tree(tree: Path, shown: str) -> Iterator[Diagnostic]:
     """The rules about a tree's top."""
     for entry in sorted(tree.iterdir()):
-        path = f"{shown}/{entry.name}"
+        name = entry.name.encode(errors="replace").decode()  # it may be no text
+        path = f"{shown}/{name}"
+        if entry.name in KEPT_AT_TOP:
+            continue
         if entry.is_symlink():
             yield finding("KCI706", "it is a link", path=path)
         elif holds_variants(entry):
             yield finding("KCI704", "the variants in it lie one directory too deep", path=path)
-        elif not looks_like_variant(entry) and entry.name not in KEPT_AT_TOP:
-            yield finding("KCI707", f"{entry.name} does not belong in a tree", path=path)
-    others = [item for item in _at_top(tree) if not is_bytecode(item.name)]
-    for item, rule, reason in untransportable(others):
+        elif not looks_like_variant(entry):
+            yield finding("KCI707", f"{name} does not belong in a tree", path=path)
+    for item, rule, reason in untransportable(files_at_top(tree)):
         yield finding(rule, f"it cannot travel: {reason}", path=f"{shown}/{item.name}")
-
-
-def _at_top(tree: Path) -> Iterator[Entry]:
-    """Every file of what a tree may hold besides variants."""
-    for entry in sorted(tree.iterdir()):
-        if entry.name not in KEPT_AT_TOP or entry.is_symlink():
-            continue
-        if entry.is_dir():
-            yield from (msgspec.structs.replace(item, name=f"{entry.name}/{item.name}") for item in walk(entry))
-        else:
-            yield Entry(entry.name, entry, entry.is_file(), link=False)

@@ -10,7 +10,7 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.tree.checksums import FORMS, SUMMED_AT_TOP, tree_hashes
-from kci.tree.merge import CARD
+from kci.tree.tree_top import CARD
 from kci.verify.subject import VariantDir
 
 _CARD_BYTES = 1024 * 1024

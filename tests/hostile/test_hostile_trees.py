@@ -1,0 +1,447 @@
+"""Trees and archives that lie or attack: each is refused by name or contained, and nothing is written elsewhere.
+
+A tree goes through `kci verify`, which names the rule, and through `kci publish`, which writes nothing to the Hub. An
+archive or a folder goes through `kci merge`. What an archive's headers can do is in tests/tree/test_tree_unpack.py,
+what random changes do in tests/verify/test_verify_mutations.py, and what artifacts say of their runs in
+tests/tree/test_binding.py.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import stat
+import tarfile
+import unicodedata
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli.runner import Result, kci
+from kci.tree.metadata import decode, seal
+from publish.fake_hub import FakeHub
+from publish.test_publish import hub, make_tree, publish, token
+from variants import leg_of, make_artifact, make_variant
+
+__all__ = ["hub", "token"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+
+SECRET = "root:x:0:0\n"
+CPU, CUDA, MANIFEST = "torch-cpu", "torch-cuda", "kci-manifest.json"
+BIG = 17 * 1024 * 1024
+DEEP = b"[" * 200_000
+
+Change = Callable[[Path], object]
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """What nobody may read from or write to."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret").write_text(SECRET)
+    return tmp_path / "outside"
+
+
+def contained(done: Result, outside: Path) -> None:
+    """No traceback, nothing that drives a terminal, and nothing elsewhere."""
+    for text in (done.stdout, done.stderr):
+        assert "Traceback" not in text
+        assert SECRET.strip() not in text
+        # JSON is for programs: there a mark of direction is one more character.
+        kinds = ("Cc", "Cs") if text.startswith("{") else ("Cc", "Cf", "Cs")
+        assert not [char for char in text if unicodedata.category(char) in kinds and char != "\n"]
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {"secret": SECRET}
+
+
+# --- trees ---
+
+
+def writes(name: str, content: str | bytes = "") -> Change:
+    def change(tree: Path) -> None:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return change
+
+
+def links(name: str, target: str) -> Change:
+    """A link; `outside` is the folder of the secret."""
+
+    def change(tree: Path) -> None:
+        path = tree / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.symlink_to(target.replace("outside", str(tree.parent / "outside")))
+
+    return change
+
+
+def special(name: str, kind: int) -> Change:
+    def change(tree: Path) -> None:
+        (tree / name).unlink(missing_ok=True)
+        os.mknod(tree / name, 0o644 | kind)
+
+    return change
+
+
+def modes(name: str, mode: int) -> Change:
+    return lambda tree: (tree / name).chmod(mode)
+
+
+def says(name: str, /, **changes: Any) -> Change:
+    """A record that says something else."""
+
+    def change(tree: Path) -> None:
+        data = json.loads((tree / name).read_text())
+        (tree / name).write_text(json.dumps(data | changes))
+
+    return change
+
+
+def sealed_with(**files: str) -> Change:
+    """A variant whose own digest covers the files, `a__b` for a name that no keyword can be."""
+
+    def change(tree: Path) -> None:
+        names = {"dash": "-rf.py", "line": "a\nb.py", "bell": "a\x07.py", "rlo": "a\u202eyp.so", "device": "nul.py"}
+        names |= {"upper": "A.PY", "lower": "a.py", "nfc": "\u00e9.py", "nfd": "e\u0301.py", "back": "..\\x.py"}
+        for key, text in files.items():
+            (tree / CPU / names[key]).write_text(text)
+        seal(tree / CPU, decode((tree / CPU / "metadata.json").read_bytes()))
+
+    return change
+
+
+def renamed(tree: Path) -> None:
+    (tree / CPU).rename(tree / "torch-xpu")
+
+
+def swapped(tree: Path) -> None:
+    first, second = tree / CPU / "metadata.json", tree / CUDA / "metadata.json"
+    one, other = first.read_bytes(), second.read_bytes()
+    first.write_bytes(other)
+    second.write_bytes(one)
+
+
+def hard_linked(tree: Path) -> None:
+    (tree / CPU / "passwd").hardlink_to(tree.parent / "outside" / "secret")
+
+
+def manifest_digest(tree: Path) -> None:
+    data = json.loads((tree / MANIFEST).read_text())
+    data["present"][0]["digest"] = "0" * 64
+    (tree / MANIFEST).write_text(json.dumps(data))
+
+
+def copied_variant(tree: Path) -> None:
+    shutil.copytree(tree / CPU, tree / "torch-rocm")
+
+
+def emptied_variant(tree: Path) -> None:
+    shutil.rmtree(tree / CPU)
+    (tree / CPU).mkdir()
+
+
+def nested_tree(tree: Path) -> None:
+    shutil.copytree(tree / CPU, tree / "build" / CPU)
+
+
+def undecodable(tree: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tree / CPU) + b"/\xff.py")).write_text("")
+
+
+def undecodable_at_top(tree: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tree) + b"/\xff\x1b[31m")).write_text("")
+
+
+def twice(tree: Path) -> None:
+    path = tree / CPU / "metadata.json"
+    path.write_text(path.read_text().replace("{", '{"name": "other-kernel", ', 1))
+
+
+def sums_reach_out(tree: Path) -> None:
+    path = tree / "SHA256SUMS"
+    path.write_text(f"{'0' * 64}  ../../etc/passwd\n{path.read_text()}")
+
+
+def subjects_reach_out(tree: Path) -> None:
+    path = tree / "kci-subjects.json"
+    path.write_text(path.read_text().replace(f"{CPU}/_ops.py", "../../etc/passwd"))
+
+
+TREES: dict[str, tuple[Change, str]] = {
+    # links, pipes, devices
+    "a link to a file outside": (links(f"{CPU}/_ops.py", "outside/secret"), "KCI706"),
+    "a link in place of a variant": (links(CPU, "outside"), "KCI706"),
+    "a link in a circle": (links(f"{CPU}/loop", "loop"), "KCI706"),
+    "a card that is a link": (links("CARD.md", "outside/secret"), "KCI706"),
+    "benchmarks that are a link": (links("benchmarks", "outside"), "KCI706"),
+    "a link among the benchmarks": (
+        lambda tree: [writes("benchmarks/x.py")(tree), links("benchmarks/x.py", "outside/secret")(tree)], "KCI706",
+    ),
+    "metadata that are a link to a device": (links(f"{CPU}/metadata.json", "/dev/zero"), "KCI710"),
+    "a pipe in place of the manifest": (special(MANIFEST, stat.S_IFIFO), "KCI718"),
+    "a pipe in place of metadata": (special(f"{CPU}/metadata.json", stat.S_IFIFO), "KCI710"),
+    "a pipe in place of the checksums": (special("SHA256SUMS", stat.S_IFIFO), "KCI726"),
+    "a pipe in place of the card": (special("CARD.md", stat.S_IFIFO), "KCI706"),
+    "a pipe in place of an attestation": (special("kci-attestation.dsse.json", stat.S_IFIFO), "KCI791"),
+    "a pipe in a variant": (special(f"{CPU}/pipe", stat.S_IFIFO), "KCI706"),
+    "a socket in a variant": (special(f"{CPU}/socket", stat.S_IFSOCK), "KCI706"),
+    "a hard link to a file outside": (hard_linked, "KCI731"),
+    "a setuid bit": (modes(f"{CPU}/data.bin", 0o4755), "KCI727"),
+    "a setgid bit at the top": (modes(MANIFEST, 0o2644), "KCI727"),
+    # names
+    "a name that begins with a dash": (writes(f"{CPU}/-rf"), "KCI731"),
+    "a line break in a name": (sealed_with(line=""), "KCI708"),
+    "a control character in a name": (sealed_with(bell=""), "KCI708"),
+    "a name that is read backwards": (sealed_with(rlo=""), "KCI708"),
+    "a device of Windows": (sealed_with(device=""), "KCI708"),
+    "a name that leads up on Windows": (sealed_with(back=""), "KCI708"),
+    "two names that differ in case": (sealed_with(upper="", lower=""), "KCI708"),
+    "two names that look the same": (sealed_with(nfc="", nfd=""), "KCI708"),
+    "a name that is not text": (undecodable, "KCI700"),
+    "a name that is not text at the top": (undecodable_at_top, "KCI707"),
+    # what nothing accounts for
+    "bytecode in place of a module": (writes(f"{CPU}/__pycache__/_ops.cpython-311.pyc", b"x"), "KCI705"),
+    "a path file": (writes(f"{CPU}/evil.pth", "import os\n"), "KCI731"),
+    "a path file at the top": (writes("evil.pth", "import os\n"), "KCI707"),
+    "a sitecustomize": (writes(f"{CPU}/sitecustomize.py", "import os\n"), "KCI731"),
+    "a sitecustomize at the top": (writes("sitecustomize.py", "import os\n"), "KCI707"),
+    "a repository in a tree": (writes(".git/hooks/post-checkout", "#!/bin/sh\n"), "KCI707"),
+    "attributes for the Hub's repository": (writes(".gitattributes", "* -text\n"), "KCI707"),
+    "a file among the benchmarks": (writes("benchmarks/evil.py", "import os\n"), "KCI726"),
+    "a build.toml in a tree": (writes("build.toml", '[general]\nname = "gated-norm"\n'), "KCI707"),
+    "a build.toml in a variant": (writes(f"{CPU}/build.toml", ""), "KCI731"),
+    "settings in a tree": (
+        writes("kci.toml", '[[lint.ignore]]\nrule = "KCI707"\npath = "*"\nreason = "trust me"\n'), "KCI707",
+    ),
+    "a tree in a tree": (nested_tree, "KCI704"),
+    "a second copy of a variant": (copied_variant, "KCI722"),
+    "a variant that is empty": (emptied_variant, "KCI710"),
+    "a variant under another's name": (renamed, "KCI722"),
+    # records that lie
+    "metadata of another variant": (swapped, "KCI711"),
+    "metadata with a name twice": (twice, "KCI710"),
+    "metadata that are too large": (writes(f"{CPU}/metadata.json", b" " * BIG), "KCI710"),
+    "metadata that are too deep": (writes(f"{CPU}/metadata.json", DEEP), "KCI710"),
+    "metadata of another kernel": (says(f"{CPU}/metadata.json", name="../../relu"), "KCI710"),
+    "a manifest with another digest": (manifest_digest, "KCI718"),
+    "a manifest that is too large": (writes(MANIFEST, b" " * BIG), "KCI718"),
+    "a manifest that is too deep": (writes(MANIFEST, DEEP), "KCI718"),
+    "a manifest that drives a terminal": (says(MANIFEST, kernel="\x1b]0;owned\x07"), "KCI718"),
+    "a manifest of a later version": (says(MANIFEST, version=2), "KCI718"),
+    "a manifest that forgets what was planned": (says(MANIFEST, planned=[CPU, CUDA, "torch-xpu"]), "KCI718"),
+    "checksums of a file outside": (sums_reach_out, "KCI726"),
+    "subjects of a file outside": (subjects_reach_out, "KCI726"),
+    "subjects that are too deep": (writes("kci-subjects.json", DEEP), "KCI726"),
+    "a signature that is junk": (writes(f"{CPU}/metadata.json.sigstore", "junk"), "KCI729"),
+    "an attestation that is junk": (writes("kci-attestation.sigstore.json", "{}"), "KCI791"),
+    "a card that is not text": (writes("CARD.md", b"# caf\xe9\n"), "KCI728"),
+    "a card with an object in it": (writes("CARD.md", "---\nx: !!python/name:os.system\n---\n"), "KCI728"),
+}  # fmt: skip
+"""What is done to a good tree, and the rule that says so."""
+
+
+@pytest.mark.parametrize("case", TREES)
+def test_a_hostile_tree_is_named_and_not_published(
+    case: str, hub: FakeHub, token: None, tmp_path: Path, outside: Path
+) -> None:
+    change, rule = TREES[case]
+    tree = make_tree(tmp_path)
+    change(tree)
+    done = kci("verify", tree, "--format", "json")
+    contained(done, outside)
+    assert rule in {item["rule"] for item in json.loads(done.stdout)["diagnostics"]}
+    contained(kci("verify", tree), outside)
+    refused = publish(tree)
+    contained(refused, outside)
+    assert refused.code in (1, 5), refused.stderr
+    assert hub.asked("^(POST|PUT) ") == []
+
+
+def test_the_good_tree_is_published(hub: FakeHub, token: None, tmp_path: Path, outside: Path) -> None:
+    tree = make_tree(tmp_path)
+    done = kci("verify", tree)
+    contained(done, outside)
+    assert (done.code, publish(tree).code) == (0, 0)
+
+
+# --- archives, and what is merged into ---
+
+
+def artifact_name(suffix: str = ".tar") -> str:
+    return f"kci-gated-norm-{CPU}{suffix}"
+
+
+def zipped(place: Path) -> Path:
+    with zipfile.ZipFile(place / artifact_name(), "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"../{CPU}/x", b"\0" * 10_000_000)
+    return place / artifact_name()
+
+
+def gzipped(place: Path) -> Path:
+    with tarfile.open(place / artifact_name(), "w:gz") as archive:
+        archive.add(make_variant(place / "parts", CPU), CPU)
+    return place / artifact_name()
+
+
+def bomb(place: Path) -> Path:
+    """A megabyte of compressed zeros in place of the first member."""
+    zstandard = pytest.importorskip("zstandard", reason="needs zstandard")
+    info = tarfile.TarInfo("leg.json")
+    info.size = 8 * 1024**3
+    head = info.tobuf(tarfile.PAX_FORMAT)
+    (place / artifact_name(".tar.zst")).write_bytes(zstandard.ZstdCompressor().compress(head + bytes(64 * 1024**2)))
+    return place / artifact_name(".tar.zst")
+
+
+def greedy_window(place: Path) -> Path:
+    """A frame that asks for two gigabytes of memory before its first byte."""
+    zstandard = pytest.importorskip("zstandard", reason="needs zstandard")
+    parameters = zstandard.ZstdCompressionParameters(window_log=31, enable_ldm=False)
+    stream = io.BytesIO()
+    with zstandard.ZstdCompressor(compression_params=parameters).stream_writer(stream, closefd=False) as writer:
+        writer.write(bytes(1024))
+    (place / artifact_name(".tar.zst")).write_bytes(stream.getvalue())
+    return place / artifact_name(".tar.zst")
+
+
+def of_another_name(place: Path) -> Path:
+    made = make_artifact(place, make_variant(place / "parts", CUDA))
+    return made.rename(place / artifact_name())
+
+
+def member(place: Path, name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> Path:
+    """An artifact with one member more."""
+    made = make_artifact(place, make_variant(place / "parts", CPU))
+    with tarfile.open(made, "a") as archive:
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, target
+        archive.addfile(info, io.BytesIO())
+    return made
+
+
+def pipe(place: Path) -> Path:
+    os.mkfifo(place / artifact_name())
+    return place / artifact_name()
+
+
+def folder_of_pipes(place: Path) -> Path:
+    pipe(place)
+    return place
+
+
+def linked_folder(place: Path) -> Path:
+    """Whoever made the folder chooses no artifact elsewhere."""
+    made = make_artifact(place.parent / "elsewhere", make_variant(place.parent / "elsewhere", CPU))
+    (place / made.name).symlink_to(made)
+    return place
+
+
+def variant_directory(change: Change) -> Callable[[Path], Path]:
+    def made(place: Path) -> Path:
+        directory = make_variant(place / "parts", CPU)
+        change(directory.parent)
+        return directory
+
+    return made
+
+
+def lying_leg(text: bytes = b"", **changes: Any) -> Callable[[Path], Path]:
+    def made(place: Path) -> Path:
+        directory = make_variant(place / "parts", CPU)
+        said = msgspec.to_builtins(leg_of(directory)) | changes
+        content = text or json.dumps(said).encode()
+        with tarfile.open(place / artifact_name(), "w") as archive:
+            info = tarfile.TarInfo("leg.json")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+            archive.add(directory, CPU)
+        return place / artifact_name()
+
+    return made
+
+
+ARCHIVES: dict[str, tuple[Callable[[Path], Path], int, str]] = {
+    "a zip file": (zipped, 1, "KCI604"),
+    "a gzip file": (gzipped, 1, "KCI604"),
+    "a bomb": (bomb, 5, "KCI605"),
+    "a frame that asks for too much memory": (greedy_window, 1, "KCI604"),
+    "a variant under another's name": (of_another_name, 1, "KCI612"),
+    "a member that leads out": (lambda place: member(place, f"{CPU}/../../outside/x"), 5, "KCI605"),
+    "an absolute member": (lambda place: member(place, str(place.parent / "outside/x")), 5, "KCI605"),
+    "a member of another variant": (lambda place: member(place, f"{CUDA}/x"), 5, "KCI605"),
+    "a hard link out": (lambda place: member(place, f"{CPU}/x", tarfile.LNKTYPE, "../outside/secret"), 5, "KCI605"),
+    "a link out": (lambda place: member(place, f"{CPU}/x", tarfile.SYMTYPE, "../outside/secret"), 5, "KCI605"),
+    "a device": (lambda place: member(place, f"{CPU}/x", tarfile.CHRTYPE), 5, "KCI605"),
+    "a pipe": (lambda place: member(place, f"{CPU}/x", tarfile.FIFOTYPE), 5, "KCI605"),
+    "a line break in a name": (lambda place: member(place, f"{CPU}/a\nb"), 5, "KCI605"),
+    "a pipe in place of an artifact": (pipe, 2, ""),
+    "a pipe in a folder": (folder_of_pipes, 1, "KCI606"),
+    "a link in a folder": (linked_folder, 1, "KCI606"),
+    "a leg that is too deep": (lying_leg(text=DEEP), 1, "KCI604"),
+    "a leg of another kernel": (lying_leg(kernel="other-norm"), 1, "KCI612"),
+    "a leg with a kernel that leads out": (lying_leg(kernel="../outside"), 1, "KCI604"),
+    "a leg with a variant that leads out": (lying_leg(variant="../outside"), 1, "KCI604"),
+    "a directory with a link out": (variant_directory(links(f"{CPU}/x", "/etc/passwd")), 1, "KCI603"),
+    "a directory with a setuid bit": (variant_directory(modes(f"{CPU}/_ops.py", 0o4755)), 5, "setuid"),
+    "a directory with a pipe": (variant_directory(special(f"{CPU}/x", stat.S_IFIFO)), 5, "neither a file"),
+}
+"""What is merged, the exit code, and the rule or what is said."""
+
+
+@pytest.mark.parametrize("case", ARCHIVES)
+def test_a_hostile_archive_is_refused(case: str, tmp_path: Path, outside: Path) -> None:
+    make, code, word = ARCHIVES[case]
+    (tmp_path / "in").mkdir()
+    path = make(tmp_path / "in")
+    before = sorted(tmp_path.rglob("*"))
+    done = kci("merge", path, "--into", tmp_path / "build")
+    contained(done, outside)
+    assert (done.code, word in done.stderr) == (code, True), done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_modes_of_an_archive_do_not_count(tmp_path: Path, outside: Path) -> None:
+    (tmp_path / "in").mkdir()
+    made = make_artifact(tmp_path / "in", make_variant(tmp_path / "in" / "parts", CPU))
+    with tarfile.open(made) as old, tarfile.open(tmp_path / made.name, "w") as new:
+        for info in old:
+            info.mode, info.uid, info.uname = 0o6777, 0, "root"
+            new.addfile(info, old.extractfile(info))
+    contained(kci("merge", tmp_path / made.name, "--into", tmp_path / "build"), outside)
+    done = kci("verify", tmp_path / "build")
+    assert done.code == 0, done.stderr
+    assert {path.stat().st_mode & 0o7777 for path in (tmp_path / "build" / CPU).iterdir()} == {0o755}
+
+
+OLD: dict[str, Change] = {
+    "a card that is a link": links("CARD.md", "outside/secret"),
+    "a card that is a pipe": special("CARD.md", stat.S_IFIFO),
+    "benchmarks that are a link": links("benchmarks", "outside"),
+    "a link among the benchmarks": TREES["a link among the benchmarks"][0],
+    "a pipe in place of the manifest": special(MANIFEST, stat.S_IFIFO),
+    "a manifest that is too deep": writes(MANIFEST, DEEP),
+    "a variant that is a link": links(CUDA, "outside"),
+    "a variant that was changed": writes(f"{CUDA}/_ops.py", "import os\n"),
+    "a file that has no place there": writes("evil.pth", "import os\n"),
+}
+"""What is done to a tree that something is merged into."""
+
+
+@pytest.mark.parametrize("case", OLD)
+def test_a_hostile_tree_is_not_added_to(case: str, tmp_path: Path, outside: Path) -> None:
+    tree = make_tree(tmp_path)
+    OLD[case](tree)
+    before = sorted(tmp_path.rglob("*"))
+    done = kci("merge", tmp_path / "artifacts-1a2b3c4" / CPU, "--into", tree)
+    contained(done, outside)
+    assert (done.code, "KCI6" in done.stderr) == (1, True), done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
