@@ -500,6 +500,15 @@ def test_a_static_library_is_none_that_can_be_loaded(tmp_path: Path) -> None:
     assert [item.rule for item in found] == ["KCI757"]
 
 
+@pytest.mark.rule("KCI757", triggers=True)
+def test_a_program_that_needs_no_loader_is_no_library(tmp_path: Path, compile: Compile) -> None:
+    data = bytearray(compile(INIT).read_bytes())
+    data[16:18] = struct.pack("<H", 2)  # ET_EXEC, without an interpreter
+    files: dict[str, str | bytes] = {"__init__.py": "", "bin/tool.so": bytes(data)}
+    found = [item for item in verify(make_variant(tmp_path, files=files)) if item.path.endswith("tool.so")]
+    assert [(item.rule, item.message) for item in found] == [("KCI757", "it is a program")]
+
+
 @pytest.mark.rule("KCI717", triggers=False)
 def test_code_for_a_gpu_is_data(tmp_path: Path) -> None:
     cubin = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack("<HH", 2, 190) + bytes(60)

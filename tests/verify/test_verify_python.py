@@ -93,6 +93,7 @@ def test_other_text_that_is_no_python_of_3_10(tmp_path: Path, text: str) -> None
         ("from cutlass import cute", "cutlass"),
         ("class A:\n    import numpy", "numpy"),
         ("if True:\n    from numpy import array", "numpy"),
+        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    pass\nelse:\n    import numpy", "numpy"),
     ],
 )
 def test_a_foreign_import(tmp_path: Path, text: str, module: str) -> None:
