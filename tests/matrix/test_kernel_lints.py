@@ -208,6 +208,12 @@ def test_torch_bounds_that_drop_everything_are_told_once(catalog: Catalog) -> No
     assert "torch 2.12, 2.13" in found[0].message
 
 
+@pytest.mark.rule("KCI161", triggers=False)
+def test_bounds_of_torch_the_wrong_way_round_are_told_once_whatever_those_of_cuda(catalog: Catalog) -> None:
+    bounds = 'minver = "2.13"\nmaxver = "2.12"'
+    lint_matrix(torch_kernel(["cuda"], torch=bounds, general='[general.cuda]\nminver = "12.6"'), catalog)
+
+
 @pytest.mark.rule("KCI161", triggers=True)
 def test_rows_without_a_tvm_ffi_do_not_count_for_bounds() -> None:
     """CUDA 13.2 is the only row of the edition that has one."""

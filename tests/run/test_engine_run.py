@@ -433,6 +433,16 @@ def test_the_commit_travels_with_the_sources(kernel_dir: Path, tmp_path: Path, n
     assert manifest.present[0].origin.commit == git("rev-parse", "HEAD")
 
 
+def test_what_is_missing_in_a_tree_is_said_by_its_leg(kernel_dir: Path, tmp_path: Path) -> None:
+    folder, made = prepared(kernel_dir, tmp_path)
+    with driving(folder, made, lambda *_: None, lambda _line: None) as driver:
+        driver.drive()
+        driver.journal.legs["swiglu/torch-cpu"].phase = LegPhase.FAILED
+        (partial,) = merge_run(driver)
+    assert partial.manifest.missing == ("torch-cpu",)
+    assert partial.findings == ()
+
+
 def test_merging_a_run_again_changes_nothing(kernel_dir: Path, tmp_path: Path) -> None:
     folder, made = prepared(kernel_dir, tmp_path)
     with driving(folder, made, lambda *_: None, lambda _line: None) as driver:

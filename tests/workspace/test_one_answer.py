@@ -212,5 +212,6 @@ def test_a_noarch_kernel_is_built_by_name_for_a_backend_without_rows(tmp_path: P
         assert made.code == 0, made.stderr
         data = json.loads((tmp_path / "out" / f"torch-{backend}" / "metadata.json").read_text())
         assert data["backend"] == {"type": backend}
+        assert not workspace.variant(f"torch-{backend}").bundled, "no release has it"
     refused = kci("build", tmp_path, "--variant", "torch-xpu", "--output", tmp_path / "out")
     assert refused.code == 2, "a backend that is not declared"
