@@ -116,6 +116,14 @@ def test_a_bound_of_0_is_a_bound(general: str, torch: str, rule: str, catalog: C
     assert rule in {dropped.rule for dropped in found.dropped}
 
 
+def test_a_variant_of_python_only_has_no_abi(catalog: Catalog) -> None:
+    """The stable ABI is for the backends that compile."""
+    part = '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = ["a.cpp"]\n'
+    found = select(torch_kernel(["cpu", "cuda"], torch='stable-abi = "2.11"', components=part), catalog).variants
+    assert {item.stable_abi for item in found if item.backend == "cpu"} == {"2.11"}
+    assert {item.stable_abi for item in found if item.backend == "cuda"} == {None}
+
+
 def test_a_stable_abi_of_0_is_one(catalog: Catalog) -> None:
     found = select(torch_kernel(["cpu"], torch='stable-abi = "0.0"'), catalog).variants
     assert {variant.stable_abi for variant in found} == {"0.0"}
