@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from kci.compat.causes import excerpt, first_error, is_outage
 from kci.diagnostics import Diagnostic, finding
-from kci.files.bounded_json import read_json, require_schema
+from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import write_atomic
 
 SCHEMA = 1
@@ -142,7 +142,7 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
     latest = (now or datetime.now(UTC)) + SKEW
     for path in _files(places):
         try:
-            result = read_json(path, LegResult)
+            result = read_record(path, LegResult)
         except (OSError, ValueError) as error:
             message = f"not a result, and not recorded: {error}"
             problems.append(finding("KCI801", message, path=str(path), hint="was its job cut off? run it again"))
@@ -157,7 +157,7 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
 def _files(places: Iterable[Path]) -> list[Path]:
     files: list[Path] = []
     for place in places:
-        files += sorted(path for path in place.rglob("*.json") if path.is_file()) if place.is_dir() else [place]
+        files += sorted(path for path in place.rglob("*.json") if not path.is_dir()) if place.is_dir() else [place]
     return files
 
 
@@ -246,7 +246,7 @@ def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[Re
 
 def _read_part(path: Path, report: Callable[[Diagnostic], None]) -> RecordedRun | None:
     try:
-        part = read_json(path, RecordedRun, MAX_BYTES)
+        part = read_record(path, RecordedRun, MAX_BYTES)
         if not path.name.startswith(f"{part.run:0{_DIGITS}d}-"):
             raise ValueError(f"its name is not that of run {part.run}")
     except (OSError, ValueError) as error:

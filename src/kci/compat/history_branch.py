@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kci.compat.history import RecordedRun, append
-from kci.errors import FindingsError
+from kci.errors import FindingsError, UnsafeError
 from kci.files.git import last_line, remote_git, run_git
 
 FOLDER = "history"
@@ -42,6 +42,7 @@ class HistoryBranch:
 
         Raises:
             FindingsError: the repository cannot be read.
+            UnsafeError: what is there is a link.
         """
         self._git(into.parent, "init", "--quiet", str(into))
         self._git(into, "remote", "add", "--", "origin", self.remote)
@@ -51,6 +52,8 @@ class HistoryBranch:
             self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
         elif listed.returncode != _NO_SUCH_BRANCH:
             raise FindingsError(f"{self.remote} cannot be read: {last_line(listed.stderr)}")
+        if (into / FOLDER).is_symlink():
+            raise UnsafeError(f"{FOLDER} on the branch {self.branch} is a link", hint="make it a folder there")
         (into / FOLDER).mkdir(exist_ok=True)
         return into / FOLDER
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +12,7 @@ import msgspec
 
 from kci.engines.job import JOB_FILE, LOG_FILE, OUT, RESULT_FILE, EngineJob, JobResult, printable
 from kci.errors import FindingsError, UnsafeError
-from kci.files.bounded_json import decode_json
+from kci.files.bounded_json import decode_json, open_plain
 from kci.files.full_disk import write_all, writing
 from kci.files.replace import flush, write_atomic
 
@@ -63,15 +61,12 @@ def read_file(folder: Path, name: str) -> Iterator[bytes]:
         UnsafeError: it is no plain file.
     """
     try:
-        handle = os.open(folder / name, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        file = open_plain(folder / name)
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise UnsafeError(f"{folder / name} is not a plain file: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise UnsafeError(f"{folder / name} is not a plain file")
-    with os.fdopen(handle, "rb") as file:
+    except (OSError, ValueError) as error:
+        raise UnsafeError(f"{folder / name} is not a plain file: {error}") from error
+    with file:
         while data := file.read(_CHUNK):
             yield data
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import stat
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -34,7 +35,11 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
     """
     require_plain(path)
     with path.open("rb") as file:
-        data = file.read(limit + 1)
+        return _bounded(file, limit)
+
+
+def _bounded(file: IO[bytes], limit: int) -> bytes:
+    data = file.read(limit + 1)
     if len(data) > limit:
         raise ValueError(f"it is larger than {limit // 1024} KiB")
     return data
@@ -51,6 +56,26 @@ def require_plain(path: Path) -> None:
         stat.S_ISREG(mode) or stat.S_ISDIR(mode) or str(path).startswith(("/dev/fd/", "/dev/stdin", "/proc/self/fd/"))
     ):
         raise OSError(errno.EINVAL, "it is no plain file", str(path))
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """A file that somebody else has put there, to be read: a link may lead anywhere, and a pipe waits for ever.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it is no plain file.
+    """
+    wanted = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+    try:
+        handle = os.open(path, os.O_RDONLY | sum(wanted))
+    except OSError as error:
+        if path.is_symlink():
+            raise ValueError("it is a link, not a plain file") from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError("it is not a plain file")
+    return os.fdopen(handle, "rb")
 
 
 def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:
@@ -78,6 +103,17 @@ def read_json(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape
         ValueError: it is too large, or see `decode_json`.
     """
     return decode_json(read_bounded(path, limit), shape)
+
+
+def read_record(path: Path, shape: type[_Shape], limit: int = MAX_BYTES) -> _Shape:
+    """The JSON of a file that somebody else has put there.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no plain file (see `open_plain`), too large, or see `decode_json`.
+    """
+    with open_plain(path) as file:
+        return decode_json(_bounded(file, limit), shape)
 
 
 def require_schema(number: int, known: int) -> None:

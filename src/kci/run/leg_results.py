@@ -9,7 +9,7 @@ from pathlib import Path
 from kci.engines.job import EngineJob
 from kci.engines.job_folder import Fetched, log_tail
 from kci.errors import BuildFailedError, FindingsError
-from kci.files.bounded_json import read_json
+from kci.files.bounded_json import read_record
 from kci.run.engine_plan import EngineRun
 from kci.run.run_records import TEST_FILE, TestRecord, one_line
 from kci.tree.artifacts import find_sources
@@ -69,7 +69,7 @@ def require_passed(job: EngineJob, fetched: Fetched, _run: EngineRun) -> str:
 def _record(artifacts: Iterable[Path]) -> TestRecord | None:
     for path in artifacts:
         try:
-            return read_json(path, TestRecord, _RECORD_BYTES)
+            return read_record(path, TestRecord, _RECORD_BYTES)
         except (OSError, ValueError) as error:
             raise FindingsError(f"{path.name} is no record of a test: {one_line(str(error))}") from error
     return None

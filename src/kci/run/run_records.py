@@ -19,7 +19,7 @@ from msgspec import Meta
 from kci.config.discover import FaultyKernel
 from kci.config.values import LeaveOut
 from kci.errors import BuildFailedError, FindingsError, KciError
-from kci.files.bounded_json import read_json, require_schema
+from kci.files.bounded_json import read_record, require_schema
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
 from kci.tree.binding import CiRun
 from kci.tree.manifest import Manifest
@@ -33,7 +33,6 @@ PLAN_FILE = "kci-plan.json"
 
 SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 
-_MAX_BYTES = 16 * 1024 * 1024
 _LINE = 400
 _ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)
 
@@ -214,7 +213,7 @@ def read_run_plan(folder: Path) -> RunPlan | None:
 
 def _read(path: Path, shape: type[_Shape]) -> _Shape:
     try:
-        return read_json(path, shape, _MAX_BYTES)
+        return read_record(path, shape)
     except OSError as error:
         raise FindingsError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from kci.errors import FindingsError
-from kci.files.bounded_json import read_json, require_schema
+from kci.files.bounded_json import read_record, require_schema
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
 from kci.run.run_records import (
     SILENT,
@@ -180,7 +180,7 @@ def _newest(indexes: Iterable[TreeIndex]) -> TreeIndex:
 
 def _read(path: Path) -> TreeIndex:
     try:
-        return read_json(path, TreeIndex)
+        return read_record(path, TreeIndex)
     except OSError as error:
         raise FindingsError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

@@ -16,7 +16,7 @@ from kci.config.model import Build, KernelDependency
 from kci.config.urls import check_git_url
 from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
 from kci.errors import FindingsError
-from kci.files.bounded_json import require_plain, strict_object
+from kci.files.bounded_json import read_bounded, strict_object
 from kci.files.replace import write_atomic
 from kci.files.typed_data import to_type
 from kci.files.walk import remove_bytecode
@@ -214,15 +214,9 @@ def read_metadata(path: Path) -> Metadata:
         FindingsError: the file is missing, unreadable or not a metadata file.
     """
     try:
-        require_plain(path)
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        return decode(read_bounded(path, MAX_BYTES))
     except OSError as error:
         raise tree_error("KCI602", f"cannot read {path}: {error.strerror}", path=str(path)) from error
-    if len(data) > MAX_BYTES:
-        raise tree_error("KCI602", f"{path} is larger than {MAX_BYTES} bytes", path=str(path))
-    try:
-        return decode(data)
     except ValueError as error:
         raise tree_error("KCI602", f"{path} is not a metadata file: {error}", path=str(path)) from error
 

@@ -10,12 +10,13 @@ from msgspec import Meta
 
 from kci.config.settings import Ignore
 from kci.errors import FindingsError
-from kci.files.bounded_json import decode_json
+from kci.files.bounded_json import decode_json, read_bounded
 from kci.matrix.names import parse_variant_name
 from kci.tree.findings import tree_error
 from kci.tree.metadata import NAME_PATTERN
 
 SCHEMA = 1
+_MAX_BYTES = 64 * 1024 * 1024
 
 
 class PlannedKernel(msgspec.Struct, frozen=True):
@@ -58,9 +59,11 @@ def read_plan(path: Path) -> Planned:
         FindingsError: it cannot be read, or is no plan that this kci knows.
     """
     try:
-        return parse_plan(path.read_bytes(), str(path))
+        return parse_plan(read_bounded(path, _MAX_BYTES), str(path))
     except OSError as error:
         raise _error(f"cannot read the plan {path}: {error.strerror}", str(path)) from error
+    except ValueError as error:
+        raise _error(f"{path} is not a plan: {error}", str(path)) from error
 
 
 def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:

@@ -1,0 +1,422 @@
+"""Records that are hostile or that lie: each is refused or contained, by the command or action that reads it, in words.
+
+A record comes from a machine that ran foreign code, a branch that others write, or a service. What reads it says where
+and why, ends with an exit code of kci's, and writes nothing where the record would have it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import msgspec
+import pytest
+
+from actions.test_common import load
+from buildkit import noarch_kernel, program
+from cli.runner import Result, kci
+from kci.compat.github_api import Account, GitHubApi
+from kci.compat.history import RecordedRun
+from kci.compat.history_branch import HistoryBranch
+from kci.errors import FindingsError, MissingToolError, UnsafeError
+from kci.files.bounded_json import decode_json
+from kci.plan.plan import KernelPlan
+from kci.run.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
+from kci.run.tree_index import TreeIndex, TreePlace
+from kci.toolchains.compiler_cache import CacheTool, CompilerCache
+from kci.toolchains.wheel_ranges import find_wheel
+from kci.tree.manifest import FILE_NAME as MANIFEST
+from kci.tree.manifest import Manifest
+from kci.tree.metadata import FILE_NAME as METADATA
+from planning import leg
+from variants import CPU, CUDA, leg_of, make_artifact, make_variant
+
+DEEP = 100_000
+Spoil = Callable[[bytes], bytes]
+
+HOSTILE: dict[str, Spoil] = {
+    "nothing but brackets": lambda _: b"[" * DEEP,
+    "brackets under a key of tomorrow": lambda good: good[:-1] + b',"x":' + b"[" * DEEP + b"]" * DEEP + b"}",
+    "objects under a key of tomorrow": lambda good: good[:-1] + b',"x":' + b'{"a":' * DEEP + b"1" + b"}" * DEEP + b"}",
+    "not a number": lambda good: good[:-1] + b',"schema":NaN}',
+    "more than any number": lambda good: good[:-1] + b',"schema":1e400}',
+    "an integer of 5,000 digits": lambda good: good[:-1] + b',"schema":' + b"9" * 5000 + b"}",
+    "half of a surrogate pair": lambda good: good[:-1] + b',"kernel":"\\ud800"}',
+    "a byte order mark": lambda good: b"\xef\xbb\xbf" + good,
+    "zeros behind it": lambda good: good + b"\0" * 512,
+    "zeros in it": lambda good: good[: len(good) // 2] + b"\0\0\0" + good[len(good) // 2 :],
+    "cut off": lambda good: good[: len(good) // 2],
+    "empty": lambda _: b"",
+    "no UTF-8": lambda good: b"\xff\xfe" + good,
+    "more than 64 MB": lambda good: good + b" " * (65 << 20),
+    "a list": lambda good: b"[" + good + b"]",
+    "a schema of tomorrow": lambda good: good[:-1] + b',"schema":2}',
+    "two answers": lambda good: good + good,
+}
+NOT_FILES: dict[str, Callable[[Path], None]] = {
+    "a link to /etc/passwd": lambda path: path.symlink_to("/etc/passwd"),
+    "a pipe": os.mkfifo,
+    "a folder": lambda path: path.mkdir(),
+}
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A record and what reads it."""
+
+    good: bytes
+    path: str
+    """Where it lies, below the folder of the test."""
+    read: Callable[[Path], Result]
+    """Has it read; it raises whatever a user would see as a traceback."""
+    says: str = ""
+    """Part of what is said; its path by default."""
+
+
+@pytest.fixture(autouse=True)
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of GitHub's, as actions see it."""
+    for name, value in {
+        "RUNNER_TEMP": str(tmp_path / "temp"),
+        "GITHUB_OUTPUT": str(tmp_path / "output"),
+        "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+        "GITHUB_REPOSITORY": "acme/kernels",
+        "GITHUB_RUN_ID": "7",
+        "GITHUB_RUN_ATTEMPT": "1",
+        "KCI_CACHE": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "temp").mkdir()
+
+
+def action(name: str, **inputs: str | Path) -> Result:
+    """Run an action here."""
+    script, out = load(name), io.StringIO()
+    given = {f"KCI_INPUT_{key.upper()}": str(value) for key, value in inputs.items()}
+    try:
+        with mock.patch.dict(os.environ, given), redirect_stdout(out), redirect_stderr(out):
+            script.run_action(script.main)
+    except SystemExit as ended:
+        return Result(int(ended.code or 0), out.getvalue(), "")
+    raise AssertionError("an action ends its process")
+
+
+def gate(folder: Path) -> Result:
+    """The gate of a run whose one leg is fine; a record that is there already is the hostile one."""
+    records = folder / "records"
+    for name, good in {"kci-plan.json": PLAN, "kci-record.json": RECORD}.items():
+        if not os.path.lexists(records / name):
+            (records / name).write_bytes(good)
+    return action("gate", results="plan=success", records=records)
+
+
+def merge_action(folder: Path) -> Result:
+    make_artifact(folder / "artifacts" / "one", make_variant(folder / "built", CPU))
+    return action(
+        "merge", artifacts=folder / "artifacts", into=folder / "tree", kernel="gated-norm", allow_partial="false"
+    )
+
+
+def merge_plan(folder: Path) -> Result:
+    make_artifact(folder / "artifacts", make_variant(folder / "built", CPU))
+    return kci("merge", folder / "artifacts", "--into", folder / "tree", "--plan", folder / "plan.json")
+
+
+def verify_tree(folder: Path) -> Result:
+    for name in (CPU, CUDA):
+        if not (folder / "tree" / name / "__init__.py").exists():
+            made = make_variant(folder / "made", name)
+            (folder / "tree" / name).mkdir(parents=True, exist_ok=True)
+            for file in made.iterdir():
+                if not os.path.lexists(folder / "tree" / name / file.name):
+                    file.rename(folder / "tree" / name / file.name)
+    return kci("verify", folder / "tree")
+
+
+def resume(folder: Path) -> Result:
+    kernel = noarch_kernel(folder / "kernel")
+    begun = kci("run", kernel, "--engine", "local", "--only", "torch-cpu", "--cache", folder / "other")
+    run = begun.stderr.split()[1].rstrip(":")
+    (folder / "cache" / "runs").mkdir(parents=True, exist_ok=True)
+    (folder / "other" / "runs" / run).rename(folder / "cache" / "runs" / "made")
+    for path in (folder / "runs").iterdir():  # the hostile one
+        target = folder / "cache" / "runs" / "made" / path.name
+        target.unlink(missing_ok=True)
+        path.rename(target)
+    return kci("run", "--resume", "made", "--cache", folder / "cache")
+
+
+def plan_durations(folder: Path) -> Result:
+    return kci("plan", noarch_kernel(folder / "kernel"), "--durations", folder / "durations.json")
+
+
+def diff_matrix(folder: Path) -> Result:
+    return kci("diff", folder / "matrix.json", folder / "matrix.json")
+
+
+def recorded(folder: Path) -> Result:
+    """A history with one run that is good, besides the hostile one."""
+    (folder / "history" / "0000000000000000001-1-aa.json").write_bytes(HISTORY)
+    return kci("compat", "report", "--history", folder / "history", "--format", "markdown")
+
+
+EMPTY = Manifest("gated-norm", 1, complete=True, planned=(), present=(), missing=())
+PLAN = msgspec.json.encode(
+    RunPlan(1, "release", (KernelPlan("gated-norm", "k", 1, (CPU,)),), (leg(CPU, "gated-norm"),), ())
+)
+RECORD = msgspec.json.encode(KernelRecord("gated-norm", 1, complete=True, present=(CPU,)))
+TEST = msgspec.json.encode(TestRecord("gated-norm", "test-cpu", 1, passed=True))
+FAILURE = msgspec.json.encode(VariantFailure("gated-norm", CUDA, CUDA, 1, "error: no", "kci build"))
+INDEX = msgspec.json.encode(TreeIndex({"gated-norm": TreePlace("1", 20_000, EMPTY)}, 20_000))
+HISTORY = b'{"run":1,"at":"2026-11-21T03:17:00+00:00","passed":["k v s - -"],"schema":1}'
+RESULT = (
+    b'{"schema":1,"run":1,"at":"2026-11-21T03:17:00+00:00","kernel":"relu","variant":"v","system":"s",'
+    b'"outcome":"passed"}'
+)
+MATRIX = b'{"schema":1,"tier":"release","catalog":{"name":"a","as_of":"2026-08-20"},"kernels":[]}'
+
+PLACES: dict[str, Place] = {
+    "the record of a kernel, by the gate": Place(RECORD, "records/kci-record.json", gate),
+    "the record of a test, by the gate": Place(TEST, "records/kci-test.json", gate),
+    "the index of trees, by the gate": Place(INDEX, "records/kci-trees.json", gate),
+    "the plan of a run, by the gate": Place(PLAN, "records/kci-plan.json", gate),
+    "why a variant failed, by the merge": Place(FAILURE, "artifacts/kci-failure-x.json", merge_action),
+    "a result, by kci compat record": Place(
+        RESULT, "results/1.json", lambda folder: kci("compat", "record", folder / "results", "--history", folder / "h")
+    ),
+    "a line of a history, by kci compat report": Place(HISTORY, "history/0000000000000000001-1-bb.json", recorded),
+}
+NAMED: dict[str, Place] = {
+    "a plan, by kci merge": Place(PLAN, "plan.json", merge_plan),
+    "durations, by kci plan": Place(b'{"schema":1,"durations":[]}', "durations.json", plan_durations),
+    "a matrix, by kci diff": Place(MATRIX, "matrix.json", diff_matrix),
+}
+"""Files that a user names, which may be links."""
+TREES: dict[str, Place] = {
+    "the manifest of a tree, by kci verify": Place(msgspec.json.encode(EMPTY), f"tree/{MANIFEST}", verify_tree),
+    "the metadata of a variant, by kci verify": Place(b'{"id":"x"}', f"tree/{CPU}/{METADATA}", verify_tree),
+}
+
+
+def check(place: Place, folder: Path) -> None:
+    done = place.read(folder)
+    said = done.stdout + done.stderr
+    assert done.code in (1, 2, 5), said[-2000:]
+    assert Path(place.path).name in said, said[-2000:]
+    assert "root:x:0:0" not in said, "what a link leads to is shown to nobody"
+    assert "Traceback" not in said
+    assert len(said) < 20_000, "what is hostile is not printed"
+
+
+@pytest.mark.parametrize("spoiled", HOSTILE)
+@pytest.mark.parametrize("name", [*PLACES, *NAMED, *TREES])
+def test_what_no_record_looks_like_is_refused_by_name(tmp_path: Path, name: str, spoiled: str) -> None:
+    place = {**PLACES, **NAMED, **TREES}[name]
+    path = tmp_path / place.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(HOSTILE[spoiled](place.good))
+    check(place, tmp_path)
+
+
+FOLDERS = [name for name in PLACES if "compat record" not in name]  # there, a folder may be called anything
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for kind in NOT_FILES for name in [*(FOLDERS if kind == "a folder" else PLACES), *TREES]],
+)
+def test_what_is_no_file_is_not_read(tmp_path: Path, name: str, kind: str) -> None:
+    place = {**PLACES, **TREES}[name]
+    path = tmp_path / place.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    NOT_FILES[kind](path)
+    check(place, tmp_path)
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_what_a_link_leads_to_is_not_taken_for_a_record(tmp_path: Path, name: str) -> None:
+    """Whoever puts it there would have what lies elsewhere on the machine counted, shown or passed on."""
+    path = tmp_path / PLACES[name].path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "elsewhere").write_bytes(PLACES[name].good)
+    path.symlink_to(tmp_path / "elsewhere")
+    check(PLACES[name], tmp_path)
+
+
+# --- records that lie -------------------------------------------------------------------------------------------------
+
+
+def lying_artifact(folder: Path, **changes: object) -> Result:
+    """An artifact whose `leg.json` says something else than its files, merged."""
+    made = make_variant(folder / "built", CPU)
+    said = msgspec.json.decode(msgspec.json.encode(leg_of(made)))
+    text = msgspec.json.encode(said | changes)
+    return packed(folder, text, made)
+
+
+def packed(folder: Path, text: bytes, made: Path) -> Result:
+    artifact = folder / "artifacts" / f"kci-gated-norm-{CPU}.tar"
+    artifact.parent.mkdir(exist_ok=True)
+    with tarfile.open(artifact, "w") as tar:
+        info = tarfile.TarInfo("leg.json")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text))
+        tar.add(made, CPU)
+    return kci("merge", artifact.parent, "--into", folder / "tree")
+
+
+LIES_OF_A_LEG: dict[str, tuple[dict[str, object], str]] = {
+    "another kernel": ({"kernel": "relu"}, "find out who renamed it"),
+    "another version": ({"version": 7}, "contradicts itself about the version"),
+    "another variant": ({"variant": CUDA}, CUDA),
+    "another digest": ({"digest": "0" * 64}, "truncated or corrupt"),
+    "a variant above": ({"variant": "../../escape"}, "invalid"),
+    "an absolute variant": ({"variant": "/etc/cron.d"}, "invalid"),
+    "a kernel above": ({"kernel": "../up"}, "invalid"),
+    "a kernel of 10,000 letters": ({"kernel": "k" * 10_000}, "find out who renamed it"),
+    "a version below zero": ({"version": -1}, "invalid"),
+    "an attempt below one": ({"attempt": 0}, "invalid"),
+    "an attempt of 2**70": ({"attempt": 2**70}, "invalid"),
+    "seconds without an end": ({"seconds": -1.0}, "invalid"),
+    "a text for a number": ({"version": "1"}, "invalid"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES_OF_A_LEG)
+def test_what_a_leg_says_of_itself_is_held_against_its_files(tmp_path: Path, lie: str) -> None:
+    changes, said = LIES_OF_A_LEG[lie]
+    done = lying_artifact(tmp_path, **changes)
+    assert done.code in (1, 5), done.stderr
+    assert said in done.stderr
+    assert not (tmp_path / "tree").exists()
+    assert not (tmp_path / "escape").exists()
+
+
+@pytest.mark.parametrize("spoiled", HOSTILE)
+def test_a_leg_that_no_record_looks_like_is_refused_by_merge(tmp_path: Path, spoiled: str) -> None:
+    made = make_variant(tmp_path / "built", CPU)
+    done = packed(tmp_path, HOSTILE[spoiled](msgspec.json.encode(leg_of(made))), made)
+    assert done.code in (1, 5), done.stderr
+    assert "leg.json" in done.stderr
+    assert not (tmp_path / "tree").exists()
+
+
+def test_one_legs_record_ends_neither_the_run_nor_its_resume(tmp_path: Path) -> None:
+    """What a leg on an engine hands back is its own: the others are built, and the run says which failed and why."""
+    kernel = noarch_kernel(tmp_path / "kernel")
+    bad = tmp_path / "bad.tar"
+    with tarfile.open(bad, "w") as tar:
+        info = tarfile.TarInfo("leg.json")
+        info.size = DEEP + 5
+        tar.addfile(info, io.BytesIO(b'{"x":' + b"[" * DEEP))
+    copy = f"cp {bad} $word/kci-just-python-torch-cuda.tar; exit 0"
+    words = f'case "$*" in *torch-cuda*) for word; do case $word in */out) {copy};; esac; done;; esac'
+    own = program(tmp_path, "own", f'{words}\nexec {sys.executable} -m kci "$@"')
+    (kernel / "kci.toml").write_text(f'[engines.here]\ntype = "local"\npoll-seconds = 0.05\nkci = ["{own}"]\n')
+    first = kci("run", kernel, "--engine", "here", "--cache", tmp_path / "cache")
+    run = first.stderr.split()[1].rstrip(":")
+    for done in (first, kci("run", "--resume", run, "--cache", tmp_path / "cache")):
+        assert done.code == 1, done.stderr
+        assert "nested too deeply" in done.stderr
+        assert "just-python: 1 variant in" in done.stdout
+
+
+LINES: dict[str, bytes] = {
+    "a leg that is not of the run": b'{"event":"built","at":1.0,"legs":["other/torch-cpu"]}',
+    "fewer handles than legs": b'{"event":"submitted","at":1.0,"legs":["just-python/torch-cpu"],"handles":[]}',
+    "an attempt that there never was": b'{"event":"built","at":1.0,"legs":["just-python/torch-cpu"],"attempt":9}',
+    "an event of tomorrow": b'{"event":"exploded","at":1.0}',
+    "a glued line": b'{"event":"submitting","at":1.0,"legs":["just{"event":"built","at":1.0}',
+    "nested brackets": b"[" * DEEP,
+    "a time without an end": b'{"event":"built","at":1e400}',
+}
+
+
+@pytest.mark.parametrize("lie", LINES)
+def test_a_line_of_a_journal_that_lies_is_refused_by_its_number(tmp_path: Path, lie: str) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "journal.jsonl").write_bytes(LINES[lie] + b"\n")
+    done = resume(tmp_path)
+    assert done.code == 1
+    assert "journal.jsonl:1 is not a line of this journal" in done.stderr
+
+
+@pytest.mark.parametrize("spoiled", HOSTILE)
+def test_the_file_of_a_run_is_refused(tmp_path: Path, spoiled: str) -> None:
+    (tmp_path / "cache" / "runs" / "made").mkdir(parents=True)
+    (tmp_path / "cache" / "runs" / "made" / "run.json").write_bytes(HOSTILE[spoiled](b'{"id":"made"}'))
+    done = kci("run", "--resume", "made", "--cache", tmp_path / "cache")
+    assert done.code == 1
+    assert "run.json cannot be read" in done.stderr
+
+
+def lying_record(folder: Path, **changes: object) -> Result:
+    folder.mkdir()
+    said = msgspec.json.decode(RECORD) | changes
+    (folder / "records").mkdir()
+    (folder / "records" / "kci-record.json").write_bytes(msgspec.json.encode(said))
+    return gate(folder)
+
+
+def test_the_gate_believes_no_record_of_something_else(tmp_path: Path) -> None:
+    told = "no job that merges it left a record"
+    assert told in lying_record(tmp_path / "a", kernel="relu").stdout
+    assert "is no record of a run" in lying_record(tmp_path / "b", kernel="../gated-norm").stdout
+    assert "is no record of a run" in lying_record(tmp_path / "c", attempt=0).stdout
+    other = msgspec.json.decode(msgspec.json.encode(EMPTY)) | {"kernel": "relu"}
+    assert "has the tree of 'relu'" in lying_record(tmp_path / "d", manifest=other).stdout
+    assert CPU in lying_record(tmp_path / "e", present=[]).stdout, "planned, and neither built nor failed"
+
+
+def test_a_history_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    """Whoever can push to the branch could have the job write wherever it may."""
+    origin, work, outside = tmp_path / "origin.git", tmp_path / "work", tmp_path / "outside"
+    outside.mkdir()
+    for command in (["init", "-q", "--bare", origin], ["init", "-q", work]):
+        subprocess.run(["git", *command], check=True)
+    (work / "history").symlink_to(outside)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["add", "."], [*who, "commit", "-qm", "x"], ["push", "-q", str(origin), "HEAD:refs/heads/h"]):
+        subprocess.run(["git", "-C", work, *command], check=True)
+    runs = [decode_json(HISTORY, RecordedRun)]
+    with pytest.raises(UnsafeError, match="history on the branch h is a link"):
+        HistoryBranch(str(origin), "h").record(runs)
+    assert not list(outside.iterdir())
+
+
+HARMLESS = ("more than 64 MB", "a schema of tomorrow", "more than any number", "an integer of 5,000 digits")
+"""Where keys that are not known are passed over."""
+ANSWERS = {name: spoil(b'{"login":"a"}') for name, spoil in HOSTILE.items() if name not in HARMLESS}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_answer_of_github_that_cannot_be_read_is_a_finding(answer: str) -> None:
+    said = SimpleNamespace(returncode=0, stdout=ANSWERS[answer], stderr=b"")
+    with pytest.raises(FindingsError, match="GitHub's answer cannot be read"):
+        GitHubApi("a/b", "", run=lambda *_, **__: said).get("x", Account)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_compiler_cache_that_talks_nonsense_is_not_counted(tmp_path: Path, answer: str) -> None:
+    (tmp_path / "said").write_bytes(ANSWERS[answer])
+    cache = CompilerCache(CacheTool.SCCACHE, program(tmp_path, "sccache", f"cat {tmp_path}/said"))
+    before = cache.start(tmp_path, {})
+    assert cache.use(tmp_path, {}, before) is None
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_an_index_page_that_cannot_be_read_is_an_index_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    page = io.BytesIO(ANSWERS[answer])
+    page.headers = SimpleNamespace(get_content_type=lambda: "application/vnd.pypi.simple.v1+json")  # type: ignore[attr-defined]
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: page)
+    with pytest.raises(MissingToolError, match="does not answer"):
+        find_wheel("torch", "2.13.0", "x86_64")
