@@ -29,6 +29,14 @@ def nearest_name(word: str, known: Sequence[str]) -> str:
     return near[0] if near else ""
 
 
+def containing(word: str, known: Iterable[str]) -> str:
+    """`did you mean ...?` with the known words that contain a word, or the longest part of a pattern; else nothing."""
+    part = max(word.casefold().replace("?", "*").split("*"), key=len)
+    found = [name for name in known if len(part) > 1 and part in name.casefold()]
+    words = [f"`{name}`" for name in found[:3]]
+    return f"did you mean {'one of ' if len(words) > 1 else ''}{', '.join(words)}?" if words else ""
+
+
 def one_of(known: Iterable[str]) -> str:
     """A hint that lists what is allowed."""
     return "one of: " + ", ".join(known)

@@ -69,6 +69,24 @@ def test_what_escapes_is_not_looked_at(tmp_path: Path) -> None:
     make(tmp_path, {}, ["../nowhere.cu", "/nowhere.cu"])
 
 
+@pytest.mark.rule("KCI514", triggers=True)
+def test_an_include_directory_that_is_not_there(tmp_path: Path) -> None:
+    """The compiler passes over it and misses a header: what is said of that is not where the mistake is."""
+    files = {"csrc/a.cu": "", "include/a.h": ""}
+    _, found = make(
+        tmp_path, files, ["csrc/a.cu"], torch='include = ["inclued"]', component='include = ["csrc", "x/y"]'
+    )
+    assert [(item.rule, item.line, item.message, item.hint) for item in found] == [
+        ("KCI514", 10, "the include directory 'inclued' does not exist", "did you mean `include`?"),
+        ("KCI514", 16, "the include directory 'x/y' does not exist", "name a directory, or leave it out"),
+    ]
+
+
+@pytest.mark.rule("KCI514", triggers=False)
+def test_include_directories_that_are_there_or_outside(tmp_path: Path) -> None:
+    make(tmp_path, {"csrc/a.cu": "", "csrc/b/c.h": ""}, ["csrc/a.cu"], component='include = ["csrc", "csrc/b/", "."]')
+
+
 @pytest.mark.rule("KCI138", triggers=True)
 def test_a_header_beside_its_source_has_to_be_listed(tmp_path: Path) -> None:
     _, found = make(tmp_path, {"csrc/a.cu": '#include "a.h"\n', "csrc/a.h": ""}, ["csrc/a.cu"])

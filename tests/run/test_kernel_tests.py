@@ -194,8 +194,9 @@ def test_the_names_that_tests_know_the_kernel_by(tmp_path: Path) -> None:
 
 def test_which_variants_are_tested(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    with pytest.raises(FindingsError, match="no variant"):
+    with pytest.raises(FindingsError, match="there is no variant in") as caught:
         variants_of(tmp_path)
+    assert caught.value.hint.startswith("build one: ")
     made = [make_variant(tree, name) for name in (CPU, CUDA)]
     assert variants_of(made[0]) == [made[0]]
     assert variants_of(tree) == made
@@ -203,6 +204,59 @@ def test_which_variants_are_tested(tmp_path: Path) -> None:
     assert variants_of(tree, [CUDA], isolation=True) == [made[1]]
     with pytest.raises(UsageError, match="has no variant"):
         variants_of(tree, ["torch-cpo"])
+    with pytest.raises(UsageError) as named:
+        variants_of(tree, ["cu130"])
+    assert named.value.hint == f"did you mean `{CUDA}`?"
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_tests, "has_device", lambda _: False)
+
+
+GPU = ("torch-cuda", "torch-rocm")
+
+
+@pytest.mark.parametrize("words", [[], ["--variant", "torch-cuda"]], ids=["all", "named"])
+def test_without_a_gpu_a_sound_variant_is_built_and_verified_and_not_run(
+    tmp_path: Path, no_gpu: None, words: list[str]
+) -> None:
+    """ "Build one" would be false, and what the loader says of a missing driver helps nobody."""
+    for name in GPU:
+        make_variant(tmp_path / "tree", name, archs=None)
+    done = kci("test", tmp_path / "tree", *words)
+    assert (done.code, done.stdout) == (3, "")
+    assert "torch-cuda: built, verified, not run: needs an NVIDIA GPU" in done.stderr
+    assert ("torch-rocm: built, verified, not run: needs an AMD GPU" in done.stderr) is not words
+    assert "kci test --no-isolation" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_is_not_sound_is_told_before_what_this_machine_lacks(tmp_path: Path, no_gpu: None) -> None:
+    directory = make_variant(tmp_path / "tree", "torch-cuda")
+    (directory / "__init__.py").write_text("import no_such_module\n")
+    done = kci("test", tmp_path / "tree")
+    assert done.code == 1
+    assert "verified" not in done.stderr
+
+
+def test_where_some_can_be_run_the_others_are_listed(tmp_path: Path, python: Path, no_gpu: None) -> None:
+    for name in (CPU, "torch-cuda"):
+        make_variant(tmp_path / "tree", name, files=dict(GOOD))
+    kernel = sources(tmp_path, test_it=TEST)
+    record = tmp_path / "record.json"
+    words = ("--kernel", kernel, "--cache", tmp_path, "--record", record)
+    done = kci("test", tmp_path / "tree", *words)
+    assert done.code == 0, done.stderr
+    assert [line.split()[1:4] for line in done.stdout.splitlines()[1:]] == [
+        [CPU, "passed", "1"],
+        ["torch-cuda", "not", "run"],
+    ]
+    assert "torch-cuda: not run\nneeds an NVIDIA GPU" in done.stderr
+    assert read_json(record, TestRecord).tested == (CPU,)
+    named = kci("test", tmp_path / "tree", "--variant", CPU, "--variant", "torch-cuda", *words)
+    assert named.code == 3
+    assert "torch-cuda: built, not run: needs an NVIDIA GPU" in named.stderr
 
 
 def test_a_gpu_needs_a_torch_that_kci_does_not_have(tmp_path: Path) -> None:
@@ -251,7 +305,7 @@ def test_a_python_with_the_hardware_tests_the_variants_that_it_can_load(tmp_path
 def test_a_python_that_can_load_nothing_is_no_success(tmp_path: Path) -> None:
     make_variant(tmp_path / "tree", CUDA, archs=("9.0",))
     done = kci("test", tmp_path / "tree", "--python", python_with_cuda(tmp_path))
-    assert done.code == 1
+    assert done.code == 3, "this Python lacks a torch that the variant is for"
     assert "needs torch 2.13" in done.stderr
     kernel = ROOT / "examples" / "swiglu"
     record = tmp_path / "out" / "record.json"

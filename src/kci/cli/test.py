@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -14,8 +16,11 @@ from kci.cli._workspace import CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.errors import KciError
 from kci.files.cache import default_cache
-from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
+from kci.plan.github import refuse_errors
+from kci.run.kernel_tests import TestReport, TestState, lacking, nothing_run, run_kernel_tests, variants_of, why_not
 from kci.run.run_records import TestRecord, ci_run, first_error, write_record
+from kci.verify import verify
+from kci.verify.load_rules import probe
 from kci.workspace.workspace import Workspace
 
 
@@ -69,9 +74,12 @@ def command(
     workspace = _workspace(options, sources, catalog)
     reports: list[TestReport] = []
     try:
-        variants = variants_of(tree, names, isolation=isolation)
-        if python is not None:
-            variants = fitting(variants, python)
+        found = variants_of(tree, names)
+        environment = None if isolation else probe(python or Path(sys.executable))
+        reasons = {path: lacking(path.name, environment) for path in found}
+        variants = [path for path in found if not reasons[path]]
+        if not variants:
+            _refuse(reasons, judge=python is None)
         for directory in variants:
             report = run_kernel_tests(
                 directory,
@@ -89,9 +97,12 @@ def command(
             name = workspace.only_kernel().build.name if workspace else sources.resolve().name
             _write(record, name, reports, first_error(error))
         raise
+    kernel_name = reports[0].kernel
+    left = {path.name: why for path, why in reasons.items() if why and python is None}
+    reports += [TestReport(kernel_name, name, TestState.NOT_RUN, output=why) for name, why in left.items()]
     wrong = why_not(reports, allow_empty=allow_empty)
     if record is not None:
-        _write(record, reports[0].kernel, reports, wrong)
+        _write(record, kernel_name, reports, wrong)
     for report in reports:
         if report.output and report.state is not TestState.PASSED:
             click.echo(f"{report.variant}: {report.state}\n{report.output}", err=True)
@@ -99,12 +110,30 @@ def command(
     headers = ("kernel", "variant", "state", "passed", "failed", "skipped")
     layout = Layout(drop=("skipped", "failed", "kernel"), cut=("kernel", "variant"))
     click.echo(table(headers, [tuple(map(str, row)) for row in rows], layout))
+    if left and names and not wrong:  # asked for by name
+        raise nothing_run(left)
     return 1 if wrong else 0
+
+
+def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
+    """Say of variants that this machine cannot load what can be said: whether they are as they have to be.
+
+    Args:
+        reasons: what each lacks here.
+        judge: whether to look; a leg on a machine with hardware tests what was verified before.
+
+    Raises:
+        FindingsError: one is not.
+        MissingToolError: all are.
+    """
+    refuse_errors(item for path in reasons for item in (verify(path) if judge else ()))
+    names = {path.name: why for path, why in reasons.items()}
+    raise nothing_run(names, verified=set(names) if judge else ())
 
 
 def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -> None:
     """Write what came of it, for whoever has run this as a leg."""
-    tested = tuple(report.variant for report in reports)
+    tested = tuple(report.variant for report in reports if report.state is not TestState.NOT_RUN)
     write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error))
 
 

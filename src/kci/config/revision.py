@@ -10,7 +10,8 @@ from kci.config.document import MAX_BYTES
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, UsageError
-from kci.files.git import read_blob, run_git
+from kci.files.git import read_blob, ref_names, run_git
+from kci.suggest import suggestion
 
 
 def read_revision(spec: str, directory: Path | None = None) -> list[Kernel]:
@@ -62,7 +63,8 @@ def resolve_commit(revision: str, directory: Path) -> str:
         raise UsageError(f"{revision!r} is not a revision", hint="name a branch, a tag or a commit, as in main:kernels")
     found = run_git(directory, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if found is None:
-        hint = "fetch it first; a shallow clone has only the newest commits"
+        fetch = "fetch it first; a shallow clone has only the newest commits"
+        hint = suggestion(revision, ref_names(directory)) or fetch
         raise UsageError(f"there is no commit {revision!r} here", hint=hint)
     return found.decode("ascii", "replace").strip()
 

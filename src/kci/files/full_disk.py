@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from kci.errors import ClientError
 
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+_ANOTHER = "is it yours to write? name another place; that of kci's cache is --cache or KCI_CACHE"
 _SAID = ("No space left on device", "Disk quota exceeded")
 
 
@@ -25,7 +26,7 @@ def writing(place: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except OSError as error:
         message = f"cannot write {unwritten(error, place)}: {error.strerror or error}"
-        raise ClientError(message, hint=room_hint(error)) from error
+        raise ClientError(message, hint=room_hint(error) or _ANOTHER) from error
 
 
 def write_all(handle: int, data: bytes) -> None:

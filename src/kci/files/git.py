@@ -95,6 +95,14 @@ def remote_git(
         raise GitRefusedError(f"git {arguments[0]} does not end", hint="is the network there?") from None
 
 
+def ref_names(directory: Path) -> list[str]:
+    """The branches and tags of a repository, with and without the name of their remote."""
+    kinds = ("refs/heads", "refs/tags", "refs/remotes")
+    names = run_git(directory, "for-each-ref", "--format=%(refname:lstrip=2)", *kinds)
+    listed = (names or b"").decode("utf-8", "replace").split()
+    return sorted({*listed, *(name.partition("/")[2] for name in listed if "/" in name)})
+
+
 def last_line(text: str) -> str:
     """What a program said last, printable and of a bounded length: git says the reason there."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

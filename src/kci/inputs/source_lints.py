@@ -52,7 +52,8 @@ def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) 
     """
     found = [*source_missing(kernel, directory)]
     if not errors_only:
-        found += [*header_not_listed(kernel, directory), *newer_processor(kernel, directory)]
+        lints = (include_missing, header_not_listed, newer_processor)
+        found += [item for lint in lints for item in lint(kernel, directory)]
     return found
 
 
@@ -96,6 +97,28 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
         yield finding(
             "KCI136", message, path=kernel.document.path, hint="are they generated, or is the checkout incomplete?"
         )
+
+
+def include_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
+    """KCI514: a directory of an `include` list does not exist. Compilers pass over it, and then miss a header."""
+    build = kernel.build
+    lists = [((name,), table.include) for name, table in (("torch", build.torch), ("tvm-ffi", build.tvm_ffi)) if table]
+    for place, include in [*lists, *((("kernel", name), item.include) for name, item in build.kernel.items())]:
+        for index, text in enumerate(include or ()):
+            if escapes(text) or "\0" in text or (directory / text).is_dir():
+                continue
+            folder, _, name = text.rstrip("/").rpartition("/")
+            near = nearest_name(name, _folders(directory / folder))
+            hint = f"did you mean `{posixpath.join(folder, near)}`?" if near else "name a directory, or leave it out"
+            message = f"the include directory {text[:100]!r} does not exist"
+            yield at_value(kernel, (*place, "include", index), "KCI514", message, hint)
+
+
+def _folders(place: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in os.scandir(place) if entry.is_dir())
+    except OSError:
+        return []
 
 
 def _nearest_file(tree: SourceTree, path: str) -> str:

@@ -11,7 +11,8 @@ import msgspec
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError
-from kci.files.git import GitRefusedError, run_git
+from kci.files.git import GitRefusedError, ref_names, run_git
+from kci.suggest import suggestion
 
 _DIFFERENCE = re.compile(
     rb"(.*)(?:\n[0-9a-f]{40,64}){2}\n(?:\^([0-9a-f]{40,64})\n)?(?:\^[0-9a-f]{40,64}\n)*", re.DOTALL
@@ -47,7 +48,10 @@ def changes_since(directory: Path, base: str) -> Changes:
     if found is None:
         if _git(directory, "rev-parse", "--show-toplevel") is None:
             raise _no_base(f"{directory} is not in a git repository", "--affected needs one; plan without it")
-        raise _no_base(f"there is no commit {base!r} here", "fetch it: `fetch-depth: 0` of actions/checkout does")
+        near = suggestion(base, ref_names(directory))
+        raise _no_base(
+            f"there is no commit {base!r} here", near or "fetch it: `fetch-depth: 0` of actions/checkout does"
+        )
     if not found[2]:
         hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
         raise _no_base(f"HEAD and {base!r} have no common commit here", hint)

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -23,15 +23,14 @@ from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.files.cache import made_once
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
-from kci.plurals import count
-from kci.processes.process import Finished, Log, guarded, silent
+from kci.processes.process import Finished, Log, guarded, run, silent
 from kci.run.run_records import one_line
-from kci.suggest import suggestion
+from kci.suggest import containing, suggestion
 from kci.toolchains.environment import ensure_runtime
 from kci.toolchains.pip_installs import install, pip_install
 from kci.toolchains.toolchain_data import toolchains
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
-from kci.verify.load_rules import probe, unfit
+from kci.verify.load_rules import LoaderEnvironment, probe, unfit
 
 MARKER = "kernels_ci"
 _NOTHING_SELECTED = 5
@@ -45,6 +44,7 @@ kernel = get_local_kernel(Path(sys.argv[1]), backend=sys.argv[2])
 print("kci:" + json.dumps(sorted(name for name in vars(kernel) if not name.startswith("_"))))
 """
 _LOADED = "kci:["
+_DEVICES = {"cuda": "an NVIDIA GPU", "rocm": "an AMD GPU", "xpu": "an Intel GPU", "metal": "an Apple GPU"}
 
 
 class TestState(enum.StrEnum):
@@ -56,6 +56,8 @@ class TestState(enum.StrEnum):
     FAILED = "failed"
     NOTHING_RAN = "nothing ran"
     NOT_LOADED = "not loaded"
+    NOT_RUN = "not run"
+    """This machine has not what it needs."""
     OTHER_TORCH = "for another torch"
     """It has the full ABI of one torch version, and was to be loaded with another."""
 
@@ -86,34 +88,87 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
     Raises:
         UsageError: a name is not in the tree.
         FindingsError: there is no variant at all.
+        MissingToolError: this machine can load none of them.
     """
     if (tree / FILE_NAME).is_file():
         return [tree]
     found = {path.parent.name: path.parent for path in sorted(tree.glob(f"*/{FILE_NAME}"))}
+    if not found:
+        raise FindingsError(f"there is no variant in {tree}", hint="build one: kci build --variant NAME, or kci run")
     for name in names:
         if name not in found:
-            raise UsageError(f"{tree} has no variant {name!r}", hint=suggestion(name, list(found)))
+            hint = suggestion(name, list(found)) or containing(name, found) or f"it has {', '.join(sorted(found)[:5])}"
+            raise UsageError(f"{tree} has no variant {name!r}", hint=hint)
     chosen = [found[name] for name in names or found if names or _could_load(name, isolation)]
     if not chosen:
-        hint = "build one: kci build; for those of GPUs: kci test --no-isolation"
-        raise FindingsError(f"{tree} has no variant that could be loaded here", hint=hint)
+        raise nothing_run({name: lacking(name) for name in found})
     return chosen
+
+
+def lacking(name: str, environment: LoaderEnvironment | None = None) -> str:
+    """What this machine lacks for loading a variant; empty if it can.
+
+    Args:
+        name: the variant's.
+        environment: the Python that would load it; without one, that of kci's own for the CPU.
+    """
+    parts = parse_variant_name(name)
+    if parts.system not in (None, this_system()):
+        return f"needs a machine of {parts.system}"
+    known = environment is not None and environment.backend == parts.backend
+    if parts.backend not in ("cpu", "universal") and not known and not has_device(parts.backend):
+        return f"needs {_DEVICES.get(parts.backend, f'a device for {parts.backend}')}"
+    if environment is None:
+        own = f"needs a Python with torch for {parts.backend}; kci's own is for the CPU"
+        return "" if parts.backend in ("cpu", "universal") else own
+    return unfit(parts, environment).removeprefix("it ")
+
+
+def has_device(backend: str) -> bool:
+    """Whether this machine has a device for a backend, as far as its files and programs show."""
+    match backend:
+        case "cuda":
+            program = shutil.which("nvidia-smi")
+            return program is not None and run([program, "--list-gpus"]).code == 0
+        case "rocm":
+            return Path("/dev/kfd").exists()
+        case "xpu":
+            return any(Path("/dev/dri").glob("renderD*"))
+        case "metal":
+            return sys.platform == "darwin"
+        case _:
+            return False
+
+
+def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> MissingToolError:
+    """That nothing could be tested here, although it was built: what each variant needs.
+
+    Args:
+        reasons: what each lacks, by name.
+        verified: those that were found to be as they have to be.
+    """
+    lines = [
+        f"{name}: built, {'verified, ' if name in verified else ''}not run: {why}" for name, why in reasons.items()
+    ]
+    shown = "\n".join(lines[:5]) + (f"\nand {len(lines) - 5} more" if len(lines) > 5 else "")
+    hint = (
+        "run `kci test --no-isolation` where there is one, in a Python with torch for it, kernels and pytest; "
+        "`kci run --engine NAME --test` does it on a cluster"
+    )
+    return MissingToolError(f"nothing was tested here: {shown}", hint=hint)
 
 
 def fitting(variants: Sequence[Path], python: Path) -> list[Path]:
     """The variants that a Python on this machine can load.
 
     Raises:
-        MissingToolError: it has no torch or no loader.
-        FindingsError: there is none.
+        MissingToolError: it has no torch or no loader, or is none that one of them is for.
     """
     environment = probe(python)
-    reasons = {path: unfit(parse_variant_name(path.name), environment) for path in variants}
-    found = [path for path in variants if not reasons[path]]
+    reasons = {path.name: lacking(path.name, environment) for path in variants}
+    found = [path for path in variants if not reasons[path.name]]
     if not found:
-        first = next(iter(reasons.items()))
-        message = f"of {count(len(variants), 'variant')} none can be loaded here: {first[0].name}: {first[1]}"
-        raise FindingsError(message, hint="name a Python with a torch that one of them is for")
+        raise nothing_run(reasons)
     return found
 
 
@@ -170,8 +225,9 @@ def run_kernel_tests(
 
 
 def fine(report: TestReport, *, allow_empty: bool = False) -> bool:
-    """Whether a variant counts as tested; with `allow_empty` also one of whose kernel's tests none ran."""
-    return report.state is TestState.PASSED or (allow_empty and report.state is TestState.NOTHING_RAN)
+    """Whether this machine finds nothing wrong with a variant; of whose tests none ran, if `allow_empty` says so."""
+    empty = (TestState.NOTHING_RAN,) if allow_empty else ()
+    return report.state in (TestState.PASSED, TestState.NOT_RUN, *empty)
 
 
 def why_not(reports: Sequence[TestReport], *, allow_empty: bool = False) -> str:

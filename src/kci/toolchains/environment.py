@@ -22,6 +22,7 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint
+from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.processes.process import Log, run
 from kci.toolchains.pip_installs import install, newer_pip, pip_install
@@ -229,7 +230,7 @@ def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
             check = run([str(environment.python), "-c", "import torch, kernels"])
             if check.code != 0:
                 hint = f"make {toolchains().index_url('cpu')} reachable: the build on the default index may be for CUDA"
-                raise MissingToolError(f"torch {torch} does not import:\n{check.tail()}", hint=hint)
+                raise MissingToolError(f"torch {torch} does not import: {last_line(check.output)}", hint=hint)
             (root / _RUNTIME).write_text(installed, encoding="utf-8")
     return environment.python
 

@@ -46,6 +46,18 @@ def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = No
     return Finished(done.code, "".join(said))
 
 
+_AWAY = {
+    "ProxyError": "the proxy cannot be reached",
+    "NameResolutionError": "the package index cannot be found",
+    "Temporary failure in name resolution": "the package index cannot be found",
+    "NewConnectionError": "the package index cannot be reached",
+    "ConnectTimeoutError": "the package index does not answer",
+    "ReadTimeoutError": "the package index does not answer",
+}
+"""What pip says where there is no network, and what that means."""
+_OTHER_INDEX = "check the network, or name an index or a folder of wheels with PIP_INDEX_URL or PIP_FIND_LINKS"
+
+
 def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     """Run a pip command that has to succeed.
 
@@ -61,8 +73,12 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     done = run_pip(command, log)
     if done.code != 0:
         hint = program_hint(done.output, into, CACHE_OPTION)
-        hint = hint or "check the network and that this Python has wheels for it"
-        raise MissingToolError(f"cannot install {what}\n{shown(command)}\n{done.tail()}", hint=hint)
+        away = next((said for word, said in _AWAY.items() if word in done.output), "")
+        if os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
+            away = "PIP_NO_INDEX is set, so no index is asked"
+        hint = hint or (f"{away}: {_OTHER_INDEX}" if away else "check that this Python has wheels for it")
+        why = f": {away}" if away else ""
+        raise MissingToolError(f"cannot install {what}{why}\n{shown(command)}\n{done.tail()}", hint=hint)
 
 
 def newer_pip(python: Path) -> None:

@@ -28,7 +28,7 @@ from kci.matrix.names import this_system
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant
 from kci.plurals import count
-from kci.suggest import nearest, suggestion
+from kci.suggest import containing, nearest, suggestion
 from kci.workspace.choice import BACKENDS, Choice
 
 if TYPE_CHECKING:
@@ -212,7 +212,17 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         hints = []
         for glob in choice.only:
             near = suggestion(glob, known) or suggestion(glob.casefold(), known)
-            hints.append(near or _matching_part(glob, known))
+            hints.append(near or containing(glob, known))
+        variants = [variant for kernel in everything.kernels for variant in kernel.variants]
+        for given, there in (
+            (choice.systems, {variant.system for variant in variants}),
+            (choice.backends, {variant.backend for variant in variants}),
+        ):
+            if given and not set(given) & there:
+                hints.append(f"of {', '.join(given)} there is none, only of {', '.join(sorted(there)) or 'nothing'};")
+        if choice.only or choice.where:
+            usual = sorted({variant.name for variant in variants if variant.bundled}) or known
+            hints.append(f"there are {', '.join(usual[-2:])} and others;" if usual else "")
         shown = next(filter(None, hints), "")
         return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
 
@@ -240,19 +250,15 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
                 return variant
         if tier is None and (noarch := noarch_by_name(kernel.build, name, this_system())):
             return noarch
-        known = sorted({variant.name for variant in variants})
+        here = this_system()
+        known = sorted({variant.name for variant in variants}, key=lambda item: (not item.endswith(here), item))
         hint = (
-            suggestion(name, known) or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
+            suggestion(name, known)
+            or containing(name, known)
+            or f"`kci matrix {kernel.directory} --tier {tiers[-1]} --format names` lists them"
         )
         where = f" in the tier {tier}" if tier is not None else ""
         raise UsageError(f"{name[:120]!r} is not a variant of {kernel.build.name}{where}", hint=hint)
-
-
-def _matching_part(glob: str, known: Sequence[str]) -> str:
-    """The names that contain what is written in a pattern, whatever its case."""
-    word = max((part for part in glob.casefold().replace("?", "*").split("*")), key=len, default="")
-    found = [name for name in known if word and word in name]
-    return f"did you mean one of {', '.join(found[:3])}?" if found else ""
 
 
 def open_workspace(

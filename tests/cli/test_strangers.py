@@ -1,0 +1,90 @@
+"""What somebody types who has not read the pages: cause, remedy, exit code, and never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from buildkit import write_tree
+from cli.runner import kci
+from kci.matrix.names import this_system
+
+BUILD = """
+    [general]
+    name = "norm"
+    version = 1
+    edition = 5
+    license = "MIT"
+    backends = ["cpu", "cuda"]
+
+    [torch]
+    src = ["a.cpp"]
+
+    [kernel.cpu]
+    backend = "cpu"
+    depends = ["torch"]
+    src = ["a.cpp"]
+
+    [kernel.cuda]
+    backend = "cuda"
+    depends = ["torch"]
+    src = ["a.cu"]
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    sources = dict.fromkeys(["a.cpp", "a.cu", "torch-ext/norm/__init__.py"], "")
+    made = write_tree(tmp_path / "norm", {"build.toml": BUILD, **sources})
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q", "-b", "main"], ["add", "."], [*who, "commit", "-qm", "x"]):
+        subprocess.run(["git", "-C", made, *command], check=True)
+    monkeypatch.chdir(made)
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "cause", "remedy"),
+    [
+        ("plan --affected mian", 1, "there is no commit 'mian' here", "did you mean `main`?"),
+        ("diff mian: .", 2, "there is no commit 'mian' here", "did you mean `main`?"),
+        ("build --variant cu130", 2, "'cu130' is not a variant of norm", f"cu130-{this_system()}`"),
+        ("run --only cu130", 1, "no variant of norm in the tier release matches", "did you mean one of `torch2"),
+        ("matrix --only nothing", 1, "no variant of norm in the tier release matches", "there are torch2"),
+        ("plan --backend metal", 1, "nothing is selected", "of metal there is none, only of cpu, cuda;"),
+        ("matrix --system x86_64-windows", 1, "nothing is selected", "only of aarch64-darwin, aarch64-linux"),
+        ("plan --where torch==9.9", 1, "nothing is selected", "there are torch2"),
+        ("test", 1, "there is no variant in build", "build one: kci build --variant NAME, or kci run"),
+        ("build --variant torch213-cxx11-cpu-x86_64-linux --cache /proc/no", 1, "/proc/no", "--cache or KCI_CACHE"),
+        ("run --cache /proc/no", 1, "/proc/no", "--cache or KCI_CACHE"),
+    ],
+)
+def test_the_cause_and_the_remedy_are_told(kernel: Path, words: str, code: int, cause: str, remedy: str) -> None:
+    done = kci(*words.split())
+    said = done.stderr
+    assert (done.code, cause in said, remedy in said) == (code, True, True), said
+    assert "hint: " in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        ({"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "1"}, "the package index cannot be reached"),
+        ({"PIP_NO_INDEX": "1"}, "PIP_NO_INDEX is set, so no index is asked"),
+    ],
+)
+def test_without_a_network_the_reason_is_that(
+    kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], cause: str
+) -> None:
+    for name, value in {**given, "PIP_CONFIG_FILE": "/dev/null", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    words = ("--catalog", "2026-08-20", "--cache", tmp_path / "cache")
+    done = kci("build", "--variant", f"torch213-cxx11-cpu-{this_system()}", *words)
+    assert done.code == 3, done.stderr
+    assert cause in done.stderr
+    assert "PIP_INDEX_URL or PIP_FIND_LINKS" in done.stderr
+    assert "Traceback" not in done.stderr
