@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from buildkit import only_these, program, write_tree
 from conftest import ROOT
 from own_wheel import installed_from_a_wheel, outside
 
@@ -87,3 +88,19 @@ def test_every_mutation_finds_the_text_that_it_changes() -> None:
     for mutation in tomllib.loads((ROOT / "tests" / "code_mutations.toml").read_text(encoding="utf-8"))["mutation"]:
         text = (ROOT / "src" / "kci" / mutation["file"]).read_text(encoding="utf-8")
         assert text.count(mutation["old"]) == 1, mutation["what"]
+
+
+@pytest.mark.parametrize(("leaves", "code"), [("true", 0), ("touch oom", 1), ("echo x >> README.md", 1)])
+def test_ci_ends_red_where_a_test_leaves_files_in_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: str, code: int
+) -> None:
+    repository = write_tree(tmp_path / "checkout", {"README.md": "", "mine.txt": "", ".ci/run": ""})
+    shutil.copy(ROOT / ".ci" / "run", repository / ".ci" / "run")
+    for command in (["init", "-q"], ["add", "README.md", ".ci"]):
+        subprocess.run(["git", "-C", repository, *command], check=True)
+    programs = only_these(monkeypatch, tmp_path, "bash", "git", "dirname", "touch")
+    program(programs, "id", "echo 1000")
+    program(programs, "make", f'if [ "$1" = test ]; then {leaves}; fi')
+    done = subprocess.run(["bash", repository / ".ci" / "run"], capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    assert ("this run has left files in the checkout" in done.stderr) is bool(code)

@@ -241,6 +241,18 @@ def test_the_exit_code_of_kci_in_the_image_is_kept(
     assert caught.type is error
 
 
+def test_what_the_engine_writes_where_it_is_started_is_not_in_the_callers_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path
+) -> None:
+    """podman's monitor does so with a file `oom` when a container runs out of memory."""
+    program(tmp_path / "engine", "docker", 'if [ "$1" = run ]; then touch oom; exit 137; fi')
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(BuildFailedError, match="exit code 137"):
+        run(tmp_path, "true", monkeypatch)
+    assert not list(tmp_path.rglob("oom"))
+
+
 def test_an_image_that_cannot_be_had_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, docker: Path) -> None:
     with pytest.raises(MissingToolError, match="cannot run other:1") as caught:
         run(tmp_path, "true", monkeypatch, image="other:1")

@@ -13,6 +13,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -238,7 +239,9 @@ def run_in_container(
     container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
     named = [*command[:2], f"--name={container}", *command[2:]]
     # What is stopped takes no container along: docker's belongs to a service, and podman keeps a record of its own.
-    done = guarded(named, log, undo=[engine(), *_REMOVE[engine()], container])
+    # podman's monitor writes a file `oom` into the folder that it was started in.
+    with tempfile.TemporaryDirectory(prefix="kci-container-") as folder:
+        done = guarded(named, log, cwd=Path(folder), undo=[engine(), *_REMOVE[engine()], container])
     if done.code == 0:
         _tell_digest(image, log)
         return done
