@@ -66,8 +66,8 @@ def command(
 ) -> int:
     """Load built variants with the kernels library and run the kernel's tests that are marked `kernels_ci`.
 
-    Each variant is loaded alone, in a fresh process. A kernel of whose tests none ran is not counted as tested. A variant
-    that needs a GPU that is not here is verified and not run; if there are no others, the exit code is 3.
+    Each variant is loaded alone, in a fresh process. A kernel of whose tests none ran is not counted as tested. A
+    variant that needs a GPU that is not here is verified and not run; if there are no others, the exit code is 3.
     """
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = tree or (place / "build" if sources == place else place)
