@@ -151,7 +151,7 @@ def test_an_error_of_kci_toml_stops_whoever_reads_it(tmp_path: Path, settings: s
 @pytest.mark.parametrize(
     ("choice", "hint"),
     [
-        (Choice(only=("TORCH*CU130*",)), "did you mean one of torch"),
+        (Choice(only=("TORCH*CU130*",)), "did you mean one of `torch"),
         (Choice(only=("torch213-cxx11-cu130-x86_64-linus",)), "did you mean `torch213-cxx11-cu130-x86_64-linux`?"),
         (Choice(backends=("xpu",)), "--explain"),
         (Choice(where="torch == 1.0"), "--explain"),
