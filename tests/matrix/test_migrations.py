@@ -221,6 +221,11 @@ def test_update_migrates_to_a_catalog(place: Path) -> None:
     assert "by hand" in again.stderr
 
 
+def test_a_source_that_cannot_be_read_may_include_anything(place: Path) -> None:
+    (place / "a.cu").unlink()
+    assert "stable-abi" not in kci("update", place, "--catalog", place / "next.toml", "--diff").stderr
+
+
 def test_where_nothing_is_to_be_migrated_that_is_said(place: Path) -> None:
     assert "updated: " in kci("update", place, "--catalog", place / "old.toml").stdout
     done = kci("update", place, "--catalog", place / "old.toml")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from conftest import many
 from kci.errors import FindingsError, KciError, UnsafeError
-from kci.tree.archive import LIMITS
+from kci.tree.archive import LIMITS, DamagedError, _records
 from kci.tree.identity import GitState
 from kci.tree.leg_record import LegRecord
 from kci.tree.unpack import read_leg, unpack
@@ -171,6 +171,13 @@ def test_extended_headers_cannot_smuggle(tmp_path: Path, leg: LegRecord) -> None
     refused(smuggled(**{"GNU.sparse.major": "1"}), tmp_path / "into", "sparse")
     with pytest.raises(FindingsError, match="corrupt"):
         unpack(smuggled(size="-512"), tmp_path / "into")
+
+
+@pytest.mark.parametrize("raw", [b"99", b"x a=b\n", b"0000006 a=b\n", b"6 ab\n", b"9 a=b\n", b"6 a=bc"])
+def test_records_of_an_extended_header_are_read_to_the_letter(raw: bytes) -> None:
+    assert _records(b"6 a=b\n") == {"a": "b"}
+    with pytest.raises(DamagedError, match="malformed"):
+        _records(raw)
 
 
 def test_a_chain_of_extended_headers_is_refused(tmp_path: Path, leg: LegRecord) -> None:

@@ -27,6 +27,7 @@ from kci.verify.abi import (
     torch_shims,
 )
 from kci.verify.elf import ElfError, read_elf
+from kci.verify.macho import MachOError, read_macho
 from kci.verify.torch_exports import encode, torch_exports
 from lying_elf import Lie
 from variants import CPU, STABLE, make_variant
@@ -271,6 +272,21 @@ def macho(
             commands.append(struct.pack("<3I", command, head + len(body), head) + bytes(head - 12) + body)
     data = b"".join(commands)
     return struct.pack("<8I", 0xFEEDFACF, cpu, 0, 6, len(commands), len(data), 0, 0) + data
+
+
+def test_a_universal_library_is_read_part_by_part(tmp_path: Path) -> None:
+    parts = [macho(), macho(cpu=0x01000007, minimum=(11, 0), needed="/usr/lib/libSystem.B.dylib")]
+    heads = [struct.pack(">5I", 0, 0, 4096 * (1 + number), len(part), 12) for number, part in enumerate(parts)]
+    (tmp_path / "a.so").write_bytes(
+        (struct.pack(">2I", 0xCAFEBABE, 2) + b"".join(heads)).ljust(4096, b"\0")
+        + b"".join(part.ljust(4096, b"\0") for part in parts)
+    )
+    found = read_macho(tmp_path / "a.so")
+    assert [(part.machine, part.minimum_os) for part in found] == [("aarch64", (15, 0)), ("x86_64", (11, 0))]
+    assert found[1].needed == ("/usr/lib/libSystem.B.dylib",)
+    (tmp_path / "a.so").write_bytes(struct.pack(">2I", 0xCAFEBABE, 2) + heads[0])
+    with pytest.raises(MachOError, match="cut short"):
+        read_macho(tmp_path / "a.so")
 
 
 def pe(machine: int = 0x8664, needed: Sequence[str] = ("KERNEL32.dll", "python3.dll"), flags: int = 0x2000) -> bytes:
