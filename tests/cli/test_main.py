@@ -185,6 +185,14 @@ def test_the_hot_path_imports_nothing_heavy() -> None:
     assert done.stderr.strip() == "[]"
 
 
+def test_a_command_has_both_help_options_whoever_asks_first() -> None:
+    group = click.Context(commands)
+    for name in commands.list_commands(group):
+        command = commands.get_command(group, name)
+        assert command is not None
+        assert command.make_context(name, [], resilient_parsing=True).help_option_names == ["-h", "--help"], name
+
+
 def test_the_help_of_every_option_is_one_clean_line() -> None:
     def options(command: click.Command) -> Iterator[click.Option]:
         yield from (each for each in command.params if isinstance(each, click.Option))

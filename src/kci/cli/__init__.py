@@ -98,6 +98,11 @@ def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class _WithExamples(click.Command):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Of each command, not only of the first: click keeps a command's help option as its first caller made it.
+        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Examples, where there are some."""
         from kci.cli._examples import example_lines
@@ -221,7 +226,7 @@ class _Commands(_WithExamples, click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
-@click.group(cls=_Commands, context_settings={"max_content_width": 100, "help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"max_content_width": 100})
 @click.version_option(__version__, message="kci %(version)s")
 def kci() -> None:
     """CI for GPU kernels: from build.toml to a verified tree of binaries."""
