@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, settings
 from kci import diagnostics
 from kci.catalog.loading import load_catalog
 from kci.catalog.rows import Catalog
-from kci.config.reader import Kernel, parse_kernel
+from kci.config.reader import Kernel, parse_kernel, read_kernel
+from kci.config.values import python_name
 from kci.matrix import selection
 from kci.matrix.variants import Dropped
 from kci.plan import forks, legs
@@ -40,6 +41,15 @@ settings.load_profile("busy")
 def many(count: int) -> int:
     """So many examples in `make test`, and a third where they are others each time."""
     return count if settings.default.derandomize else count // 3  # type: ignore[union-attr]
+
+
+def add_package(directory: Path) -> Path:
+    """Write the Python package, empty, that the build.toml of a kernel directory asks for."""
+    build = read_kernel(directory).build
+    place = directory / ("tvm-ffi-ext" if build.tvm_ffi is not None else "torch-ext") / python_name(build.name)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "__init__.py").touch()
+    return directory
 
 
 def kernel(text: str) -> Kernel:

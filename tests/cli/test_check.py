@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci, kci_process
-from conftest import ROOT
+from conftest import ROOT, add_package
 from kci import __version__
 from kci.cli._sarif import render_sarif
 from kci.diagnostics import Span, finding, rules
@@ -48,6 +48,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (kernel / "torch-ext").mkdir(parents=True)
     (kernel / "torch-ext" / "binding.cpp").write_text("")
     (kernel / "build.toml").write_text(BUILD)
+    add_package(kernel)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -272,6 +273,7 @@ def test_many_findings_of_one_cause_are_one(tmp_path: Path, monkeypatch: pytest.
         folder = tmp_path / "kernels" / name
         folder.mkdir(parents=True)
         (folder / "build.toml").write_text(NOARCH)
+        add_package(folder)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     one = kci("check", "kernels")

@@ -14,7 +14,7 @@ import pytest
 from buildkit import write_tree
 from cli.runner import kci, kci_on_path
 from config.mistakes import KERNEL
-from conftest import ROOT
+from conftest import ROOT, add_package
 from kci.config.schema import PUBLISHED_AT
 
 PAGE = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
@@ -24,6 +24,7 @@ SCHEMAS = ROOT / "schemas"
 @pytest.fixture
 def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "build.toml").write_text(KERNEL.replace('["cuda"]', '["cuda", "cuda", "rocm"]'))
+    add_package(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     return kci("check", "--color", "never").stderr
@@ -63,7 +64,7 @@ def findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, 
     """Two kernels with mistakes: file, line, column, first letter of the severity, and number of the rule."""
     kci_on_path(tmp_path / "bin", monkeypatch)
     for name, backends in (("one", '["cuda", "cuda", "rocm"]'), ("two", '["rocm", "cuda"]')):
-        write_tree(tmp_path / "kernels" / name, {"build.toml": KERNEL.replace('["cuda"]', backends)})
+        add_package(write_tree(tmp_path / "kernels" / name, {"build.toml": KERNEL.replace('["cuda"]', backends)}))
     monkeypatch.chdir(tmp_path / "kernels")
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     found = json.loads(kci("check", "--format", "json").stdout)

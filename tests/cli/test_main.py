@@ -17,7 +17,7 @@ import click
 import pytest
 
 from cli.runner import kci, kci_process
-from conftest import ROOT
+from conftest import ROOT, add_package
 from kci.cli import COMMANDS
 from kci.cli import kci as commands
 from kci.cli import test as cli_test
@@ -31,7 +31,7 @@ GOOD = (
 @pytest.fixture
 def kernel_dir(tmp_path: Path) -> Path:
     (tmp_path / "build.toml").write_text(GOOD)
-    return tmp_path
+    return add_package(tmp_path)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -140,6 +140,7 @@ def test_a_name_that_is_not_utf_8_is_refused_where_it_cannot_be_written(command:
     place = tmp_path / os.fsdecode(b"na\xffme")
     place.mkdir()
     (place / "build.toml").write_text(GOOD.replace("edition = 5\n", ""))
+    add_package(place)
     result = kci_process(*command.split(), place)
     assert result.code == 1
     assert "na\N{REPLACEMENT CHARACTER}me" in result.stderr

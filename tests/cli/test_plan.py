@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci, kci_process
-from conftest import ROOT
+from conftest import ROOT, add_package
 
 RELU = ROOT / "examples" / "relu"
 REPO = ROOT / "tests" / "plan" / "affected" / "repo"
@@ -83,6 +83,7 @@ def test_more_jobs_than_a_page_shows_are_said_and_planned_all_the_same(tmp_path:
             f'[general]\nname = "kernel-{number}"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
             'backends = ["cpu", "cuda", "rocm"]\n[torch-noarch]\n'
         )
+        add_package(tmp_path / f"k{number}")
     for output in (["table"], ["json"], ["github", "--shard", "0"]):
         done = kci("plan", tmp_path, "--format", *output)
         assert done.code == 0, done.stderr

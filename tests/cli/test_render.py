@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci, kci_process
-from conftest import load_script, read_yaml
+from conftest import add_package, load_script, read_yaml
 from kci.render import pins
 from kci.render.header import RecordedOptions, recorded_options
 from kci.version import __version__
@@ -25,6 +25,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
         'backends = ["cpu", "cuda"]\n[torch-noarch]\n'
     )
+    add_package(kernel)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -207,6 +208,7 @@ def test_the_command_of_the_header_and_the_bare_one_write_the_same(repository: P
     other.mkdir(parents=True)
     text = (repository / "kernels" / "some" / "build.toml").read_text()
     (other / "build.toml").write_text(text.replace("some-kernel", "other-kernel"))
+    add_package(other)
     assert kci("render", "kernels", "--mode", "static", "--branch", "trunk").code == 0
     before = {path: (repository / path).read_text() for path in (RELEASE, COMPAT)}
     assert "#   kci render kernels --mode static --branch trunk\n" in before[RELEASE]
@@ -359,6 +361,7 @@ def shrunk(repository: Path) -> Path:
     second.mkdir()
     text = (repository / "kernels" / "some" / "build.toml").read_text()
     (second / "build.toml").write_text(text.replace("some-kernel", "second"))
+    add_package(second)
     assert kci("render").code == 0
     assert (repository / KERNEL).exists()
     (second / "build.toml").unlink()

@@ -62,7 +62,7 @@ src = ["csrc/relu.cu"]
 """
 KERNEL = GENERAL + COMPONENT
 
-FILES = ("binding.cpp", "csrc/relu.cu", "csrc/silu.cu", "torch-ext/helper.cpp")
+FILES = ("binding.cpp", "csrc/relu.cu", "csrc/silu.cu", "torch-ext/helper.cpp", "torch-ext/relu/__init__.py")
 """The files that are there."""
 
 WRONG = {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import add_package
 from kci.catalog.rows import Catalog
 from kci.config.reader import parse_kernel
 from kci.errors import FindingsError
@@ -86,6 +87,7 @@ def repository(tmp_path: Path, ignore: str, monkeypatch: pytest.MonkeyPatch) -> 
         (tmp_path / name).mkdir()
         text = TEXT.format(above="", behind="").replace('"norm"', f'"norm-{name}"')
         (tmp_path / name / "build.toml").write_text(text)
+        add_package(tmp_path / name)
     (tmp_path / "kci.toml").write_text(f"[lint]\nignore = [{ignore}]\n")
     monkeypatch.chdir(tmp_path)
 

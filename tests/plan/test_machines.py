@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import torch_kernel
+from conftest import add_package, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import Runner, default_runners
 from kci.config.document import parse_document
@@ -118,6 +118,7 @@ def test_the_commands_use_it(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "norm").mkdir()
     (tmp_path / "norm" / "build.toml").write_text(KERNEL)
+    add_package(tmp_path / "norm")
     (tmp_path / "kci.toml").write_text(
         'catalog = "2026-09-02"\n[tiers.mine]\nonly = ["*-x86_64-linux"]\n'
         '[runners.any.x86_64-linux]\ngroup = "g"\nlabels = ["mine"]\n'

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from conftest import add_package
 from kci.errors import FindingsError, UsageError
 from kci.inputs import stat_cache
 from kci.inputs.source_tree import SourceTree
+from kci.sources import package_rules
 from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import open_workspace
@@ -20,7 +22,7 @@ CUDA = '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'
 def kernel(place: Path, text: str) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     (place / "build.toml").write_text(HEAD + text)
-    return place
+    return add_package(place)
 
 
 def refused(place: Path) -> list[str]:
@@ -48,14 +50,14 @@ def test_what_was_read_is_kept_for_the_next_plan_where_there_is_a_folder_for_it(
     (place / "a.cu").write_text("")
     request = PlanRequest(fingerprints=True, digests=tmp_path / "digests")
     first = plan_run(open_workspace([place]), request)
-    (kept,) = (tmp_path / "digests").iterdir()
-    assert kept.suffix == ".msgpack"
+    assert {kept.suffix for kept in (tmp_path / "digests").iterdir()} == {".msgpack"}
 
     def read_again(*_: object, **__: object) -> None:
         raise AssertionError("a source is read again")
 
     monkeypatch.setattr(SourceTree, "_take", read_again)
     monkeypatch.setattr(SourceTree, "content", read_again)
+    monkeypatch.setattr(package_rules, "_judged", read_again)
     assert plan_run(open_workspace([place]), request) == first
 
 

@@ -15,6 +15,7 @@ from kci.config.fixes import plan_fixes
 from kci.config.reader import BUILD_TOML, shown_file
 from kci.config.update import write_update
 from kci.errors import FindingsError
+from kci.files.cache import default_cache
 from kci.plurals import count
 from kci.workspace.check import check_kernels
 
@@ -26,7 +27,7 @@ from kci.workspace.check import check_kernels
 @CATALOG
 @click.pass_obj
 def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:
-    """Check the build.toml of each KERNEL, the sources that it names, and kci.toml. Exit 1 if there is an error.
+    """Check the build.toml of each KERNEL, its sources and Python package, and kci.toml. Exit 1 if there is an error.
 
     A finding is suppressed by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
     `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
@@ -35,7 +36,7 @@ def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: boo
     """
     if fix:
         _fix(kernels)
-    checked = check_kernels(kernels, catalog)
+    checked = check_kernels(kernels, catalog, default_cache() / "inputs")
     what = f"{count(len(checked.files), 'file')} checked"
     return show_findings(checked.diagnostics, output, quiet=options.quiet, verbose=options.verbose, what=what)
 

@@ -53,6 +53,8 @@ class SuppressedFinding(msgspec.Struct, frozen=True):
 
 Note = Callable[[SuppressedFinding], None]
 
+_MAX_BYTES = 4 * 1024 * 1024
+
 _OF_VERIFICATION = "KCI7"
 """What `kci verify` finds. Its suppressions in a build.toml hold for the whole kernel: most are not about that file."""
 
@@ -82,6 +84,40 @@ def line_suppression(lines: Sequence[str], line: int, rule: str) -> str | None:
         if reason and rule in [name.strip() for name in found["rules"].split(",")]:
             return reason
     return None
+
+
+def apply_source_comments(
+    found: Iterable[Diagnostic], document: Document | None, note: Note = lambda _suppressed: None
+) -> list[Diagnostic]:
+    """The diagnostics about sources without those that a comment beside them suppresses, or one in build.toml.
+
+    Args:
+        found: what was found, in any file.
+        document: the kernel's build.toml, if they are a kernel's.
+        note: is told of every finding that is suppressed.
+    """
+    whole = kernel_suppressions(document) if document is not None else {}
+    lines: dict[str, list[str]] = {}
+    kept = []
+    for item in found:
+        reason = whole.get(item.rule)
+        if reason is None and item.line:
+            if item.path not in lines:
+                lines[item.path] = _lines(item.path)
+            reason = line_suppression(lines[item.path], item.line, item.rule)
+        if reason is None:
+            kept.append(item)
+        else:
+            note(SuppressedFinding(item, reason))
+    return kept
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MAX_BYTES).decode("utf-8", "replace").split("\n")
+    except OSError:
+        return []
 
 
 def apply_comments(found: Sequence[Diagnostic], document: Document) -> list[Diagnostic]:

@@ -342,7 +342,7 @@ class SourceTrees:
         Args:
             remember: the directory in which digests are kept from run to run; None keeps nothing.
         """
-        self._remember = remember
+        self.remember = remember
         self._trees: dict[Path, SourceTree] = {}
         self._caches: list[StatCache] = []
 
@@ -350,7 +350,7 @@ class SourceTrees:
         """The tree that a kernel lies in; outside of a repository that is its directory, or the one of its kci.toml."""
         root = locate(Path(directory))[0]
         if root not in self._trees:
-            cache = StatCache(root, self._remember) if self._remember is not None else None
+            cache = StatCache(root, self.remember) if self.remember is not None else None
             self._caches += [cache] if cache is not None else []
             self._trees[root] = SourceTree(root, cache)
         return self._trees[root]

@@ -18,6 +18,7 @@ from kci.processes.container import build_command, choose_image, run_in_containe
 from kci.processes.process import Log
 from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir, request_for
 from kci.run.reproducible import require_reproducible
+from kci.sources.source_rules import source_findings
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import LegRecord, leg_for
 from kci.tree.pack import pack
@@ -76,14 +77,16 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         UnsafeError: something else than a variant of this kernel stands where it would go.
         MissingToolError: this machine lacks something that the build needs.
         BuildFailedError: the compiler refused; nothing is left behind.
-        FindingsError: the kernel's files are not as build.toml says; or an artifact was asked for, and the binary does
-            not meet the requirements; or it is not reproducible (KCI512), which was to be checked.
+        FindingsError: the kernel's files are not as build.toml says, or break a rule about sources; or an artifact was
+            asked for, and the binary does not meet the requirements; or it is not reproducible (KCI512), which was to
+            be checked.
     """
     if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
     if request.check_reproducible and request.options.builder == "nix":
         raise UsageError("kci does not build twice with nix", hint="nix build --rebuild compares two builds")
     check_replaceable(request.directory, request.kernel.build.name)
+    _require_sources(workspace, request)
     own = image_of(workspace, request.kernel, request.variant)
     image = choose_image(request.container, own, log)
     if image is None:
@@ -113,6 +116,17 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         run=request.options.run,
     )
     return BuiltLeg(request.directory, record, request.artifact)
+
+
+def _require_sources(workspace: Workspace, request: LegRequest) -> None:
+    """Refuse what no merge would take, before anything is compiled."""
+    found = source_findings(request.kernel, workspace.settings, request.options.cache / "inputs")
+    errors = [item for item in found if item.severity is Severity.ERROR]
+    if errors:
+        message = (
+            f"{request.variant.name} is not built: the kernel's sources do not meet {len(errors)} of the requirements"
+        )
+        raise FindingsError(message, hint="`kci check` lists all findings", diagnostics=errors)
 
 
 def _require_packable(directory: Path, findings: Sequence[Diagnostic]) -> None:

@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from kci.config.reader import read_kernel
 from kci.diagnostics import Diagnostic, in_file_order, rules
-from kci.errors import UsageError
+from kci.errors import FindingsError, UsageError
+from kci.sources.source_rules import check_sources
 from kci.verify import (
     digest_rules,
     fatbin,
@@ -20,7 +22,6 @@ from kci.verify import (
     top_rules,
 )
 from kci.verify.load_rules import check_loads, probe
-from kci.verify.source_rules import check_sources
 from kci.verify.subject import VariantDir, load_variant
 from kci.verify.suppressed import Verification, apply_suppressions
 from kci.verify.verified_places import PlaceKind, VerifiedPlace, places_of
@@ -112,7 +113,12 @@ def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
         case PlaceKind.WORKFLOWS:
             yield from check_workflows(place.directory, place.path)
         case PlaceKind.SOURCES:
-            yield from check_sources(place.directory, place.path)
+            try:
+                kernel = read_kernel(place.path)
+            except FindingsError as error:
+                yield from error.diagnostics
+                return
+            yield from (*kernel.diagnostics, *check_sources(kernel))
         case PlaceKind.VARIANT:
             yield from _variant(place.directory.resolve(), place.path)[1]
         case PlaceKind.TREE:

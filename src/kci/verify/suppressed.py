@@ -7,19 +7,17 @@ a comment inside of a tree would be whoever made the tree judging it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import msgspec
 
+from kci.config.document import Document
 from kci.config.find_settings import find_settings
 from kci.config.reader import read_kernel
-from kci.config.suppression import SuppressedFinding, apply_settings, kernel_suppressions, line_suppression
+from kci.config.suppression import SuppressedFinding, apply_settings, apply_source_comments
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.verify.verified_places import PlaceKind, VerifiedPlace
-
-_MAX_BYTES = 4 * 1024 * 1024
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -49,37 +47,14 @@ def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Ver
     suppressed: list[SuppressedFinding] = []
     kept = list(found)
     if sources:
-        kept = _by_comments(kept, place, suppressed)
+        kept = apply_source_comments(kept, _build_toml(place), suppressed.append)
     checked = {item.path for item in found}
     kept = apply_settings(kept, settings, checked, suppressed.append, verification=True)
     return Verification(tuple(kept), tuple(suppressed))
 
 
-def _by_comments(
-    found: Iterable[Diagnostic], place: VerifiedPlace, suppressed: list[SuppressedFinding]
-) -> list[Diagnostic]:
+def _build_toml(place: VerifiedPlace) -> Document | None:
     try:
-        whole = kernel_suppressions(read_kernel(place.path).document) if place.kind is PlaceKind.SOURCES else {}
+        return read_kernel(place.path).document if place.kind is PlaceKind.SOURCES else None
     except FindingsError:
-        whole = {}
-    lines: dict[str, list[str]] = {}
-    kept = []
-    for item in found:
-        reason = whole.get(item.rule)
-        if reason is None and item.line:
-            if item.path not in lines:
-                lines[item.path] = _lines(item.path)
-            reason = line_suppression(lines[item.path], item.line, item.rule)
-        if reason is None:
-            kept.append(item)
-        else:
-            suppressed.append(SuppressedFinding(item, reason))
-    return kept
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(_MAX_BYTES).decode("utf-8", "replace").split("\n")
-    except OSError:
-        return []
+        return None

@@ -17,12 +17,14 @@ from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.suppression import apply_comments, apply_settings
 from kci.diagnostics import Diagnostic, Severity, finding, in_file_order
 from kci.errors import FindingsError, KciError
+from kci.inputs.kernel_inputs import SourceTrees
 from kci.inputs.source_lints import declared_input_missing, include_leaves_kernel, lint_sources, source_escapes
 from kci.inputs.source_tree import SourceTree
 from kci.inputs.standard_lint import lint_standards
 from kci.matrix.kernel_lints import lint_matrix
 from kci.matrix.tiers import tier_of
 from kci.plan.settings_lints import lint_settings
+from kci.sources.source_rules import source_findings
 from kci.workspace.workspace import Workspace
 
 
@@ -33,12 +35,13 @@ class Checked(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
 
 
-def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None) -> Checked:
+def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None) -> Checked:
     """Read and lint kernels and the kci.toml that holds for them. Suppressed findings are left out.
 
     Args:
         arguments: directories with a build.toml, or with kernels below them; the working directory by default.
         catalog: an edition or file; by default what kci.toml names, else the default edition.
+        remember: a folder in which facts about sources are kept from run to run; None to read every file.
 
     Raises:
         UsageError: a directory or the catalog named here does not exist.
@@ -50,7 +53,7 @@ def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None) -> 
     files: list[str] = []
     found: list[Diagnostic] = []
     for _, group in sorted(by_root.items()):
-        checked = _check_group(group, catalog)
+        checked = _check_group(group, catalog, remember)
         files += checked.files
         found += checked.diagnostics
     return Checked(tuple(sorted(files)), tuple(sorted(found, key=in_file_order)))
@@ -96,7 +99,7 @@ def kernel_errors(workspace: Workspace, kernel: Kernel, tree: SourceTree) -> lis
     return [item for item in kept if item.severity is Severity.ERROR]
 
 
-def _check_group(directories: list[str], catalog: str | None) -> Checked:
+def _check_group(directories: list[str], catalog: str | None, remember: Path | None) -> Checked:
     """The kernels of one repository."""
     files: list[str] = []
     found: list[Diagnostic] = []
@@ -109,7 +112,9 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
     overlays, unreadable = _overlays(settings)
     found += problems + unreadable
     names = set()
-    tree = SourceTree(settings.root if settings.document is not None else locate(Path(directories[0]))[0])
+    trees = SourceTrees(remember)
+    tree = trees.of(directories[0])
+    of_sources: list[Diagnostic] = []
     for directory in directories:
         files.append(shown_file(directory))
         try:
@@ -120,6 +125,8 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
         names.add(kernel.build.name)
         leaving = list(include_leaves_kernel(kernel, settings, tree))
         found += lint_kernel(kernel, for_kernel(rows, overlays, kernel.build.name), Path(directory), leaving)
+        of_sources += source_findings(kernel, settings, remember)
+    trees.save()
     if settings.document is not None:
         files.append(settings.document.path)
         meant = {item.kernel for item in settings.settings.limits} | {item.kernel for item in settings.settings.overlay}
@@ -128,7 +135,7 @@ def _check_group(directories: list[str], catalog: str | None) -> Checked:
             names |= _all_names(settings.root)
         said = [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
         found += apply_comments(said, settings.document)
-    return Checked(tuple(files), tuple(apply_settings(found, settings, files)))
+    return Checked(tuple(files), (*apply_settings(found, settings, files), *of_sources))
 
 
 def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[Diagnostic]]:

@@ -12,11 +12,12 @@ from kci.config.discover import FaultyBackend, FaultyKernel
 from kci.config.file_lints import backend_without_component
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
 from kci.inputs.kernel_inputs import SourceTrees
 from kci.inputs.source_tree import SourceTree
 from kci.plan.changed_files import changes_since
+from kci.sources.source_rules import source_findings
 from kci.workspace.check import kernel_errors
 from kci.workspace.choice import Choice
 from kci.workspace.workspace import Workspace
@@ -48,7 +49,10 @@ def without_faulty(
     for kernel in workspace.kernels:
         tree = trees.of(kernel.directory)
         errors = kernel_errors(workspace, kernel, tree)
-        of_backends = _of_backends(workspace, kernel, errors, tree)
+        said = source_findings(kernel, workspace.settings, trees.remember)
+        of_sources = [item for item in said if item.severity is Severity.ERROR]  # every backend has the package
+        of_backends = {} if of_sources else _of_backends(workspace, kernel, errors, tree)
+        errors += of_sources
         if errors and not _can_do_without(of_backends, workspace, kernel, choice):
             faulty.append(FaultyKernel(kernel.directory, kernel.build.name, errors[0].message, tuple(errors)))
             continue

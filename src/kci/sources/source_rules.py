@@ -6,37 +6,60 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from kci.config.file_lints import at_value
+from kci.config.find_settings import FoundSettings
 from kci.config.model import Build
-from kci.config.reader import read_kernel
+from kci.config.reader import Kernel
+from kci.config.suppression import apply_settings, apply_source_comments
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.walk import walk
-from kci.verify.cpp_rules import SUFFIXES, check_cpp
-from kci.verify.python_rules import OPS, check_package, package_of
+from kci.sources.cpp_rules import SUFFIXES, check_cpp
+from kci.sources.package_facts import PackageFacts
+from kci.sources.package_rules import OPS, check_package, package_of
 
 
-def check_sources(kernel_dir: Path, shown: str) -> Iterator[Diagnostic]:
-    """The rules about a kernel directory: its build.toml can be read, its package is in place, its Python is fine."""
-    try:
-        kernel = read_kernel(shown)
-    except FindingsError as error:
-        yield from error.diagnostics
-        return
-    yield from kernel.diagnostics
-    build = kernel.build
+def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | None = None) -> list[Diagnostic]:
+    """What is to be said about a kernel's sources, without what somebody suppressed.
+
+    Args:
+        kernel: its build.toml, which lies in the directory.
+        settings: the kci.toml that holds for it.
+        remember: as for `check_sources`.
+    """
+    found = apply_source_comments(check_sources(kernel, remember), kernel.document)
+    kept = apply_settings(found, settings, (), verification=True)
+    told = set(found)
+    return [item for item in kept if item in told]  # what is wrong with the entries of kci.toml is said elsewhere
+
+
+def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diagnostic]:
+    """The rules about a kernel directory: its package is in place, its Python is fine, its C++ names no namespace.
+
+    Args:
+        kernel: its build.toml, which lies in the directory.
+        remember: a folder in which facts about files are kept from run to run; None to parse every file.
+    """
+    build, shown = kernel.build, kernel.directory
+    kernel_dir = Path(shown)
     tvm_ffi = build.framework_name == "tvm-ffi"
     name = python_name(build.name)
     relative = f"{'tvm-ffi-ext' if tvm_ffi else 'torch-ext'}/{name}"
     where = relative if shown == "." else f"{shown.rstrip('/')}/{relative}"
     root = kernel_dir / relative
     if not (root / "__init__.py").is_file():
-        yield finding("KCI774", f"there is no {relative}/__init__.py", path=where)
+        yield at_value(kernel, ("general", "name"), "KCI774", f"there is no {relative}/__init__.py")
         return
     if os.path.lexists(root / name):
         yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
-    package = package_of(build.name, _depends(build), tvm_ffi=tvm_ffi)
-    yield from check_package(walk(root), where, package, (OPS,))
+    package = package_of(build.name, _depends(build), build.general.backends, tvm_ffi=tvm_ffi)
+    try:
+        files = walk(root)
+    except FindingsError as error:
+        yield finding("KCI700", error.message, path=where)
+        return
+    yield from check_package(files, where, package, (OPS,), PackageFacts(remember, root))
     yield from check_cpp(_native_sources(kernel_dir, shown, build))
 
 

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from kci.diagnostics import Span
-from kci.verify.python_versions import python_span
+from kci.sources.python_versions import python_span
 
 
 class Reach(enum.IntEnum):

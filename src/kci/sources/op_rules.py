@@ -8,12 +8,13 @@ call, a keyword, below a condition, behind an alias, or with a prefix function t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.verify.imports import last_name, span_of
+from kci.sources.imports import last_name, span_of
 
 PREFIX = "add_op_namespace_prefix"
 PREFIXES = (PREFIX, "torch_add_op_namespace_prefix")
@@ -50,12 +51,12 @@ class FileNames(msgspec.Struct, frozen=True):
         return ".".join([self.dotted.get(node.id, node.id), *reversed(parts)])
 
 
-def names_of(tree: ast.Module) -> FileNames:
+def names_of(nodes: Iterable[ast.AST]) -> FileNames:
     """Follow imports and plain assignments of dotted names, wherever they stand."""
     dotted: dict[str, str] = {}
     defined = set()
     assigned = []
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.Import(names=names):
                 for alias in names:
@@ -79,15 +80,23 @@ def names_of(tree: ast.Module) -> FileNames:
     return found
 
 
-def check_ops(tree: ast.Module, shown: str, own: str) -> Iterator[Diagnostic]:
-    """The rules about ops in one file.
+def may_register(text: bytes) -> bool:
+    """Whether a file has any of the words that the rules about ops look for; most have none."""
+    return _WORDS.search(text) is not None
+
+
+_WORDS = re.compile("|".join(["library", "ops", *sorted(_BY_REFERENCE)]).encode())
+
+
+def check_ops(tree: ast.Module, nodes: Sequence[ast.AST], own: str) -> Iterator[Diagnostic]:
+    """The rules about ops in one file. The findings have no path.
 
     Args:
         tree: the file.
-        shown: its path for diagnostics.
+        nodes: all its nodes.
         own: the kernel's Python name.
     """
-    names = names_of(tree)
+    names = names_of(nodes)
     judged = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -95,16 +104,16 @@ def check_ops(tree: ast.Module, shown: str, own: str) -> Iterator[Diagnostic]:
                 if isinstance(decorator, ast.Call) and decorator.args and last_name(decorator.func) in _BY_REFERENCE:
                     judged.add(id(decorator))
                     if not _prefixed(decorator.args[0], names):
-                        yield _unprefixed(decorator, f"{last_name(decorator.func)} of {node.name}", shown)
-    for inner in ast.walk(tree):
+                        yield _unprefixed(decorator, f"{last_name(decorator.func)} of {node.name}")
+    for inner in nodes:
         match inner:
             case ast.Call() if id(inner) not in judged:
-                yield from _call(inner, names, shown)
+                yield from _call(inner, names)
             case ast.Attribute(attr=name):
                 namespace = names.canonical(inner)
                 if namespace == f"torch.ops.{name}" and name == own:
                     message = f"it uses torch.ops.{name}, and no build of this kernel registers that namespace"
-                    yield finding("KCI780", message, hint=_FROM_OPS, path=shown, span=span_of(inner))
+                    yield finding("KCI780", message, hint=_FROM_OPS, span=span_of(inner))
             case _:
                 pass
 
@@ -112,7 +121,7 @@ def check_ops(tree: ast.Module, shown: str, own: str) -> Iterator[Diagnostic]:
 _FROM_OPS = "from ._ops import ops, then ops.<name>"
 
 
-def _call(node: ast.Call, names: FileNames, shown: str) -> Iterator[Diagnostic]:
+def _call(node: ast.Call, names: FileNames) -> Iterator[Diagnostic]:
     """A call of a function of torch.library, however it is reached."""
     name = last_name(node.func)
     meant = names.canonical(node.func)
@@ -127,7 +136,7 @@ def _call(node: ast.Call, names: FileNames, shown: str) -> Iterator[Diagnostic]:
     if argument is None or _prefixed(argument, names):
         return
     if _fixed(argument) or (isinstance(argument, ast.Call) and last_name(argument.func) in PREFIXES):
-        yield _unprefixed(node, target, shown)
+        yield _unprefixed(node, target)
 
 
 def _extends(node: ast.Call) -> bool:
@@ -136,11 +145,11 @@ def _extends(node: ast.Call) -> bool:
     return isinstance(kind, ast.Constant) and kind.value == "IMPL"
 
 
-def _unprefixed(node: ast.Call, what: str, shown: str) -> Diagnostic:
+def _unprefixed(node: ast.Call, what: str) -> Diagnostic:
     name = last_name(node.func)
     message = f"{what} takes its op name without {PREFIX}"
     hint = f"from ._ops import {PREFIX}, then {name}({PREFIX}(...))"
-    return finding("KCI772", message, hint=hint, path=shown, span=span_of(node))
+    return finding("KCI772", message, hint=hint, span=span_of(node))
 
 
 def _prefixed(argument: ast.expr, names: FileNames) -> bool:

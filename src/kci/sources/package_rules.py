@@ -1,0 +1,256 @@
+"""Python files of a package: they parse, import only what is there wherever a kernel is loaded, and name ops right.
+
+One answer for the sources, before anything is built, and for the variants of a tree.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import TypeGuard
+
+import msgspec
+
+from kci.config.depends_table import depends_table
+from kci.config.values import python_name
+from kci.diagnostics import Diagnostic, Span, finding
+from kci.files.dated_data import Dated, load_dated
+from kci.files.walk import Entry, is_bytecode
+from kci.sources.imports import ImportGraph, ImportSite, PackageModule, Reach, module_name, read_module
+from kci.sources.op_rules import check_ops, may_register
+from kci.sources.package_facts import FileFacts, PackageFacts
+from kci.sources.python_versions import python_span
+from kci.sources.python_versions import shown as shown_version
+
+MAX_BYTES = 4 * 1024 * 1024
+_NATIVE = (".so", ".pyd", ".dylib", ".dll")
+OPS = "_ops"
+"""The module that a build generates."""
+
+
+class ProvidedTable(Dated, frozen=True):
+    """`provided-modules.toml`."""
+
+    modules: dict[str, tuple[str, ...]]
+    backends: dict[str, tuple[str, ...]]
+    depends: dict[str, tuple[str, ...]]
+
+
+@cache
+def provided_table() -> ProvidedTable:
+    """Which modules come with the loader, torch and the packages that can be declared."""
+    return load_dated(Path(__file__).parent / "data" / "provided-modules.toml", ProvidedTable)
+
+
+class Package(msgspec.Struct, frozen=True):
+    """The Python package that files belong to."""
+
+    name: str
+    """Its Python name; importing that is importing itself."""
+    allowed: frozenset[str]
+    """Modules, dotted, that may be imported besides the standard library."""
+
+    def allows(self, module: str) -> bool:
+        """Whether a module is one of the allowed ones, or in one."""
+        parts = module.split(".")
+        return any(".".join(parts[:length]) in self.allowed for length in range(1, len(parts) + 1))
+
+
+def package_of(
+    name: str, depends: Iterable[tuple[str, str]], backends: Iterable[str], *, tvm_ffi: bool = False
+) -> Package:
+    """The package of a kernel.
+
+    Args:
+        name: the kernel's name.
+        depends: `python-depends` names, each with the backend it is for.
+        backends: what it is loaded on; any of them may bring modules along.
+        tvm_ffi: whether the framework is tvm-ffi, whose own module is there then.
+    """
+    table = provided_table()
+    found = {module for modules in table.modules.values() for module in modules}
+    found.update(module for backend in backends for module in table.backends.get(str(backend), ()))
+    for depend, backend in depends:
+        package = depends_table().lookup(depend, backend)
+        found.update((*package.imports, *table.depends.get(depend, ())) if package else ())
+    return Package(python_name(name), frozenset(found | ({"tvm_ffi"} if tvm_ffi else set())))
+
+
+def check_package(
+    files: Iterable[Entry],
+    shown: str,
+    package: Package,
+    generated: Collection[str],
+    facts: PackageFacts | None = None,
+) -> Iterator[Diagnostic]:
+    """The rules about all Python files of a package.
+
+    Args:
+        files: its files.
+        shown: its directory, for diagnostics.
+        package: what it may import.
+        generated: modules that a build adds.
+        facts: what earlier runs found out about the files.
+    """
+    facts = facts or PackageFacts()
+    modules: list[tuple[str, PackageModule]] = []
+    others = set(generated)
+    for item in files:
+        if not item.regular or item.link or is_bytecode(item.name):
+            continue
+        if item.name.endswith((".py", *_NATIVE)):
+            others.add(module_name(item.name))
+        if item.name.endswith(".py"):
+            where = f"{shown}/{item.name}"
+            module, found = _file(item, where, package, facts)
+            yield from found
+            modules += [(where, module)] if module is not None else []
+    facts.save()
+    graph = ImportGraph((module for _, module in modules), others)
+    for where, module in modules:
+        for site in module.sites:
+            yield from _import(graph, module, site, where, package)
+
+
+def _file(
+    item: Entry, where: str, package: Package, facts: PackageFacts
+) -> tuple[PackageModule | None, list[Diagnostic]]:
+    """Read a Python file: what the import graph needs, and what can be said about the file alone."""
+    try:
+        with item.path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        return None, [finding("KCI700", f"cannot read it: {error.strerror}", path=where)]
+    known = facts.of(item.name, text)
+    if known is None:
+        known = facts.put(item.name, text, _judged(item.name, text, package))
+    return known.module, [msgspec.structs.replace(found, path=where) for found in known.found]
+
+
+def _judged(name: str, text: bytes, package: Package) -> FileFacts:
+    try:
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+        tree, nodes = _tree(text, python_span().loader)
+        ops = check_ops(tree, nodes, package.name) if may_register(text) else ()
+        return FileFacts(read_module(name, tree), (*_older_syntax(text), *ops))
+    except SyntaxError as error:
+        message = f"it does not parse for Python {shown_version(python_span().loader)}: {error.msg}"
+        return FileFacts(None, (finding("KCI770", message, span=_line(error.lineno or 1)),))
+    except (ValueError, RecursionError, MemoryError) as error:
+        return FileFacts(None, (finding("KCI770", f"it does not parse: {error or type(error).__name__}"),))
+
+
+def _tree(text: bytes, version: tuple[int, int]) -> tuple[ast.Module, list[ast.AST]]:
+    """The syntax tree of a file, and all its nodes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
+        tree = ast.parse(text, feature_version=version)
+    nodes = list(ast.walk(tree))
+    if version < _UNPACKING and (place := next(filter(_unpacks, nodes), None)) is not None:
+        raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
+    return tree, nodes
+
+
+_UNPACKING = (3, 11)
+"""Since when `x[*rest]` and `*args: *Types` are Python; `feature_version` does not know that."""
+
+
+def _unpacks(node: ast.AST) -> TypeGuard[ast.expr | ast.arg]:
+    match node:
+        case ast.Subscript(slice=ast.Tuple(elts=[first, *_] as parts) as index):
+            # One in parentheses could always hold it; that begins before its first part, and ends after its last.
+            ends = (index.end_lineno, index.end_col_offset) == (parts[-1].end_lineno, parts[-1].end_col_offset)
+            begins = (index.lineno, index.col_offset) == (first.lineno, first.col_offset)
+            return (begins or ends) and any(isinstance(part, ast.Starred) for part in parts)
+        case ast.arg(annotation=ast.Starred()):
+            return True
+        case _:
+            return False
+
+
+_NEW_SYNTAX = re.compile(
+    rb"(?:^|;)\s*(?:match|type)\b|\bexcept\s*\*|^\s*(?:class|(?:async\s+)?def)\s+\w+\s*\[", re.MULTILINE
+)
+"""What every file with a syntax newer than Python 3.9 has; the many without are not parsed a second time."""
+
+
+def _older_syntax(text: bytes) -> Iterator[Diagnostic]:
+    """What the loader's oldest Python takes and the one that the requirements name does not."""
+    span = python_span()
+    if span.required >= (3, 9) and not _NEW_SYNTAX.search(text):
+        return
+    try:
+        _tree(text, span.required)
+    except SyntaxError as error:
+        message = f"it does not parse for Python {shown_version(span.required)}: {error.msg}"
+        hint = f"the requirements ask for it; the loader itself needs Python {shown_version(span.loader)}"
+        yield finding("KCI779", message, hint=hint, span=_line(error.lineno or 1))
+
+
+def _line(line: int) -> Span:
+    return Span(line, 1, line, 2)
+
+
+_WHEN = {
+    Reach.LOADED: "",
+    Reach.PERHAPS: " when that code runs",
+    Reach.NEVER: " (nothing in the package imports this file)",
+}
+
+
+def _import(
+    graph: ImportGraph, module: PackageModule, site: ImportSite, where: str, package: Package
+) -> Iterator[Diagnostic]:
+    reach = min(graph.reach[module.name], site.reach)
+    if site.level:
+        reason = graph.missing(module, site)
+        if reason and not site.guarded:
+            rule = "KCI776" if reach is Reach.LOADED else "KCI777"
+            yield finding(rule, f"its relative import fails{_WHEN[reach]}: {reason}", path=where, span=site.span)
+        return
+    top = site.module.partition(".")[0]
+    if top in python_span().first:
+        yield from _standard(site, reach, where, package)
+        return
+    wanted = [site.module] if not site.names else [f"{site.module}.{name}" for name in site.names]
+    if top in graph.registered or (top != package.name and all(package.allows(name) for name in wanted)):
+        return
+    rule = {Reach.LOADED: "KCI771", Reach.PERHAPS: "KCI773", Reach.NEVER: "KCI775"}[reach]
+    if top == package.name:
+        hint = f"import relatively: `from .{site.module.partition('.')[2]} import ...`"
+    else:
+        known = [
+            *sorted(depends_table().general),
+            *sorted({name for table in depends_table().backends.values() for name in table}),
+        ]
+        hint = f"import it in the function that needs it, or do without; `python-depends` can name {', '.join(known)}"
+    message = f"it imports {site.module}, which nobody declares{_WHEN[reach]}"
+    yield finding(rule, message, hint=hint, path=where, span=site.span)
+
+
+def _standard(site: ImportSite, reach: Reach, where: str, package: Package) -> Iterator[Diagnostic]:
+    """A module of the standard library that some Python in question does not have."""
+    span = python_span()
+    top = site.module.partition(".")[0]
+    if package.allows(top) or site.guarded or reach is Reach.NEVER:
+        return
+    first, gone = span.first[top], span.gone.get(top)
+    if first > span.loader or (gone is not None and gone <= span.newest):
+        since = (
+            f"only has from {shown_version(first)} on"
+            if first > span.loader
+            else f"no longer has from {gone[0]}.{gone[1]} on"
+            if gone
+            else ""
+        )
+        rule = "KCI778" if reach is Reach.LOADED else "KCI779"
+        yield finding(rule, f"it imports {top}, which Python {since}", path=where, span=site.span)
+    elif first > span.required:
+        hint = f"the loader itself needs Python {shown_version(span.loader)}"
+        message = f"it imports {top}, which Python has from {shown_version(first)} on"
+        yield finding("KCI779", message, hint=hint, path=where, span=site.span)
