@@ -230,10 +230,10 @@ def test_in_a_repository_every_kind_has_variants_at_once(kind: str, outside: Pat
 def test_a_kci_toml_that_is_there_is_left_and_the_lines_for_it_are_said(outside: Path) -> None:
     (outside / "kci.toml").write_text("# mine\n")
     made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
-    assert made.code == 0
+    assert made.code == 1, "nothing would be built"
     assert (outside / "kci.toml").read_text() == "# mine\n"
     before, _, lines = made.stderr.partition("Nothing is built for the CPU before you add this to kci.toml:\n")
-    assert "k1 is ready" in before
+    assert "k1 is written. Left to do is" in before
     assert not kci("matrix", "k1", "--format", "names", "--allow-empty").stdout.strip()
     with (outside / "kci.toml").open("a") as stream:
         stream.write(lines)
@@ -244,6 +244,28 @@ def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
     (outside / "kci.toml").symlink_to("nowhere/kci.toml")
     subprocess.run(["git", "init", "--quiet"], check=True)
     made = kci("init", "k1", "-y", *KINDS["tvm-ffi"])
-    assert made.code == 0
+    assert made.code == 1
     assert "kci.toml: error[" in made.stderr
+    assert "is ready" not in made.stderr
     assert not (outside / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--backend", "rocm", "--stable-abi", "2.14"), 1, "Left to do is what `kci check` calls an error. Then:"),
+        (("--framework", "torch-noarch", "--backend", "neuron"), 1, "Nothing is built for neuron yet"),
+        (("--framework", "torch-noarch", "--backend", "cann", "--backend", "tpu"), 1, "for cann, tpu yet"),
+        (
+            ("--framework", "torch-noarch", "--backend", "cpu", "--backend", "cann"),
+            0,
+            "--variant torch-cann` builds it",
+        ),
+        (("--backend", "cpu"), 0, "k1 is ready. Next:"),
+    ],
+)
+def test_only_what_is_ready_is_said_to_be(options: tuple[str, ...], code: int, said: str, outside: Path) -> None:
+    made = kci("init", "k1", "-y", *options)
+    assert (made.code, said in made.stderr) == (code, True), made.stderr
+    assert ("is ready" in made.stderr) == (code == 0)
+    assert kci("plan", "k1").code == code, "what comes next works, or was not said to"

@@ -11,7 +11,7 @@ import click
 
 from kci.cli import PATH, Command, Options
 from kci.cli._output import print_diagnostics
-from kci.config.reader import BUILD_TOML
+from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
@@ -52,6 +52,7 @@ def command(
 
     On a terminal, kci asks for what no option names. Inside of a git repository the kernel becomes one of its
     directories; elsewhere it is a repository of its own, with kci.toml and workflows. Nothing is ever overwritten.
+    Exit 1 if what was written has an error, or nothing would be built of it; kci says what is left to do.
     """
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
@@ -78,12 +79,16 @@ def command(
     written, findings = create(target, files, workflows=standalone)
     _tell(options, target, written, adopted)
     print_diagnostics(findings, quiet=options.quiet)
-    lacking = "" if any(item.severity is Severity.ERROR for item in findings) else _lacking(target, chosen)
+    faulty = any(item.severity is Severity.ERROR for item in findings)
+    lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
+    todo = "what `kci check` calls an error" if faulty else "what no variant is built without" if unusable else ""
+    if adopted is not None and adopted.left and not todo:
+        todo = "what is listed above"
     if not options.quiet:
-        click.echo(_next(target, chosen, standalone=standalone), err=True)
+        click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
     if lacking:
         click.echo(lacking, err=True)
-    return 0
+    return int(faulty or unusable)
 
 
 def _taken_over(
@@ -102,18 +107,23 @@ def _taken_over(
     return chosen, from_setup_py(origin, chosen)
 
 
-def _lacking(target: Path, chosen: NewKernel) -> str:
-    """What is left to do before the kernel has variants; where there is no kci.toml, one is written."""
+def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
+    """What is left to do before every backend has variants, and whether none has; a kci.toml is written if needed."""
     built = built_backends(target)
+    lacking = [str(item) for item in read_kernel(target).build.general.backends if item not in built]
+    if not lacking:
+        return "", False
     if chosen.framework != "tvm-ffi":
-        return "" if built else f"Nothing would be built yet: kci matrix {target} --explain says why."
-    if built.issuperset(chosen.backends):
-        return ""
+        said = f"Nothing is built for {', '.join(lacking)} yet: `kci matrix {target} --explain` says why"
+        by_name = " ".join(f"--variant torch-{backend}" for backend in lacking)
+        more = f", and `kci build {target} {by_name}` builds it by name" if chosen.framework == "torch-noarch" else ""
+        return f"{said}{more}.", not built
     path, written = add_settings(target, tvm_ffi_overlay())
     if written:
         click.echo(os.path.relpath(path))
-        return ""
-    return f"Nothing is built for the CPU before you add this to {os.path.relpath(path)}:\n\n{tvm_ffi_overlay()}"
+        return "", False
+    needed = f"Nothing is built for the CPU before you add this to {os.path.relpath(path)}:\n\n{tvm_ffi_overlay()}"
+    return needed, not built
 
 
 def _tell(options: Options, target: Path, written: list[str], adopted: Adopted | None) -> None:
@@ -125,9 +135,9 @@ def _tell(options: Options, target: Path, written: list[str], adopted: Adopted |
         click.echo(f"{click.style('left to do:', fg='yellow')} {line}")
 
 
-def _next(target: Path, chosen: NewKernel, *, standalone: bool) -> str:
-    """The commands that come next."""
-    lines = [f"\n{target} is ready. Next:"]
+def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
+    """The commands that come next, once nothing is left to do."""
+    lines = [f"\n{target} is written. Left to do is {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
     if standalone:
         lines += [f"  cd {target}", "  git init && git add . && git commit -m 'A new kernel'"]
         here = "."
