@@ -11,6 +11,7 @@ import pytest
 from act.harness import commit_all
 from actions.test_common import load
 from buildkit import write_tree
+from conftest import add_package
 
 BUILD = """
 [general]
@@ -44,7 +45,8 @@ def test_legs_are_planned_for_the_machines_that_are_asked_for(
     no_git_environment: None,
     where: str,
 ) -> None:
-    repository = write_tree(tmp_path / "repository", {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN})
+    files = {"build.toml": BUILD, "a.cpp": "", "kci.toml": OWN}
+    repository = add_package(write_tree(tmp_path / "repository", files))
     commit_all(repository)
     (tmp_path / "temp").mkdir()
     given = {

@@ -50,6 +50,7 @@ def settings(level: str, *more: str, catalog: str = "") -> str:
 
 def repository(folder: Path, level: str = "kernels", *, names: list[str] = NEW, **kernels: str) -> Path:
     files = {f"kernels/{name}/build.toml": KERNEL.format(name=name, bounds=bounds) for name, bounds in kernels.items()}
+    files |= {f"kernels/{name}/torch-ext/{name.replace('-', '_')}/__init__.py": "" for name in kernels}
     files |= {f"kernels/{name}/a.cpp": "" for name in kernels}
     files |= {"kci.toml": settings(level), "pages/index.html": page(*names), ".git/HEAD": ""}
     return write_tree(folder / "repository", files)

@@ -8,6 +8,7 @@ import pytest
 
 from buildkit import write_tree
 from cli.runner import kci
+from conftest import add_package
 from kci.catalog.loading import interpret_edition
 from kci.catalog.rows import Catalog
 from kci.config.document import parse_document
@@ -215,7 +216,7 @@ def test_update_migrates_to_a_catalog(place: Path) -> None:
     done = kci("update", place, "--catalog", place / "next.toml")
     assert done.code == 0, done.stderr
     assert "torch-minver: updated: remove `torch.minver = 2.9`" in done.stdout
-    assert kci("check", place).code == 0
+    assert kci("check", add_package(place)).code == 0
     again = kci("update", place, "--catalog", place / "next.toml", "--diff")
     assert again.stdout == ""
     assert "by hand" in again.stderr

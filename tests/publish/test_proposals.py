@@ -9,6 +9,7 @@ import pytest
 
 from buildkit import only_these
 from cli.runner import Result, kci
+from conftest import add_package
 from kci.publish.hub import HubKernel
 from kci.publish.release import read_release
 from kci.publish.upload import Publication, Publisher, PublishState
@@ -169,6 +170,7 @@ def test_the_doctor_lists_the_trusted_publishers(tmp_path: Path, monkeypatch: py
     for name, more in (("one", ""), ("two", '[general.hub]\nrepo-id = "vendor/second"\nbranch = "b"\n')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "build.toml").write_text(BUILD.format(name, more))
+        add_package(tmp_path / name)
     monkeypatch.chdir(tmp_path)
     only_these(monkeypatch, tmp_path, "git")  # no compiler is asked for its version
 

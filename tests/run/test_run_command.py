@@ -36,20 +36,22 @@ def states(output: str) -> dict[str, str]:
 
 def test_a_failure_is_the_exit_code_and_the_others_are_built(tmp_path: Path) -> None:
     good, bad = noarch_kernel(tmp_path / "good"), noarch_kernel(tmp_path / "bad")
-    (bad / "build.toml").write_text((bad / "build.toml").read_text().replace("just-python", "without-package"))
+    (bad / "build.toml").write_text((bad / "build.toml").read_text().replace("just-python", "with-a-link"))
+    (bad / "torch-ext/just_python").rename(bad / "torch-ext/with_a_link")
+    (bad / "torch-ext/with_a_link/gone.py").symlink_to("nowhere.py")
     alone = kci_process("build", bad, "--variant", "torch-cpu", "--output", tmp_path / "out")
     assert alone.code != 0
     done = kci_process("run", good, bad, "--cache", tmp_path / "cache", "--into", tmp_path / "trees")
     assert done.code == alone.code
-    assert "without-package torch-cpu failed:" in done.stderr
+    assert "with-a-link torch-cpu failed:" in done.stderr
     assert done.stdout.count("failed") == done.stdout.count("built") == 2
     assert verify(tmp_path / "trees" / "just-python") == []
 
 
 def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
-    """A path that leads out of the kernel is refused for safety, which is worse than a package that is missing."""
+    """A path that leads out of the kernel is refused for safety, which is worse than a link to nothing."""
     missing, unsafe = noarch_kernel(tmp_path / "missing"), noarch_kernel(tmp_path / "unsafe")
-    (missing / CODE).unlink()
+    (missing / "torch-ext/just_python/gone.py").symlink_to("nowhere.py")
     (tmp_path / "secret.py").write_text("")
     (unsafe / "torch-ext/just_python/secret.py").symlink_to(tmp_path / "secret.py")
     text = (unsafe / "build.toml").read_text().replace("just-python", "unsafe")
@@ -66,7 +68,7 @@ def test_the_worst_failure_is_the_exit_code(tmp_path: Path) -> None:
 
 
 def test_a_tree_that_is_not_right_is_exit_code_1(tmp_path: Path) -> None:
-    kernel = noarch_kernel(tmp_path / "k", **{CODE: "import requests\n"})
+    kernel = noarch_kernel(tmp_path / "k", **{CODE: "import requests  # kci: ignore[KCI771] here, not in the tree\n"})
     done = kci_process("run", kernel, "--cache", tmp_path / "cache")
     assert done.code == 1
     assert states(done.stdout) == dict.fromkeys(NAMES, "built")
