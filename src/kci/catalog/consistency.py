@@ -16,7 +16,7 @@ from kci.catalog.rows import Catalog, Row
 from kci.catalog.runners import default_runners
 from kci.catalog.toolkits import toolkits
 from kci.config.document import Document, KeyPath
-from kci.config.values import Backend, Version
+from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.files.dated_data import Dated, load_dated
 
@@ -113,7 +113,7 @@ def neighbor_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
     for index, name in enumerate(catalog.neighbors):
         if name not in editions():
             hint = f"the editions are {', '.join(editions())}"
-            yield _find(catalog.document, ("neighbors", index), "KCI126", f"there is no edition {name!r}", hint)
+            yield _find(catalog.document, ("neighbors", index), "KCI126", f"there is no edition {quoted(name)}", hint)
 
 
 def rows_share_a_name(catalog: Catalog) -> Iterator[Diagnostic]:

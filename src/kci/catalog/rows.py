@@ -13,7 +13,7 @@ from kci.catalog.arch_tables import ArchTables, arch_tables
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.model import decode_value
 from kci.config.overlay_tables import RowTable
-from kci.config.values import SYSTEMS, Backend, Version
+from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.diagnostics import finding
 from kci.files.typed_data import to_type
 
@@ -134,7 +134,9 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
             if system not in SYSTEMS:
                 span = document.value_span((*at, "systems", position))
                 hint = f"one of: {', '.join(SYSTEMS)}"
-                raise refuse(finding("KCI120", f"{system!r} is not a system", hint=hint, path=document.path, span=span))
+                raise refuse(
+                    finding("KCI120", f"{quoted(system)} is not a system", hint=hint, path=document.path, span=span)
+                )
         for compute in entry.compute or (None,):
             for system in entry.systems:
                 rows.append(

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from kci.catalog import comparisons
 from kci.catalog.comparisons import VERSIONS, Part, Subject, Test, WhereError
-from kci.config.values import Version
+from kci.config.values import Version, quoted
 from kci.diagnostics import printable
 from kci.errors import UsageError
 from kci.suggest import one_of, suggestion
@@ -72,7 +72,7 @@ class _Parser:
             self.start = len(self.text) - len(self.text[self.end :].lstrip())
             self.kind, self.got = "end", ""
             if self.start < len(self.text):
-                raise self.error(f"unexpected {self.text[self.start]!r}")
+                raise self.error(f"unexpected {quoted(self.text[self.start])}")
             return
         self.kind, self.end = found.lastgroup or "end", found.end()
         self.got, self.start = found[self.kind], found.start(self.kind)
@@ -136,7 +136,7 @@ class _Parser:
             return comparisons.glob(field, value)
         if field not in VERSIONS:
             if self.fields[field] and value not in self.fields[field]:
-                raise self.error(f"{value!r} is not a {field}", _near(value, self.fields[field]))
+                raise self.error(f"{quoted(value)} is not a {field}", _near(value, self.fields[field]))
             return comparisons.equal(field, value, operator == "==")
         if value in ("newest", "oldest"):
             return comparisons.extreme(field, operator, value)

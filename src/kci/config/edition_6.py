@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kci.config.document import Document, KeyPath
+from kci.config.values import quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.files.dated_data import Dated, load_dated
 from kci.suggest import one_of, suggestion
@@ -79,7 +80,7 @@ def _problem(document: Document, data: dict[str, Any], label: str, part: dict[st
         return at("KCI101", "backend", f"`kernel.{label}` has `language`, which says the backend", "remove `backend`")
     if not isinstance(language, str) or language not in known:
         hint = suggestion(str(language), known) or one_of(known)
-        return at("KCI104", "language", f"{str(language)[:40]!r} is not a language for a component", hint)
+        return at("KCI104", "language", f"{quoted(str(language)[:40])} is not a language for a component", hint)
     if language != RUST:
         return None
     if "tvm-ffi" not in data:

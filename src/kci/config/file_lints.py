@@ -16,7 +16,7 @@ from kci.config.document import KeyPath
 from kci.config.model import CudaComponent
 from kci.config.processor_flags import native_flags
 from kci.config.reader import Kernel
-from kci.config.values import Backend, Version
+from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.files.dated_data import Dated, load_dated
 from kci.suggest import one_of, suggestion
@@ -69,6 +69,13 @@ def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
             yield at_value(kernel, ("kernel", label, "backend"), "KCI131", message, hint)
 
 
+def no_backend(kernel: Kernel) -> Iterator[Diagnostic]:
+    """KCI146: `backends` is empty, so that there is nothing to build."""
+    if not kernel.build.general.backends:
+        hint = f"name what the kernel is for: {', '.join(Backend)}"
+        yield at_value(kernel, ("general", "backends"), "KCI146", "`backends` is empty: nothing is ever built", hint)
+
+
 def duplicate_backend(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI132: a backend is listed twice."""
     seen: set[str] = set()
@@ -97,7 +104,9 @@ def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
     for path, version in versions(kernel):
         bad_abi = path[1] == "stable-abi" and len(version) < 2  # KCI144 says so
         if version.text.count(".") != 1 and not bad_abi:
-            message = f"the reference refuses {version.text[:40]!r}, or reads it differently: it has not two parts"
+            message = (
+                f"the reference refuses {quoted(version.text[:40])}, or reads it differently: it has not two parts"
+            )
             hint = f'write "{version.minor_text}"' if len(version) <= 2 else "write major and minor only"
             yield at_value(kernel, path, "KCI135", message, hint)
 
@@ -139,7 +148,7 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
             ids.append(((*prefix, "kernel-depends", index, "repo-id"), dependency.repo_id))
     for path, repo_id in ids:
         if problem := repo_id_problem(repo_id):
-            message = f"{repo_id[:100]!r} is not a repository id: {problem}"
+            message = f"{quoted(repo_id[:100])} is not a repository id: {problem}"
             yield at_value(kernel, path, "KCI140", message, _repo_hint(repo_id))
 
 
@@ -176,7 +185,7 @@ def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
         return
     known = ["apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "mit", "mpl-2.0", *sorted(_hub_licenses())]
     hint = suggestion(text.lower().replace(" ", "-"), known) or "use an SPDX identifier such as `apache-2.0` or `mit`"
-    message = f"{text[:60]!r} is neither an SPDX license expression nor a license of the Hub"
+    message = f"{quoted(text[:60])} is neither an SPDX license expression nor a license of the Hub"
     yield at_value(kernel, ("general", "license"), "KCI141", message, hint)
 
 
@@ -211,7 +220,7 @@ def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
         prefix: KeyPath = ("general", backend) if backend else ("general",)
         for index, name in enumerate(names or ()):
             if name not in (allowed or ()):
-                message = f"{name[:60]!r} is not a Python dependency that {'.'.join(map(str, prefix))} can have"
+                message = f"{quoted(name[:60])} is not a Python dependency that {'.'.join(map(str, prefix))} can have"
                 hint = _python_hint(name, general, tables, allowed)
                 yield at_value(kernel, (*prefix, "python-depends", index), "KCI142", message, hint)
 
@@ -240,8 +249,9 @@ def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI144: a stable ABI version whose minor is zero or missing (docs/format.md#stable-abi)."""
     for path, version in _abi_versions(kernel):
         if len(version) < 2:
-            message = f"the stable ABI version {version.text!r} has no minor version"
-            yield at_value(kernel, path, "KCI144", message, 'write it completely, such as "2.11"')
+            lacks = "the minor version 0" if "." in version.text else "no minor version"
+            message = f"the stable ABI version {quoted(version.text)} has {lacks}: the reference's build cannot read it"
+            yield at_value(kernel, path, "KCI144", message, 'name a release of torch, such as "2.11"')
 
 
 def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -293,6 +303,7 @@ def _hub_licenses() -> frozenset[str]:
 FILE_LINTS: tuple[Lint, ...] = (
     backend_without_component,
     component_undeclared,
+    no_backend,
     duplicate_backend,
     bounds_inverted,
     version_spelling,

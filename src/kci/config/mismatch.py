@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import cache
 from itertools import islice
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -29,7 +29,9 @@ from kci.config.values import (
     Version,
     check_kernel_name,
     near_kernel_name,
+    quoted,
     shorten,
+    toml_string,
 )
 from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.suggest import nearest_name, one_of, suggestion
@@ -96,14 +98,18 @@ class _Walk:
 
     def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
         """How a value of the wrong type was most likely meant."""
+        if expected == "a string" and path[-1] == "repo-id":
+            return 'such as "owner/name"'
         if expected == "a string" and isinstance(value, int | float) and not isinstance(value, bool):
-            return f'write it as "{self.document.source(path) or value}"'
+            return f"write it as {toml_string(self.document.source(path) or str(value))}"
         text = str(value).strip() if isinstance(value, str | float) else ""
         if expected == "an integer" and re.fullmatch(r"[0-9]{1,18}(\.0)?", text, re.ASCII):
             return f"write it as {int(text.partition('.')[0])}"
         if expected == "a boolean" and isinstance(value, str) and value.lower() in ("true", "false"):
             return f"write it as {value.lower()}"
-        return f"write it as {_as_list(value)}" if expected == "an array" and isinstance(value, str) else ""
+        if expected == "an array" and isinstance(value, str):
+            return f"write it as {_as_list(value)}" if len(value) <= 200 else "write it in brackets"
+        return ""
 
     def check(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
         origin, arguments = get_origin(wanted), get_args(wanted)
@@ -147,9 +153,9 @@ class _Walk:
             known = sorted({"backend", *(key for part in parts for key in part.__struct_encode_fields__)})
             for key in value:
                 if key not in known:
-                    yield self.unknown_key(key, path, known)
+                    yield self.unknown_key(key, path, known, value)
         elif not isinstance(value["backend"], str):
-            yield self.wrong_type("a string", value["backend"], (*path, "backend"))
+            yield self.wrong_type("a string", value["backend"], (*path, "backend"), one_of(tags))
         elif value["backend"] not in tags:
             yield self.bad_choice(value["backend"], (*path, "backend"), list(tags), "backend for a component")
         else:
@@ -166,18 +172,10 @@ class _Walk:
         if wanted in _SHAPES:
             yield from _SHAPES[wanted](self, value, path)
         elif wanted in _PARSERS:
-            if not isinstance(value, str):
-                yield self.wrong_type("a string", value, path)
-                return
-            try:
-                _PARSERS[wanted](value)
-            except ValueError as error:
-                near = _NEAR[wanted](value)
-                hint = f'write "{near}"' if near else "such as " + _SUCH_AS[wanted]
-                yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}", hint)
+            yield from self.check_parsed(wanted, value, path)
         elif issubclass(wanted, enum.StrEnum):
             if not isinstance(value, str):
-                yield self.wrong_type("a string", value, path)
+                yield self.wrong_type("a string", value, path, one_of([str(member) for member in wanted]))
             elif value not in list(wanted):
                 yield self.bad_choice(
                     value, path, [str(member) for member in wanted], _KINDS.get(wanted.__name__, "possible value")
@@ -191,6 +189,20 @@ class _Walk:
             return  # an integer is a number
         elif not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
             yield self.wrong_type("a number" if wanted is float else _TOML_NAME[wanted], value, path)
+
+    def check_parsed(self, wanted: Any, value: Any, path: KeyPath) -> Iterator[Diagnostic]:
+        text = value if isinstance(value, str) else self.document.source(path)
+        near = _NEAR[wanted](text)
+        if wanted is Version and near.endswith(".0") and path[:2] == ("torch", "stable-abi"):
+            near = ""  # KCI144
+        hint = f'write "{near}"' if near else "such as " + _SUCH_AS[wanted]
+        if not isinstance(value, str):
+            yield self.wrong_type("a string", value, path, hint.replace("write ", "write it as "))
+            return
+        try:
+            _PARSERS[wanted](value)
+        except ValueError as error:
+            yield self.problem("KCI104", path, f"`{dotted(path)}`: {error}", hint)
 
     def check_struct(
         self,
@@ -213,7 +225,7 @@ class _Walk:
             if key in fields:
                 yield from self.check(hints[fields[key]], element, (*path, key))
             elif key not in known:
-                yield self.unknown_key(key, path, sorted({*fields, *known}))
+                yield self.unknown_key(key, path, sorted({*fields, *known}), value)
         if wanted is KernelDependency and ("version" in value) == ("revision" in value):
             yield self.problem("KCI104", path, "a kernel dependency needs exactly one of `version` and `revision`")
 
@@ -225,7 +237,7 @@ class _Walk:
         else:
             for key, element in value.items():
                 if key not in list(Backend):
-                    yield self.unknown_key(key, path, [str(backend) for backend in Backend])
+                    yield self.unknown_key(key, path, [str(backend) for backend in Backend], value)
                 else:
                     yield from self.check_plain(Version, element, (*path, key))
 
@@ -240,9 +252,9 @@ class _Walk:
             for index, element in enumerate(value):
                 yield from self.check_plain(GitUrl, element, (*path, index))
 
-    def unknown_key(self, key: str, path: KeyPath, known: list[str]) -> Diagnostic:
+    def unknown_key(self, key: str, path: KeyPath, known: list[str], there: Container[str] = ()) -> Diagnostic:
         where = f"`[{dotted(path)}]`" if path else f"a {self.document.path.rpartition('/')[2]}"
-        hint = suggestion(key, known) or one_of(known)
+        hint = suggestion(key, [name for name in known if name not in there]) or one_of(known)
         if key in _OF_COMPONENT and path[:1] == ("kernel",):
             hint = f'it is a key of components with `backend = "{_OF_COMPONENT[key]}"`'
         return self.problem("KCI101", (*path, key), f"`{shorten(key)}` is not a key of {where}", hint, key=True)
@@ -251,13 +263,18 @@ class _Walk:
         hint = suggestion(_ALSO_CALLED.get(value.lower(), value), known) or one_of(known)
         if kind == "C++ dependency" and value in depends_table().general:
             hint = "it is a package of Python: name it in `python-depends` of `[general]`"
-        return self.problem("KCI104", path, f"{shorten(value)!r} is not a {kind}", hint)
+        return self.problem("KCI104", path, f"{quoted(shorten(value))} is not a {kind}", hint)
 
 
 def _near_version(text: str) -> str:
-    """The one version in a text that says more than a version, such as `>=12.6` or `v2.11`."""
-    found = re.findall(r"[0-9]+(?:\.[0-9]+)*", text[:100], re.ASCII)
-    return found[0] if len(found) == 1 else ""
+    """The one version in a text that says more than a version, such as `>=12.6` or `v2.11`, with its two parts."""
+    found = re.findall(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", text[:100], re.ASCII)
+    if len(found) != 1:
+        return ""
+    major, *minor = found[0].split(".")
+    if not minor and re.search(r"[a-z*]", text[:100].removeprefix("v"), re.IGNORECASE):
+        return ""  # of `2.x` nobody knows which
+    return f"{major}.{minor[0] if minor else 0}"
 
 
 def _near_url(text: str) -> str:
@@ -278,8 +295,8 @@ _SUCH_AS: dict[type, str] = {Version: '"2.12"', KernelName: '"rms-norm"', GitUrl
 
 def _as_list(value: str) -> str:
     """A text as a list of strings; one with commas or blanks was most likely meant as several."""
-    parts = [part for part in re.split(r"[,\s]+", shorten(value)) if part] if "," in value else [shorten(value)]
-    return "[" + ", ".join(f'"{part}"' for part in parts) + "]"
+    parts = [part for part in re.split(r"[,\s]+", value) if part] if "," in value else [value]
+    return "[" + ", ".join(map(toml_string, parts)) + "]"
 
 
 _OF_COMPONENT = {

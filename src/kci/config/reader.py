@@ -128,7 +128,8 @@ def detect_edition(document: Document) -> int:
     if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
         from kci.config.mismatch import toml_type
 
-        shown = f"{edition!r}"[:40] if isinstance(edition, int) else toml_type(edition)
+        written = document.source(("general", "edition"))[:40]
+        shown = written if written and isinstance(edition, int) else toml_type(edition)
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
     from kci.config.edition_6 import KNOWN_EDITIONS

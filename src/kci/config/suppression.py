@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from kci.config.document import Document
+from kci.config.values import quoted
 from kci.diagnostics import Diagnostic, Span, finding, rules
 from kci.suggest import suggestion
 
@@ -249,7 +250,7 @@ _WHY = "write after the rule why it does not apply here"
 
 def _unknown_rule(rule: str, path: str, span: Span | None) -> Diagnostic:
     hint = suggestion(rule, list(rules())) or "`kci explain` lists the rules"
-    return finding("KCI192", f"there is no rule {rule[:40]!r} to suppress", hint=hint, path=path, span=span)
+    return finding("KCI192", f"there is no rule {quoted(rule[:40])} to suppress", hint=hint, path=path, span=span)
 
 
 def _was_checked(pattern: str, checked: Iterable[str], root: Path) -> bool:

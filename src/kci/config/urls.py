@@ -11,6 +11,8 @@ import re
 import unicodedata
 from urllib.parse import unquote
 
+from kci.config.values import quoted
+
 GIT_SCHEMES = ("git", "git+http", "git+https", "git+ssh", "http", "https", "ssh")
 
 _SPECIAL = frozenset(["ftp", "http", "https", "ws", "wss"])
@@ -37,11 +39,15 @@ def check_git_url(url: str) -> str:
     if scheme is None:
         host, _, path = url.partition(":")
         if not host or not path or path.startswith("/") or url_scheme(f"ssh://{host}/{path}") is None:
-            raise ValueError(f"{shown!r} is not a git URL: write it in full, for example 'https://host/owner/name'")
+            raise ValueError(
+                f"{quoted(shown)} is not a git URL: write it in full, for example 'https://host/owner/name'"
+            )
     elif scheme not in GIT_SCHEMES:
         hint = f", or write git@{scheme}:..." if re.fullmatch(r"[^/:]+:[^/].*", url, re.DOTALL) else ""
         schemes = ", ".join(GIT_SCHEMES)
-        raise ValueError(f"{shown!r} has the scheme {scheme[:40]!r}; a git URL starts with one of {schemes}{hint}")
+        raise ValueError(
+            f"{quoted(shown)} has the scheme {quoted(scheme[:40])}; a git URL starts with one of {schemes}{hint}"
+        )
     return url
 
 

@@ -127,12 +127,12 @@ class Version(tuple[int, ...]):
         stripped = text.strip(_WHITE_SPACE)
         pieces = stripped.split(".")
         if not all(_is_unsigned(piece) for piece in pieces):
-            raise ValueError(f"expected a version such as '2.12', got {shorten(text)!r}")
+            raise ValueError(f"expected a version such as '2.12', got {quoted(shorten(text))}")
         if any(len(piece.lstrip("+0")) > _DIGITS for piece in pieces):
-            raise ValueError(f"a version part is too large: {shorten(text)!r}")
+            raise ValueError(f"a version part is too large: {quoted(shorten(text))}")
         numbers = [int(piece.lstrip("+0") or "0") for piece in pieces]
         if any(number > _LARGEST for number in numbers):
-            raise ValueError(f"a version part is too large: {shorten(text)!r}")
+            raise ValueError(f"a version part is too large: {quoted(shorten(text))}")
         while numbers and numbers[-1] == 0:
             numbers.pop()
         version = cls(numbers)
@@ -174,6 +174,24 @@ def shorten(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def quoted(text: str) -> str:
+    """A text as TOML spells it, for use in a message: Python's own spelling has escapes that TOML has not."""
+    if text.isprintable() and "'" not in text:
+        return f"'{text}'"
+    return toml_string(text)
+
+
+def toml_string(text: str) -> str:
+    """A text as a TOML string in double quotes."""
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(char: str) -> str:
+    if char in '"\\':
+        return f"\\{char}"
+    return char if char.isprintable() else f"\\U{ord(char):08x}"
+
+
 class StableAbi:
     """`torch.stable-abi`: one version for all backends, or a table of them (docs/format.md#stable-abi)."""
 
@@ -197,7 +215,7 @@ class StableAbi:
         versions: dict[Backend, Version] = {}
         for key, text in value.items():
             if key not in _BACKENDS:
-                raise ValueError(f"{shorten(key)!r} is not a backend")
+                raise ValueError(f"{quoted(shorten(key))} is not a backend")
             if not isinstance(text, str):
                 raise ValueError(f"expected a version string for {key}")
             versions[Backend(key)] = Version.parse(text)
@@ -267,8 +285,8 @@ def check_kernel_name(name: str) -> str:
     """
     if not re.fullmatch(KERNEL_NAME_PATTERN[1:-1], name):
         raise ValueError(
-            f"{shorten(name)!r} is not a kernel name: lower-case letters, digits and dashes, starting with a letter, "
-            "at least two characters, not ending with a dash"
+            f"{quoted(shorten(name))} is not a kernel name: lower-case letters, digits and dashes, "
+            "starting with a letter, at least two characters, not ending with a dash"
         )
     return name
 

@@ -20,6 +20,7 @@ from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, newer_processor_flags
 from kci.config.reader import Kernel
 from kci.config.source_kinds import SOURCE_ENDINGS
+from kci.config.values import quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
 from kci.inputs.include_scan import quoted_includes
@@ -61,7 +62,7 @@ def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI137: a path that is absolute or leads out of the kernel; asks nothing of the disk."""
     for source in _sources(kernel):
         if escapes(source.text):
-            message = f"{source.text[:100]!r} leads out of the kernel's directory"
+            message = f"{quoted(source.text[:100])} leads out of the kernel's directory"
             hint = "name files inside the kernel, relative to its build.toml"
             yield at_value(kernel, source.place, "KCI137", message, hint)
 
@@ -91,7 +92,7 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
                 hint = "patterns are not expanded: name every file"
             elif near := _nearest_file(tree, source.text):
                 hint = f"did you mean `{near}`?"
-            yield at_value(kernel, source.place, "KCI136", f"{source.text[:100]!r} does not exist", hint)
+            yield at_value(kernel, source.place, "KCI136", f"{quoted(source.text[:100])} does not exist", hint)
     if missing > MAX_MISSING:
         message = f"{missing - MAX_MISSING} more sources do not exist"
         yield finding(
@@ -180,7 +181,8 @@ def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
                 if header in reported or header in GENERATED or packaged:
                     continue
                 reported.add(header)
-                message = f"{file!r} includes {header!r}, which is in no `src` list: a sandboxed build will not see it"
+                named = f"{quoted(file)} includes {quoted(header)}"
+                message = f"{named}, which is in no `src` list: a sandboxed build will not see it"
                 yield at_value(kernel, source.place, "KCI138", message, f'add "{header}" to this `src`')
 
 
@@ -281,7 +283,7 @@ def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterato
     for index, entry in enumerate(settings.settings.inputs if document is not None else ()):
         for number, path in enumerate(entry.paths):
             if document is not None and not tree.real(path):
-                message = f"{path[:100]!r} is not in the repository"
+                message = f"{quoted(path[:100])} is not in the repository"
                 span = document.value_span(("inputs", index, "paths", number))
                 hint = "name a file or directory relative to kci.toml"
                 yield finding("KCI333", message, hint=hint, path=document.path, span=span)

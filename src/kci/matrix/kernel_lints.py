@@ -18,7 +18,7 @@ from kci.config.document import KeyPath
 from kci.config.file_lints import at_key, at_value
 from kci.config.model import Component, CudaComponent
 from kci.config.reader import Kernel
-from kci.config.values import Backend, Version
+from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic
 from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
 from kci.matrix.exclusion import exclusion
@@ -101,7 +101,7 @@ def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
     for place, entries in arch_lists(subject.kernel, Backend.CUDA):
         for index, entry in enumerate(entries):
             if not toolkits().ever_built(entry):
-                message = f"{entry[:40]!r} is not a capability that any CUDA toolkit supports"
+                message = f"{quoted(entry[:40])} is not a capability that any CUDA toolkit supports"
                 near = _near_capability(entry)
                 hint = f'write "{near}"' if near else "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
                 yield at_value(subject.kernel, (*place, index), "KCI150", message, hint)
@@ -192,7 +192,7 @@ def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
         effect = ", and is left out" if place[0] == "kernel" else ""
         for index, entry in enumerate(entries):
             if entry not in allowed:
-                message = f"{entry[:40]!r} is not a target that ROCm variants are built for{effect}"
+                message = f"{quoted(entry[:40])} is not a target that ROCm variants are built for{effect}"
                 yield at_value(subject.kernel, (*place, index), "KCI156", message, f"remove it; {one_of(allowed)}")
 
 

@@ -13,7 +13,7 @@ from kci.catalog.runners import default_runners, hosted_runners
 from kci.config.document import Document, KeyPath
 from kci.config.find_settings import FoundSettings
 from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
-from kci.config.values import Tier
+from kci.config.values import Tier, quoted
 from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.matrix.migrations import MIGRATIONS
 from kci.suggest import nearest, one_of
@@ -60,7 +60,7 @@ def label_malformed(subject: _Subject) -> Iterator[Diagnostic]:
             labels.append(((*path, "group"), machine.group))
         for place, label in labels:
             if not _LABEL.fullmatch(label):
-                message = f"{label[:60]!r} is not a runner label"
+                message = f"{quoted(label[:60])} is not a runner label"
                 yield subject.at(place, "KCI322", message, "letters, digits, spaces and `_ . - / :`, at most 256")
 
 
@@ -79,7 +79,9 @@ def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
                 continue
             near = difflib.get_close_matches(label[:100], sorted(hosted_runners().labels), n=1, cutoff=0.85)
             if near and len(label) <= len(near[0]) + 1:
-                message = f"GitHub has no hosted runner {label[:60]!r}: without a self-hosted one, jobs wait forever"
+                message = (
+                    f"GitHub has no hosted runner {quoted(label[:60])}: without a self-hosted one, jobs wait forever"
+                )
                 yield subject.at((*path, "labels", index), "KCI323", message, f"did you mean `{near[0]}`?")
 
 
@@ -90,7 +92,7 @@ def price_without_currency(subject: _Subject) -> Iterator[Diagnostic]:
             message = "`price` without `currency`: a cost cannot be stated"
             yield subject.at((*path, "price"), "KCI324", message, 'add `currency = "USD"`, or whatever it is in')
         if machine.currency is not None and not re.fullmatch(r"[A-Z]{3}", machine.currency, re.ASCII):
-            message = f"{machine.currency[:20]!r} is not a currency code"
+            message = f"{quoted(machine.currency[:20])} is not a currency code"
             yield subject.at((*path, "currency"), "KCI324", message, "three capital letters, such as USD or EUR")
 
 
@@ -127,7 +129,9 @@ def unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
     ]
     for path, name in meant:
         if name is not None and name not in subject.kernels:
-            yield subject.at(path, "KCI326", f"no kernel here is named {name[:60]!r}", nearest(name, subject.kernels))
+            yield subject.at(
+                path, "KCI326", f"no kernel here is named {quoted(name[:60])}", nearest(name, subject.kernels)
+            )
 
 
 def limit_empty(subject: _Subject) -> Iterator[Diagnostic]:
@@ -147,7 +151,7 @@ def tier_name_taken(subject: _Subject) -> Iterator[Diagnostic]:
                 ("tiers", name), "KCI328", message, f'for example `[tiers.my-{name}]` with `base = "{name}"`'
             )
         elif not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name, re.ASCII):
-            message = f"{name[:60]!r} cannot be a tier's name"
+            message = f"{quoted(name[:60])} cannot be a tier's name"
             yield subject.at_key(("tiers", name), "KCI328", message, "lower-case letters, digits and dashes")
 
 
@@ -159,7 +163,7 @@ def tier_unknown(subject: _Subject) -> Iterator[Diagnostic]:
         ("schedule", subject.settings.schedule.tier),
     ):
         if tier not in known:
-            yield subject.at((key, "tier"), "KCI329", f"there is no tier {tier[:60]!r}", nearest(tier, known))
+            yield subject.at((key, "tier"), "KCI329", f"there is no tier {quoted(tier[:60])}", nearest(tier, known))
 
 
 def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
