@@ -147,7 +147,7 @@ def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> st
         f"  kci run {here}      # build what this machine can build",
         f"  kci test {here}     # load it, and run its tests",
     ]
-    if not standalone:
+    if todo or not standalone:
         lines.append("  kci render       # at the root of the repository: the workflows that build it")
     if chosen.placeholder:
         lines.append(

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from kci.config.find_settings import locate
 from kci.config.settings import KCI_TOML
-from kci.diagnostics import Diagnostic
+from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.files.replace import Replacement, flush, replacing
 from kci.render.repository import render_workflows
@@ -46,7 +46,7 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
     Args:
         target: its directory; it does not exist, or is empty.
         files: the contents by path.
-        workflows: write the workflow files too.
+        workflows: write the workflow files too, if the kernel has no error.
 
     Returns:
         The paths that were written, and what `kci check` says of them.
@@ -63,11 +63,11 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         rendered: list[str] = []
-        if workflows:
+        found = check_kernels([str(root)]).diagnostics
+        if workflows and not any(item.severity is Severity.ERROR for item in found):
             made = render_workflows(open_workspace([str(root)]), root)
             made.write()
             rendered = list(made.files)
-        found = check_kernels([str(root)]).diagnostics
         _move(replacement, target)
     return sorted([*files, *rendered]), tuple(_shown_at(item, root, target) for item in found)
 
