@@ -273,7 +273,7 @@ def _near_version(text: str) -> str:
         return ""
     major, *minor = found[0].split(".")
     if not minor and re.search(r"[a-z*]", text[:100].removeprefix("v"), re.IGNORECASE):
-        return ""  # of `2.x` nobody knows which
+        return ""  # `2.x` can be any of them
     return f"{major}.{minor[0] if minor else 0}"
 
 
