@@ -20,6 +20,7 @@ import pytest
 
 import conformance_cases
 from cli.runner import Result, kci, kci_process
+from conftest import add_package
 
 TABLE = tomllib.loads((Path(__file__).parent / "reference_examples.toml").read_text(encoding="utf-8"))
 EXAMPLES: dict[str, dict[str, Any]] = TABLE["example"]
@@ -64,14 +65,14 @@ def test_the_plan_of_its_build_toml(name: str, tmp_path: Path) -> None:
         for source in table.get("src", ()):
             (tmp_path / source).parent.mkdir(exist_ok=True)
             (tmp_path / source).touch()
-    assert planned(tmp_path) == EXAMPLES[name]["plan"]
+    assert planned(add_package(tmp_path)) == EXAMPLES[name]["plan"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_check_and_plan_with_its_sources(name: str, sources: Path) -> None:
     found = kci("check", sources, *EDITION, "--format", "json")
     assert {"exit": found.code, "rules": rules(found)} == EXAMPLES[name]["check"]
-    assert planned(sources) == EXAMPLES[name]["plan"]
+    assert planned(sources) == EXAMPLES[name].get("plan-with-sources", EXAMPLES[name]["plan"])
 
 
 def builds(kinds: Iterable[str]) -> list[Any]:
