@@ -19,6 +19,7 @@ FILES = {
     "some-kernel/torch-ext/some_kernel/__init__.py": "",
     "mac-kernel/build.toml": HEAD.format("mac-kernel", '"metal"') + METAL,
     "mac-kernel/a.mm": "",
+    "mac-kernel/torch-ext/mac_kernel/__init__.py": "",
 }
 SAID = "2 of 4 variants of the tier release are left out"
 

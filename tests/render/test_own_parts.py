@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from conftest import read_yaml
+from conftest import add_package, read_yaml
 from render.cases import CASES
 
 RELEASE, COMPAT, KERNEL = (f".github/workflows/kci{name}.yml" for name in ("", "-compat", "-kernel"))
@@ -26,6 +26,7 @@ def add_kernel(root: Path, name: str) -> None:
     (root / name).mkdir()
     general = f'[general]\nname = "{name}"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
     (root / name / "build.toml").write_text(f"{general}[torch-noarch]\n")
+    add_package(root / name)
 
 
 def own(root: Path, name: str, text: str) -> None:
