@@ -20,19 +20,20 @@ from common import (
     set_output,
     text_input,
 )
+from kci.ci.run_records import VariantFailure, ci_run, write_failure
+from kci.ci.watched_leg import watch_leg
 from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
-from kci.compat.history import LegResult
 from kci.diagnostics import printable
+from kci.errors import first_error
 from kci.files.cache import default_cache
 from kci.matrix.names import upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plurals import count
 from kci.run.disk_room import make_room
-from kci.run.run_records import VariantFailure, ci_run, first_error, write_failure
-from kci.run.watched_leg import watch_leg
 from kci.toolchains.transfer import SeldomTransfers
 from kci.tree.leg_record import artifact_name
+from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
 
 

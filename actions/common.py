@@ -22,9 +22,9 @@ import msgspec
 
 from kci.cli._output import markdown_row, markdown_text, print_error
 from kci.cli._tables import AnswerTable
-from kci.compat.history_branch import HistoryBranch
 from kci.diagnostics import Diagnostic, printable
 from kci.errors import KciError
+from kci.watch.history_branch import HistoryBranch
 
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub drops a longer one as a whole."""

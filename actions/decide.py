@@ -16,14 +16,14 @@ from common import (
     set_output,
 )
 from kci.cli._output import print_diagnostics
-from kci.compat.decide import standing
-from kci.compat.history import each_run
-from kci.compat.issue_tracker import GitHubIssues, carry_out
-from kci.compat.leg_grid import grid_of
-from kci.compat.report_site import write_site
-from kci.compat.report_text import markdown_report
 from kci.config.find_settings import find_settings
 from kci.diagnostics import Diagnostic, printable
+from kci.watch.decide import standing
+from kci.watch.history import each_run
+from kci.watch.issue_tracker import GitHubIssues, carry_out
+from kci.watch.leg_grid import grid_of
+from kci.watch.report_site import write_site
+from kci.watch.report_text import markdown_report
 
 
 def main() -> None:

@@ -19,12 +19,12 @@ from common import (
     set_output,
     table_row,
 )
+from kci.ci.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results
+from kci.ci.releases import Releasable, releasable
+from kci.ci.run_records import ci_run, read_records, read_run_plan, read_tests
+from kci.ci.tree_index import read_index
 from kci.cli._tables import left_out_table
 from kci.plurals import count
-from kci.run.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results
-from kci.run.releases import Releasable, releasable
-from kci.run.run_records import ci_run, read_records, read_run_plan, read_tests
-from kci.run.tree_index import read_index
 
 SHOWN = 10
 """Annotations; GitHub keeps ten of a step."""

@@ -22,12 +22,13 @@ from common import (
     text_input,
     unpacked,
 )
+from kci.ci.run_records import RECORD_FILE, KernelRecord, ci_run, read_failures, write_record
 from kci.cli._findings import counted, markdown, print_suppressed, show_findings
 from kci.cli._output import print_diagnostics, print_error
 from kci.cli._tables import tree_table
 from kci.config.suppression import SuppressedFinding, apply_to_tree
+from kci.errors import first_error
 from kci.plurals import count
-from kci.run.run_records import RECORD_FILE, KernelRecord, ci_run, first_error, read_failures, write_record
 from kci.tree.artifacts import find_sources
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.tree.planned import Planned

@@ -27,6 +27,8 @@ from common import (
     unpacked,
     words_input,
 )
+from kci.ci.run_records import PLAN_FILE, ci_run
+from kci.ci.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.cli._output import print_diagnostics
 from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
@@ -37,8 +39,6 @@ from kci.plan.github import tests_matrix
 from kci.plan.plan_json import promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
-from kci.run.run_records import PLAN_FILE, ci_run
-from kci.run.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.tree.published_tree import read_published
 
 

@@ -8,10 +8,10 @@ import re
 
 import kci
 from common import add_summary, fail, flag_input, lines_input, required_input, run_action, set_output
-from kci.compat.moves import wanted_moves
-from kci.compat.pull_decisions import PullActionKind, decide_pulls
-from kci.compat.pull_tracker import GitHubPulls, carry_out_pulls, pull_line
 from kci.diagnostics import printable
+from kci.moves.proposals import wanted_moves
+from kci.moves.pull_decisions import PullActionKind, decide_pulls
+from kci.moves.pull_tracker import GitHubPulls, carry_out_pulls, pull_line
 
 
 def main() -> None:

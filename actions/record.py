@@ -6,8 +6,8 @@ from pathlib import Path
 
 from common import history_branch, required_input, run_action, set_output
 from kci.cli._output import print_diagnostics
-from kci.compat.history import gather, read_results
 from kci.plurals import count
+from kci.watch.history import gather, read_results
 
 
 def main() -> None:

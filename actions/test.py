@@ -22,17 +22,18 @@ from common import (
     unpacked,
     words_input,
 )
+from kci.ci.run_records import TEST_FILE, TestRecord, ci_run, write_record
+from kci.ci.watched_hardware import unpack_legs, watch_hardware
 from kci.cli._output import print_error
-from kci.compat.history import LegResult
 from kci.diagnostics import printable
+from kci.errors import first_error
 from kci.files.cache import default_cache
 from kci.matrix.names import this_system
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
-from kci.run.run_records import TEST_FILE, TestRecord, ci_run, first_error, write_record
-from kci.run.watched_hardware import unpack_legs, watch_hardware
 from kci.toolchains.transfer import SeldomTransfers
 from kci.tree.manifest import read_manifest
+from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run
 
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 
 from common import add_summary, escape, fail, runner_temp, set_output, table_row
-from kci.compat.history import LegOutcome, LegResult
+from kci.ci.watched_leg import WatchedRun, write_results
 from kci.diagnostics import printable
-from kci.run.watched_leg import WatchedRun, write_results
+from kci.watch.history import LegOutcome, LegResult
 
 
 def watched_run(catalog: str, attempt: int, run_id: str) -> WatchedRun:

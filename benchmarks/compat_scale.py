@@ -20,16 +20,16 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from kci.compat.coverage import CoverageState, coverage
-from kci.compat.decide import standing
-from kci.compat.held import Held, Holding
-from kci.compat.history import Failure, RecordedRun, append, each_run, leg_key
-from kci.compat.impact import impact
-from kci.compat.impact_text import impact_lines
-from kci.compat.leg_grid import grid_of
-from kci.compat.next_catalog import next_catalog
-from kci.compat.report_site import write_site
 from kci.config.settings import Decisions
+from kci.hub.held import Held, Holding
+from kci.moves.impact import impact
+from kci.moves.impact_text import impact_lines
+from kci.moves.next_catalog import next_catalog
+from kci.watch.coverage import CoverageState, coverage
+from kci.watch.decide import standing
+from kci.watch.history import Failure, RecordedRun, append, each_run, leg_key
+from kci.watch.leg_grid import grid_of
+from kci.watch.report_site import write_site
 from kci.workspace.workspace import open_workspace
 
 VARIANTS = 30

@@ -24,16 +24,16 @@ from types import SimpleNamespace
 from msgspec.structs import replace
 
 from kci.config.engine_settings import EngineKind, EngineSettings
-from kci.engines.job import EngineJob, JobState, JobStatus
-from kci.engines.protocol import Batch, EngineAwayError, Handles
 from kci.matrix.names import Kind
 from kci.plan.plan import Leg
 from kci.plan.pools import UNKNOWN
-from kci.run import engine_run
-from kci.run.engine_choice import share_out
-from kci.run.engine_plan import EngineLeg, EngineRun
-from kci.run.engine_run import Driver
-from kci.run.run_journal import Journal, LegPhase, Placement, RunEvent
+from kci.remote import engine_run
+from kci.remote.engine_choice import share_out
+from kci.remote.engine_plan import EngineLeg, EngineRun
+from kci.remote.engine_run import Driver
+from kci.remote.job import EngineJob, JobState, JobStatus
+from kci.remote.protocol import Batch, EngineAwayError, Handles
+from kci.remote.run_journal import Journal, LegPhase, Placement, RunEvent
 from kci.tree.planned import Planned
 
 KERNELS, VARIANTS = 52, 30

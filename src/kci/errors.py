@@ -6,6 +6,7 @@ exits with `exit_code`. Anything else that escapes is a bug in kci.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -61,3 +62,26 @@ class UnsafeError(KciError):
     """Refused for safety: an archive, path or name that reaches outside of where it may."""
 
     exit_code = 5
+
+
+_LINE = 400
+_ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)  # as compilers and linkers say it
+
+
+def first_error(error: KciError) -> str:
+    """The one line of an error that says most: a compiler's own words where there are some."""
+    if isinstance(error, BuildFailedError) and error.diagnostics:
+        first = error.diagnostics[0]
+        return one_line(": ".join(part for part in (first.place, "error", first.message) if part))
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    told = next((line for line in lines if _ERROR.search(line)), None)
+    if told is None and error.diagnostics:
+        first = error.diagnostics[0]
+        told = f"{first.place}: {first.message}" if first.path else first.message
+    return one_line(told or (lines[0] if lines else type(error).__name__))
+
+
+def one_line(text: str) -> str:
+    """A text as one printable line of bounded length."""
+    safe = "".join(char if char.isprintable() else " " for char in text)
+    return safe if len(safe) <= _LINE else safe[: _LINE - 1] + "…"

@@ -14,7 +14,7 @@ import pytest
 
 from act.harness import commit_all, copy_checkout
 from cli.runner import kci_process
-from kci.run.run_records import read_failures
+from kci.ci.run_records import read_failures
 
 pytestmark = pytest.mark.network
 

@@ -16,7 +16,7 @@ from buildkit import write_tree
 from cli.runner import Result
 from conftest import ROOT
 from forked import fork_server
-from kci.compat.history import LegOutcome, LegResult
+from kci.watch.history import LegOutcome, LegResult
 from matrix.test_next_edition import NEW, page
 
 KERNEL = """

@@ -13,8 +13,8 @@ from kci.builders.failures import failed_build
 from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.cli._output import print_error
+from kci.errors import first_error
 from kci.processes.process import Finished
-from kci.run.run_records import first_error
 
 NINJA = """\
 ninja: Entering directory `/work'

@@ -88,7 +88,7 @@ def test_where_the_linter_is_told_to_look_away() -> None:
     assert away == {
         "src/kci/builders/hipify_script.py",
         "src/kci/diagnostics.py",
-        "src/kci/engines/job_script.py",
+        "src/kci/remote/job_script.py",
         "src/kci/files/bounded_json.py",
         "src/kci/files/typed_data.py",
     }

@@ -23,19 +23,19 @@ import pytest
 from actions.test_common import load
 from buildkit import noarch_kernel, program
 from cli.runner import Result, kci
-from kci.compat.github_api import Account, GitHubApi
-from kci.compat.history import RecordedRun
-from kci.compat.history_branch import HistoryBranch
+from kci.ci.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
+from kci.ci.tree_index import TreeIndex, TreePlace
 from kci.errors import FindingsError, MissingToolError, UnsafeError
 from kci.files.bounded_json import decode_json
 from kci.plan.plan import KernelPlan
-from kci.run.run_records import KernelRecord, RunPlan, TestRecord, VariantFailure
-from kci.run.tree_index import TreeIndex, TreePlace
 from kci.toolchains.compiler_cache import CacheTool, CompilerCache
 from kci.toolchains.wheel_ranges import find_wheel
 from kci.tree.manifest import FILE_NAME as MANIFEST
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import FILE_NAME as METADATA
+from kci.watch.github_api import Account, GitHubApi
+from kci.watch.history import RecordedRun
+from kci.watch.history_branch import HistoryBranch
 from planning import leg
 from variants import CPU, CUDA, leg_of, make_artifact, make_variant
 

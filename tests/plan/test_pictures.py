@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from compat.browser import Browser, chromium_path
 from conftest import ROOT, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.matrix.matrix_page import matrix_page
@@ -18,6 +17,7 @@ from kci.matrix.table_page import PageRow, PageSection, table_page
 from kci.plan.budget import estimate, simulate, starts
 from kci.plan.legs import make_plan
 from kci.plan.plan_page import mermaid, plan_page
+from watch.browser import Browser, chromium_path
 
 EXAMPLES = ROOT / "examples"
 EDITION = ("--catalog", "2026-08-20")

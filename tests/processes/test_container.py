@@ -15,11 +15,11 @@ import pytest
 
 from buildkit import noarch_kernel, only_these, program, quiet
 from conftest import ROOT
-from kci.engines.protocol import EngineAwayError
 from kci.errors import BuildFailedError, FindingsError, MissingToolError, UsageError
 from kci.processes import container
 from kci.processes.container import Mount, build_command, choose_image, container_command, kci_source, run_in_container
 from kci.processes.running_wheel import running_wheel
+from kci.remote.protocol import EngineAwayError
 
 STAND_IN = Path(__file__).parent / "stand_in_docker.py"
 IMAGE = "registry.example/builder:1"

@@ -17,11 +17,11 @@ import pytest
 
 from conftest import read_yaml
 from github_library import results_of_runs
+from kci.ci.gate import judge, judge_jobs, read_results
+from kci.ci.run_records import KernelRecord, RunPlan, TestRecord
+from kci.ci.tree_index import TreeIndex, TreePlace
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import TestLeg
-from kci.run.gate import judge, judge_jobs, read_results
-from kci.run.run_records import KernelRecord, RunPlan, TestRecord
-from kci.run.tree_index import TreeIndex, TreePlace
 from kci.tree.manifest import Manifest
 from planning import leg
 from render.cases import GOLDEN

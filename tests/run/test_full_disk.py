@@ -14,8 +14,8 @@ import pytest
 from buildkit import STABLE_CPU, copy_kernel, noarch_kernel
 from cli.runner import Result, kci
 from conftest import ROOT
-from engines.test_user_commands import configure
 from kci.files.full_disk import program_hint, room_hint, unwritten
+from remote.test_user_commands import configure
 
 FREE = "free space there"
 pytestmark = pytest.mark.programs

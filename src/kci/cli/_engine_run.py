@@ -13,15 +13,15 @@ from kci.cli import Options
 from kci.cli._findings import print_trees
 from kci.cli._output import table
 from kci.cli._run_display import live_table
-from kci.engines.job import printable
 from kci.errors import ClientError
 from kci.files.full_disk import says_full
 from kci.plurals import count
-from kci.run.engine_plan import EngineLeg, EngineRun
-from kci.run.engine_run import Driver, driving
-from kci.run.engine_trees import merge_run, release_tests
+from kci.remote.engine_plan import EngineLeg, EngineRun
+from kci.remote.engine_run import Driver, driving
+from kci.remote.engine_trees import merge_run, release_tests
+from kci.remote.job import printable
+from kci.remote.run_journal import OPEN, LegPhase, LegProgress
 from kci.run.local import TreeResult
-from kci.run.run_journal import OPEN, LegPhase, LegProgress
 
 _NOTE = 60
 _GOOD = (LegPhase.BUILT, LegPhase.PASSED)

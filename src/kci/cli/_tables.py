@@ -19,7 +19,7 @@ from kci.plurals import count
 from kci.tree.manifest import Manifest
 
 if TYPE_CHECKING:
-    from kci.run.run_records import RunPlan
+    from kci.ci.run_records import RunPlan
 
 
 class AnswerTable(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from kci.ci.run_records import ci_run
 from kci.cli import PATH, Command, Options, completed
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
@@ -14,7 +15,6 @@ from kci.errors import UsageError
 from kci.files.cache import default_cache
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, leg_commands
 from kci.run.one_variant import BuildOptions
-from kci.run.run_records import ci_run
 from kci.tree.leg_record import artifact_name
 
 

@@ -19,15 +19,15 @@ from kci.cli import PATH, CommandGroup, FileName, Options, answer_forms, complet
 from kci.cli._layout import Layout
 from kci.cli._output import day_of, paragraph, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened
-from kci.compat.impact import impact
-from kci.compat.impact_text import impact_lines
-from kci.compat.next_catalog import next_catalog
 from kci.config.document import read_document
 from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
 from kci.config.settings import KCI_TOML
 from kci.diagnostics import Diagnostic, Severity
 from kci.files.replace import write_atomic
 from kci.matrix.reference_table import edition_toml, read_published
+from kci.moves.impact import impact
+from kci.moves.impact_text import impact_lines
+from kci.moves.next_catalog import next_catalog
 from kci.plurals import count
 
 

@@ -14,27 +14,27 @@ from kci.cli import PATH, CommandGroup, FileName, Options, answer_forms
 from kci.cli._layout import Layout
 from kci.cli._output import day_of, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened, selection_options, take_choice
-from kci.compat.coverage import CoverageState, coverage
-from kci.compat.decide import decide
-from kci.compat.held import Holding, held_in
-from kci.compat.history import RecordedRun, append, each_run, gather, read_results
-from kci.compat.history_branch import HistoryBranch, address_of
-from kci.compat.history_dataset import HistoryDataset
-from kci.compat.hub_listing import HubRepository, held_on_hub
-from kci.compat.image_registry import behind_tag
-from kci.compat.leg_grid import CellState, grid_of
-from kci.compat.moves import wanted_moves
-from kci.compat.report_page import MAX_CELLS, whole_page
-from kci.compat.report_site import write_site
-from kci.compat.report_text import markdown_report
-from kci.compat.staleness import behind, newest_commit
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
+from kci.hub.held import Holding, held_in
+from kci.hub.hub_listing import HubRepository, held_on_hub
 from kci.matrix.variants import Matrix
+from kci.moves.image_registry import behind_tag
+from kci.moves.proposals import wanted_moves
+from kci.moves.staleness import behind, newest_commit
 from kci.plurals import count
 from kci.tree.published_tree import read_published
+from kci.watch.coverage import CoverageState, coverage
+from kci.watch.decide import decide
+from kci.watch.history import RecordedRun, append, each_run, gather, read_results
+from kci.watch.history_branch import HistoryBranch, address_of
+from kci.watch.history_dataset import HistoryDataset
+from kci.watch.leg_grid import CellState, grid_of
+from kci.watch.report_page import MAX_CELLS, whole_page
+from kci.watch.report_site import write_site
+from kci.watch.report_text import markdown_report
 from kci.workspace.choice import Choice
 from kci.workspace.planning import still_current
 

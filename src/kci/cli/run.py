@@ -18,8 +18,8 @@ from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.cache import default_cache
 from kci.plurals import count
+from kci.remote.engine_plan import EngineRequest, open_run, prepare_run
 from kci.run import local
-from kci.run.engine_plan import EngineRequest, open_run, prepare_run
 from kci.run.one_variant import BuildOptions
 
 

@@ -9,16 +9,16 @@ from typing import NoReturn
 
 import click
 
+from kci.ci.run_records import TestRecord, ci_run, write_record
 from kci.cli import PATH, Command, FileName, Options, completed
 from kci.cli._layout import Layout
 from kci.cli._output import progress_log, table
 from kci.cli._workspace import CATALOG, opened
 from kci.config.reader import BUILD_TOML
-from kci.errors import KciError
+from kci.errors import KciError, first_error
 from kci.files.cache import default_cache
 from kci.plan.github import refuse_errors
 from kci.run.kernel_tests import TestReport, TestState, lacking, nothing_run, run_kernel_tests, variants_of, why_not
-from kci.run.run_records import TestRecord, ci_run, first_error, write_record
 from kci.verify import verify
 from kci.verify.load_rules import probe
 from kci.workspace.workspace import Workspace

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from kci.compat.held import is_variant_name
-from kci.compat.hub_listing import HubFile
+from kci.hub.held import is_variant_name
+from kci.hub.hub_listing import HubFile
 from kci.publish.release import BENCHMARKS, FOLDER, LocalFile, Release
 from kci.tree.digest import SIGNATURE
 from kci.tree.metadata import FILE_NAME

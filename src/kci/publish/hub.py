@@ -13,10 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from kci.compat.hub_listing import HubFile, hub_client
 from kci.errors import FindingsError, KciError
 from kci.files.bounded_json import read_bounded
-from kci.publish.access import Access, first_line
+from kci.hub.access import Access, first_line
+from kci.hub.hub_listing import HubFile, hub_client
 from kci.publish.release import LocalFile
 
 MAIN = "main"

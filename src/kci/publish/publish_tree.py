@@ -16,7 +16,7 @@ from kci.config.values import LeaveOut
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.files.replace import Log
-from kci.publish.access import find_access, known_access
+from kci.hub.access import find_access, known_access
 from kci.publish.hub import HubKernel
 from kci.publish.release import Release, read_release
 from kci.publish.takeover import TakeoverTerms

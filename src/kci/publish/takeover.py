@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import msgspec
 
-from kci.compat.hub_listing import HubFile
 from kci.config.values import LeaveOut
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import MAX_BYTES, decode_json
 from kci.files.replace import Log
+from kci.hub.hub_listing import HubFile
 from kci.plurals import count
 from kci.publish.branch_changes import BranchChanges, WantedBranch, variants_on
 from kci.publish.release import FOLDER, Release

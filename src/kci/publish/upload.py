@@ -13,11 +13,11 @@ from functools import partial
 
 import msgspec
 
-from kci.compat.hub_listing import HubFile
 from kci.config.values import LeaveOut
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.replace import Log
+from kci.hub.hub_listing import HubFile
 from kci.plurals import count
 from kci.publish.branch_changes import MAIN_VERSION, BranchChanges, WantedBranch, branch_of
 from kci.publish.hub import MAIN, BranchCommit, HubAnswerError, HubWriter, Obstacle

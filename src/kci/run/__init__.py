@@ -1,1 +1,1 @@
-"""The whole job, on one machine or on engines: plan, build, merge, verify."""
+"""A run on this machine: plan, build, merge, verify, test."""

@@ -20,11 +20,10 @@ import msgspec
 
 from kci.config.depends_table import depends_table
 from kci.config.values import python_name
-from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.files.cache import made_once
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.processes.process import Finished, Log, guarded, run, silent
-from kci.run.run_records import one_line
 from kci.suggest import containing, suggestion
 from kci.toolchains.environment import ensure_runtime
 from kci.toolchains.pip_installs import install, pip_install

@@ -20,7 +20,7 @@ from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
 from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic, rules
-from kci.errors import KciError, MissingToolError
+from kci.errors import KciError, MissingToolError, first_error
 from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
@@ -30,7 +30,6 @@ from kci.processes.job_limits import job_count
 from kci.run.at_once import at_once
 from kci.run.kept_builds import KeptBuilds
 from kci.run.one_variant import BuildOptions
-from kci.run.run_records import first_error
 from kci.toolchains.toolchain_identity import toolchain_identity
 from kci.toolchains.transfer import read_transfer
 from kci.tree.manifest import Manifest

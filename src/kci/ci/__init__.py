@@ -1,0 +1,1 @@
+"""What the jobs of a CI run do: records, the index of trees, the gate, releases."""

@@ -1,0 +1,138 @@
+"""Did a CI run do what it planned? The plan is held against the records, kernel by kernel."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from kci.ci.run_records import SILENT, KernelRecord, RunPlan, TestRecord, VariantFailure
+from kci.ci.tree_index import TreeIndex, untested
+from kci.errors import UsageError
+from kci.plan.forks import FORK_RULE
+from kci.plan.plan import Leg
+
+_NO_RECORD = (
+    "no job that merges it left a record: it was cancelled, its machine was lost, or the workflow is older than the "
+    "kernel (`kci render`)"
+)
+
+
+PLAN_JOB, PUBLISH_JOB = "plan", "publish"
+"""What rendered workflows call these jobs."""
+
+
+class JobEnding(enum.StrEnum):
+    """How a job of a run ended, as GitHub says it."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+
+class GateRow(msgspec.Struct, frozen=True):
+    """Something that was to be done and was not."""
+
+    kernel: str
+    variant: str
+    """Empty where it is about the kernel as a whole."""
+    job: str
+    """What the job is called on the page of the run."""
+    error: str
+    replay: str
+    """The command that shows the same elsewhere; empty if there is none."""
+
+
+def read_results(text: str) -> dict[str, JobEnding]:
+    """Jobs and how they ended, from words `name=result`.
+
+    Raises:
+        UsageError: a word is none of these, a job is named twice, or the plan job is not among them.
+    """
+    found: dict[str, JobEnding] = {}
+    for word in text.split():
+        name, _, result = word.partition("=")
+        if not name or name in found or result not in {*JobEnding}:
+            raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
+        found[name] = JobEnding(result)
+    if PLAN_JOB not in found:
+        raise UsageError("it is not said how the plan job ended", hint="add plan=${{ needs.plan.result }}")
+    return found
+
+
+def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
+    """What is wrong with a run whose records are complete; empty if nothing is.
+
+    A job is skipped where it has nothing to do, and the records say whether there was something. A job can fail beside
+    complete records, in a step of the repository's own for example.
+
+    Args:
+        results: how the jobs ended.
+        ready: how many kernels can be published.
+    """
+    bad = [f"{name} ({result})" for name, result in results.items() if result in ("failure", "cancelled")]
+    if bad:
+        return f"all that was planned is there, but not every job ended well: {', '.join(bad)}"
+    if ready and results.get(PUBLISH_JOB) is JobEnding.SKIPPED:
+        return f"{ready} kernels can be published, and the job that publishes did not run"
+    return ""
+
+
+def judge(
+    plan: RunPlan,
+    records: Mapping[str, KernelRecord],
+    tests: Mapping[tuple[str, str], TestRecord] | None = None,
+    index: TreeIndex | None = None,
+) -> list[GateRow]:
+    """What is wrong with a run; nothing if all went well, or there was nothing to do.
+
+    A record counts only if no newer attempt has made a new plan: then it is about an older run of everything.
+
+    Args:
+        plan: what was to be done.
+        records: what became of each kernel.
+        tests: what came of the tests of each kernel, by their legs.
+        index: where the trees of earlier runs are, which are tested where nothing is built.
+    """
+    found = [
+        GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
+        for item in plan.faulty
+    ]
+    found += [
+        GateRow(item.kernel, item.variant, "plan", item.reason, "") for item in plan.left_out if item.rule == FORK_RULE
+    ]
+    by_kernel: dict[str, list[Leg]] = {}
+    for leg in plan.legs:
+        by_kernel.setdefault(leg.kernel, []).append(leg)
+    fresh = {kernel: record for kernel, record in records.items() if record.attempt >= plan.attempt}
+    for kernel, legs in sorted(by_kernel.items()):
+        record = fresh.get(kernel)
+        if record is None:
+            found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
+        else:
+            found += _of_kernel(plan.tier, record, legs)
+    tests = tests or {}
+    for (kernel, name), why in untested(plan, fresh, tests, index or TreeIndex()).items():
+        told = tests.get((kernel, name))
+        found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
+    return found
+
+
+def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[GateRow]:
+    present = set(record.present)
+    failures = {failure.variant: failure for failure in record.failures}
+    lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
+    for leg, name in lacking:
+        failure = failures.get(name) or _silent(tier, leg, name)
+        yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", failure.error, failure.replay)
+    if record.error or (not record.complete and not lacking):
+        error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
+        yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
+
+
+def _silent(tier: str, leg: Leg, variant: str) -> VariantFailure:
+    words = ["kci", "build", f"--variant={variant}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
+    return VariantFailure(leg.kernel, leg.name, variant, 1, SILENT, shlex.join([*words, "--", leg.path]))

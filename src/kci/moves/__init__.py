@@ -1,0 +1,1 @@
+"""What moves: toolchains, images, upstreams and the catalog; the pull requests that follow."""

@@ -1,0 +1,102 @@
+"""Which engines a run has, and which of them each leg goes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import msgspec
+
+from kci.config.engine_settings import EngineKind, EngineSettings
+from kci.errors import UsageError
+from kci.matrix.names import Kind, this_system
+from kci.plan.plan import Leg
+from kci.remote.hardware import hf_flavors
+from kci.remote.job import HardwareNeed
+from kci.suggest import suggestion
+
+BY_BACKEND = "auto"
+"""In place of an engine's name: each leg goes to the engine of kci.toml that takes its backend."""
+
+Takes = Callable[[EngineSettings, Leg], bool]
+
+
+def choose_engines(known: Mapping[str, EngineSettings], asked: str) -> dict[str, EngineSettings]:
+    """The engines that legs may go to, in the order in which they are asked. One that is named brings its fallback.
+
+    Raises:
+        UsageError: there is no such engine.
+    """
+    for name, engine in known.items():
+        if engine.fallback is not None and (engine.fallback == name or engine.fallback not in known):
+            hint = suggestion(engine.fallback, [item for item in known if item != name])
+            raise UsageError(
+                f"[engines.{name}] of kci.toml: the fallback {engine.fallback!r} is no other engine", hint=hint
+            )
+    if asked == BY_BACKEND and known:
+        return dict(known)
+    if asked in known:
+        named = msgspec.structs.replace(known[asked], backends=(), builds=True)
+        return {asked: named, **({named.fallback: known[named.fallback]} if named.fallback else {})}
+    if asked in list(EngineKind):
+        return {asked: EngineSettings(EngineKind(asked))}
+    names = [*known, *EngineKind]
+    hint = f"there are {', '.join(dict.fromkeys(names))}; kci.toml adds others: [engines.<name>]"
+    raise UsageError(f"there is no engine {asked[:60]!r}", hint=hint)
+
+
+def sent_to(engines: Mapping[str, EngineSettings], asked: str) -> dict[str, EngineSettings]:
+    """Those of a run's engines to which legs go at first: all, or the one that was named."""
+    return {asked: engines[asked]} if asked in engines else dict(engines)
+
+
+def share_out(
+    legs: Iterable[Leg], engines: Mapping[str, EngineSettings], takes: Takes | None = None
+) -> Iterator[tuple[Leg, str | None]]:
+    """Where each leg goes; None where no engine takes it.
+
+    Of several that do, it is the one that would be done with it first, by the minutes and by how many legs each runs
+    at once. A plan has the longest legs first, so no long one is left for the end.
+    """
+    taken = takes or builds
+    busy = dict.fromkeys(engines, 0.0)
+    for leg in legs:
+        after = {
+            name: busy[name] + (leg.minutes + item.queue_minutes) / at_once(item)
+            for name, item in engines.items()
+            if taken(item, leg)
+        }
+        chosen = min(after, key=lambda name: after[name], default=None)
+        if chosen is not None:
+            busy[chosen] = after[chosen]
+        yield leg, chosen
+
+
+def at_once(engine: EngineSettings) -> int:
+    """How many legs an engine may have at the same time."""
+    return max(1, engine.at_once)
+
+
+def builds(engine: EngineSettings, leg: Leg) -> bool:
+    """Whether a leg is sent to an engine to be built."""
+    return engine.builds and can_build(engine, leg)
+
+
+def can_build(engine: EngineSettings, leg: Leg) -> bool:
+    """Whether a leg can be built on an engine. What is Python only is built on any system."""
+    if engine.backends and leg.backend not in engine.backends:
+        return False
+    return leg.kind is Kind.NOARCH or leg.system in systems(engine)
+
+
+def systems(engine: EngineSettings) -> tuple[str, ...]:
+    """What an engine's machines are."""
+    return engine.systems or ((this_system(),) if engine.type is EngineKind.LOCAL else ("x86_64-linux",))
+
+
+def price_of(engine: EngineSettings, need: HardwareNeed | None = None) -> tuple[float | None, str]:
+    """What an hour of a leg costs, None if that is not known; and in which currency."""
+    if engine.price is None and engine.type is EngineKind.HF_JOBS:
+        flavor = engine.flavor or hf_flavors().cheapest_for(engine.cores, engine.memory_gb, need)
+        known = hf_flavors().flavor.get(flavor or "")
+        return (known.price if known else None), hf_flavors().currency
+    return engine.price, engine.currency

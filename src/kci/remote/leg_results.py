@@ -1,0 +1,85 @@
+"""What a leg handed back, held against what was planned; it comes from a machine that ran foreign code."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from kci.ci.run_records import TEST_FILE, TestRecord
+from kci.errors import BuildFailedError, FindingsError, one_line
+from kci.files.bounded_json import read_record
+from kci.remote.engine_plan import EngineRun
+from kci.remote.job import EngineJob
+from kci.remote.job_folder import Fetched, log_tail
+from kci.tree.artifacts import find_sources
+from kci.tree.binding import CiRun, require_bound
+from kci.tree.unpack import unpack_whole
+
+_RECORD_BYTES = 1024 * 1024
+
+
+def require_built(job: EngineJob, fetched: Fetched, run: EngineRun) -> str:
+    """Hold a leg's artifacts against the plan, the run and themselves, as merging will.
+
+    Raises:
+        KciError: the leg failed, or handed back something else than what was planned.
+    """
+    if said := _failed(job, fetched):
+        raise BuildFailedError(said)
+    lacking = sorted(set(job.artifacts) - {path.name for path in fetched.artifacts})
+    if lacking:
+        raise FindingsError(f"it ended well and did not hand back {', '.join(lacking)}")
+    sources = find_sources(fetched.artifacts)
+    require_bound(sources, run.planned, CiRun(run.id, job.attempt))
+    for source in sources:
+        with tempfile.TemporaryDirectory(prefix="kci-fetched-") as place:
+            unpack_whole(source.path, Path(place))
+    return ""
+
+
+def require_passed(job: EngineJob, fetched: Fetched, _run: EngineRun) -> str:
+    """Judge what a leg that tests handed back: nothing but the good record of this kernel's variants is believed.
+
+    Returns:
+        what was tested, for people.
+
+    Raises:
+        BuildFailedError: it did not come to testing.
+        FindingsError: a test failed, or the record is not that of this leg.
+    """
+    said = _failed(job, fetched)
+    record = _record(fetched.artifacts)
+    if record is None:
+        raise BuildFailedError(said or f"{job.kernel} was not tested: its leg left no {TEST_FILE}")
+    strange = sorted(set(record.tested) - set(job.variants))
+    if record.kernel != job.kernel or strange:
+        what = f"{record.kernel} {' '.join(strange)}".strip()
+        raise FindingsError(f"{job.name} handed back the record of something else: {one_line(what)}")
+    if not record.passed:
+        raise FindingsError(f"{job.kernel} {one_line(record.error)}")
+    if said:
+        raise BuildFailedError(said)
+    if not record.tested:
+        raise FindingsError(f"{job.kernel}: none of {', '.join(job.variants)} was tested")
+    others = [name for name in job.variants if name not in record.tested]
+    return f"tested {', '.join(record.tested)}" + (f"; it cannot load {', '.join(others)}" if others else "")
+
+
+def _record(artifacts: Iterable[Path]) -> TestRecord | None:
+    for path in artifacts:
+        try:
+            return read_record(path, TestRecord, _RECORD_BYTES)
+        except (OSError, ValueError) as error:
+            raise FindingsError(f"{path.name} is no record of a test: {one_line(str(error))}") from error
+    return None
+
+
+def _failed(job: EngineJob, fetched: Fetched) -> str:
+    """Why a leg's command failed, and the end of its log; empty if it did not."""
+    result = fetched.result
+    if result.ended == "exit" and result.code == 0:
+        return ""
+    ends = {"timeout": f"it took more than {job.timeout} min", "cancelled": "it was cancelled"}
+    why = ends.get(result.ended, f"its command ended with code {result.code}")
+    return f"{why}; the end of {fetched.log}:\n{log_tail(fetched.log)}"

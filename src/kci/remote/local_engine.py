@@ -1,0 +1,93 @@
+"""Legs as processes of this machine that live on when kci does not; and what that has in common with another host."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+from kci.config.engine_settings import EngineSettings
+from kci.remote.job import JobState, JobStatus
+from kci.remote.job_folder import SCRIPT, read_file, write_job
+from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
+
+_STATES = {
+    "running": JobStatus(JobState.RUNNING),
+    "ended": JobStatus(JobState.ENDED),
+    "lost": JobStatus(JobState.LOST, "its process ended without a result: it was killed, or the machine was restarted"),
+    "unknown": JobStatus(JobState.LOST, "its folder is gone"),
+}
+
+
+class ScriptEngine(ABC):
+    """An engine that starts and asks `job_script.py` on some machine."""
+
+    pause = 2.0
+
+    @abstractmethod
+    def put(self, batch: Batch) -> None:
+        """Have the folders and inputs of jobs lie where they run."""
+
+    @abstractmethod
+    def script(self, verb: str, names: Sequence[str]) -> list[str]:
+        """What the script says of jobs, one word for each."""
+
+    @abstractmethod
+    def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
+        """A file of a job's folder."""
+
+    def submit(self, batch: Batch) -> Handles:
+        """See `Engine`. The script begins a job once, however often it is asked to."""
+        names = [job.name for job in batch.jobs]
+        self.put(batch)
+        if "unknown" in self.script("start", names):
+            raise EngineAwayError("not all of the jobs have begun")
+        return {name: name for name in names}
+
+    def find(self, batch: Batch) -> Handles:
+        """See `Engine`."""
+        said = self._said([job.name for job in batch.jobs])
+        return {name: name for name, word in said.items() if word != "unknown"}
+
+    def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
+        """See `Engine`."""
+        strange = JobStatus(JobState.LOST, "nothing is known of it")
+        return {name: _STATES.get(word, strange) for name, word in self._said(list(handles)).items()}
+
+    def _said(self, names: Sequence[str]) -> dict[str, str]:
+        return dict(zip(names, self.script("status", names), strict=True))
+
+    def cancel(self, handles: Handles) -> None:
+        """See `Engine`."""
+        self.script("cancel", list(handles))
+
+    def close(self) -> None:  # noqa: B027  - there may be nothing to let go of
+        """See `Engine`."""
+
+
+class LocalEngine(ScriptEngine):
+    """This machine."""
+
+    pause = 0.2
+
+    def __init__(self, _settings: EngineSettings, home: EngineHome) -> None:
+        self.home = home
+
+    def put(self, batch: Batch) -> None:
+        """The folders; the inputs are there."""
+        for job in batch.jobs:
+            write_job(self.home.job(job.name), job)
+
+    def script(self, verb: str, names: Sequence[str]) -> list[str]:
+        """Ask this machine's own Python."""
+        command = [sys.executable, "-I", str(SCRIPT), verb, *(str(self.home.job(name)) for name in names)]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        words = done.stdout.split()
+        if done.returncode != 0 or len(words) != len(names):
+            raise EngineAwayError(f"the jobs of this machine cannot be asked: {done.stderr.strip()[-300:]}")
+        return words
+
+    def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
+        """See `Engine`."""
+        return read_file(self.home.job(name), file)

@@ -1,0 +1,137 @@
+"""The `command` engine: a user's own commands submit, find, poll, cancel and fetch. See docs/engines.md.
+
+A command is a list of arguments, not a line for a shell. What it is told stands in braces.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kci.config.engine_settings import EngineSettings
+from kci.errors import BuildFailedError, ClientError, MissingToolError, UsageError
+from kci.files.full_disk import says_full, writing
+from kci.remote.job import EngineJob, JobState, JobStatus, printable
+from kci.remote.job_folder import read_file, write_job
+from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
+
+_AWAY = 75
+"""The exit code with which a command says "ask again later" (EX_TEMPFAIL)."""
+_SECONDS = 600
+
+
+class CommandEngine:
+    """What a user's own commands reach."""
+
+    pause = 5.0
+
+    def __init__(self, settings: EngineSettings, home: EngineHome) -> None:
+        self.settings, self.home = settings, home
+        for name in ("submit", "find", "poll", "cancel"):
+            if not getattr(settings, name):
+                hint = "docs/engines.md has a complete example"
+                raise UsageError(f"an engine of the type `command` needs the command `{name}`", hint=hint)
+        self.brought: set[str] = set()
+
+    def submit(self, batch: Batch) -> Handles:
+        """See `Engine`."""
+        handles = {}
+        for job in batch.jobs:
+            folder = self.home.job(job.name)
+            write_job(folder, job)
+            _link_inputs(folder, job, self.home.inputs)
+            handles[job.name] = self._handle("submit", self._run("submit", job.name, "", self._told(job)))
+        return handles
+
+    def find(self, batch: Batch) -> Handles:
+        """See `Engine`."""
+        said = {job.name: self._run("find", job.name, "", self._told(job)) for job in batch.jobs}
+        return {name: self._handle("find", text) for name, text in said.items() if text}
+
+    def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
+        """See `Engine`."""
+        return {name: self._status(self._run("poll", name, handle, {})) for name, handle in handles.items()}
+
+    def cancel(self, handles: Handles) -> None:
+        """See `Engine`."""
+        for name, handle in handles.items():
+            self._run("cancel", name, handle, {})
+
+    def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
+        """See `Engine`. Without a `fetch` command the job's folder is one that all machines share."""
+        if not self.settings.fetch:
+            return read_file(self.home.job(name), file)
+        into = self.home.folder / "brought" / name
+        if name not in self.brought:
+            into.mkdir(parents=True, exist_ok=True)
+            self._run("fetch", name, handle, {"into": str(into)})
+            self.brought.add(name)
+        return read_file(into, file)
+
+    def close(self) -> None:
+        """See `Engine`."""
+
+    def _told(self, job: EngineJob) -> dict[str, str]:
+        return {
+            "image": job.image,
+            "cores": str(job.cores),
+            "memory_gb": str(job.memory_gb),
+            "timeout": str(job.timeout),
+            "backend": job.hardware.backend,
+        }
+
+    def _run(self, verb: str, name: str, handle: str, told: Mapping[str, str]) -> str:
+        places = {"name": name, "handle": handle, "folder": str(self.home.job(name)), "python": self.settings.python}
+        command = [_filled(part, {**places, **told}) for part in getattr(self.settings, verb)]
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
+                timeout=_SECONDS,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise EngineAwayError(f"the command `{verb}` did not end within {_SECONDS} s") from None
+        except OSError as error:
+            raise MissingToolError(f"the command `{verb}` cannot be run: {command[0]}: {error.strerror}") from error
+        said = printable(done.stderr.strip()[-500:])
+        if done.returncode == _AWAY:
+            raise EngineAwayError(f"the command `{verb}` says that its engine is away: {said}")
+        if done.returncode:
+            message = f"the command `{verb}` failed with code {done.returncode}: {said}"
+            if verb == "fetch":  # what the job handed back was not seen, so nothing is known of it
+                raise ClientError(message, hint="free space there" if says_full(done.stderr) else "")
+            raise BuildFailedError(message)
+        return done.stdout.strip()
+
+    def _handle(self, verb: str, text: str) -> str:
+        handle = text.splitlines()[-1].strip() if text else ""
+        if not handle or len(handle) > 500 or not handle.isprintable():
+            raise BuildFailedError(f"the command `{verb}` did not print what the job is called there")
+        return handle
+
+    def _status(self, text: str) -> JobStatus:
+        word, _, reason = text.partition(" ")
+        if word not in list(JobState):
+            raise BuildFailedError(f"the command `poll` said {text[:80]!r}, none of {', '.join(JobState)}")
+        return JobStatus(JobState(word), printable(reason.strip()[:200]))
+
+
+def _filled(text: str, told: Mapping[str, str]) -> str:
+    for name, value in told.items():
+        text = text.replace("{" + name + "}", value)
+    return text
+
+
+def _link_inputs(folder: Path, job: EngineJob, inputs: Path) -> None:
+    """Have a job's inputs in its own folder, so that the folder is all that has to travel."""
+    for item in job.inputs:
+        place = folder / "inputs" / item.sha256
+        with writing(place):
+            place.parent.mkdir(exist_ok=True)
+            if not place.exists():
+                try:
+                    os.link(inputs / item.sha256, place)
+                except OSError:
+                    shutil.copyfile(inputs / item.sha256, place)

@@ -1,0 +1,1 @@
+"""Scheduled runs: their history, the causes of failures, the issues that follow, and the page with every leg."""

@@ -1,0 +1,106 @@
+"""Expected against published: which variants are missing, stale, corrupt or surplus, and what closes each gap."""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from collections.abc import Collection
+
+import msgspec
+
+from kci.hub.held import Held, Holding
+from kci.matrix.variants import KernelMatrix
+
+
+class CoverageState(enum.StrEnum):
+    """What there is of a variant."""
+
+    MISSING = "missing"
+    """Expected, and not there: users with that toolchain find nothing to load."""
+    CORRUPT = "corrupt"
+    """There, and not usable: its files are not those of its digest, or it is another kernel's."""
+    STALE = "stale"
+    """There, expected, and built from other sources than today's, or for another version of the kernel."""
+    PRESENT = "present"
+    SURPLUS = "surplus"
+    """There, and not expected: left from an older catalog, and harmless to a loader."""
+
+
+class CoveredVariant(msgspec.Struct, frozen=True):
+    """What there is of one variant."""
+
+    variant: str
+    state: CoverageState
+    reason: str = ""
+    signer: str | None = None
+    """Who signed it, as the certificate in its signature says; whether that is true is not verified here."""
+    command: str = ""
+    """What closes the gap; empty where there is none."""
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """A kernel's matrix compared with what is published, sorted by state and name."""
+
+    kernel: str
+    source: str
+    """What was looked at: a tree, a manifest, a repository on the Hub."""
+    variants: tuple[CoveredVariant, ...]
+    digests_checked: bool
+    """Whether files were compared with digests; a manifest alone has none to compare."""
+
+    def names(self, state: CoverageState) -> tuple[str, ...]:
+        """The variants in a state, sorted."""
+        return tuple(item.variant for item in self.variants if item.state is state)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether something should be built: a variant is missing, corrupt or stale."""
+        return any(self.names(state) for state in _GAPS)
+
+
+_GAPS = (CoverageState.MISSING, CoverageState.CORRUPT, CoverageState.STALE)
+
+
+def coverage(kernel: KernelMatrix, holding: Holding, stale: Collection[str] = ()) -> Coverage:
+    """Compare a kernel's matrix with what is published.
+
+    Args:
+        kernel: what is expected.
+        holding: what is there; see `kci.hub.held` and `kci.hub.hub_listing`.
+        stale: the variants that are known to have been built from something else than they would be today.
+    """
+    expected = {variant.name for variant in kernel.variants}
+    there = {held.variant: held for held in holding.variants}
+    found = [
+        _covered(kernel, name, there.get(name), name in expected, name in stale, holding)
+        for name in expected | there.keys()
+    ]
+    order = list(CoverageState)
+    ordered = sorted(found, key=lambda item: (order.index(item.state), item.variant))
+    return Coverage(kernel.name, holding.source, tuple(ordered), holding.digests_checked)
+
+
+def _covered(
+    kernel: KernelMatrix, name: str, held: Held | None, expected: bool, outdated: bool, holding: Holding
+) -> CoveredVariant:
+    build = f"kci run {shlex.quote(kernel.path)} --only {shlex.quote(name)}"
+    if holding.tree is not None:
+        build += f" --into {shlex.quote(str(holding.tree))}"
+    if held is None:
+        return CoveredVariant(name, CoverageState.MISSING, "", None, build)
+    remove = f"rm -r {shlex.quote(str(holding.tree / name))}" if holding.tree is not None else ""
+    problem = held.problem
+    if not problem and held.kernel not in (None, kernel.name):
+        problem = f"it is a variant of {held.kernel}"
+    if problem:
+        return CoveredVariant(name, CoverageState.CORRUPT, problem, held.signer, build if expected else remove)
+    if not expected:
+        reason = "the catalog and build.toml do not ask for it; older users may still load it"
+        return CoveredVariant(name, CoverageState.SURPLUS, reason, held.signer, remove)
+    stale = ""
+    if held.version not in (None, kernel.version):
+        stale = f"it is of version {held.version}, build.toml has {kernel.version}"
+    elif outdated:
+        stale = "it was built from other sources, settings or toolchains than today's"
+    state = CoverageState.STALE if stale else CoverageState.PRESENT
+    return CoveredVariant(name, state, stale, held.signer, build if stale else "")

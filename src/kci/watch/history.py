@@ -1,0 +1,276 @@
+"""The results of scheduled runs: append-only, one small file for each time that results are recorded.
+
+A file is written whole or not at all, is never changed, and is named after its run and content. Two runs, or two jobs
+of one run, that record at once therefore write different files: a branch merges them, a directory just has both, and
+recording the same results again changes nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kci.diagnostics import Diagnostic, finding
+from kci.files.bounded_json import read_record, require_schema
+from kci.files.replace import write_atomic
+from kci.watch.causes import excerpt, first_error, is_outage
+
+SCHEMA = 1
+MAX_BYTES = 64 * 1024 * 1024
+_DIGITS = 19
+"""Of a run in the name of its file, so that names sort as runs do."""
+
+SKEW = timedelta(days=1)
+"""How far in the future a result may say that it was made."""
+
+HARDWARE = "+hardware"
+"""After the system of a leg that was tested on the machine that its variant is for: another leg than its build."""
+
+Word = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{1,200}\Z")]
+"""A name without spaces: leg keys are made of them."""
+_Optional = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._+-]{0,200}\Z")]
+_LEG = re.compile(r"[A-Za-z0-9._+-]{1,200}(?: [A-Za-z0-9._+-]{1,200}){4}")
+
+
+class LegOutcome(enum.StrEnum):
+    """How a leg of a scheduled run ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    OUTAGE = "outage"
+    """The machine, the network or a service failed."""
+    SKIPPED = "skipped"
+
+
+class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of one leg of a scheduled run: a small JSON file."""
+
+    run: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    """The number of the run; later runs have larger ones. Clocks differ, so the order is this and not the time."""
+    at: str
+    """When, as ISO 8601 with an offset."""
+    kernel: Word
+    variant: Word
+    system: Word
+    outcome: LegOutcome
+    torch: _Optional = ""
+    """What it was tested with."""
+    compute: _Optional = ""
+    error: str = ""
+    """What went wrong: one line, or a part of the log."""
+    log: str = ""
+    """Where the whole log is."""
+    replay: str = ""
+    """A command that does the same again."""
+    catalog: str = ""
+    commit: str = ""
+    attempt: Annotated[int, Meta(ge=1, le=2**31)] = 1
+    hardware: bool = False
+    """Whether it is about loading and testing on the machine that the variant is for, and not about building it."""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+        if datetime.fromisoformat(self.at).tzinfo is None:
+            raise ValueError("`at` has no offset from UTC")
+
+    @property
+    def leg(self) -> str:
+        """The key of the leg: kernel, variant, system, torch and compute version."""
+        system = self.system + HARDWARE if self.hardware else self.system
+        return leg_key(self.kernel, self.variant, system, self.torch, self.compute)
+
+
+def leg_key(kernel: str, variant: str, system: str, torch: str = "", compute: str = "") -> str:
+    """The text by which a leg is known from run to run."""
+    return f"{kernel} {variant} {system} {torch or '-'} {compute or '-'}"
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A leg that failed, with its first error."""
+
+    leg: str
+    error: str
+    log: str = ""
+    replay: str = ""
+    excerpt: str = ""
+    """The lines around the error, where more than one is known."""
+
+
+class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Results of one run, or of a part of one. Legs are sorted."""
+
+    run: int
+    at: str
+    attempt: int = 1
+    catalog: str = ""
+    commit: str = ""
+    passed: tuple[str, ...] = ()
+    failed: tuple[Failure, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Legs that an outage hit or that were skipped: their state is unknown."""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+        for leg in (*self.passed, *self.unknown, *(failure.leg for failure in self.failed)):
+            if not _LEG.fullmatch(leg):
+                raise ValueError(f"{leg[:80]!r} is not the key of a leg")
+
+
+# --- results of legs --------------------------------------------------------------------------------------------------
+
+
+def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[list[LegResult], list[Diagnostic]]:
+    """The results in some files and folders of files, and what is wrong with others.
+
+    Args:
+        places: JSON files, or folders that are searched for them.
+        now: to see clocks that are ahead; the current time by default.
+    """
+    found: list[LegResult] = []
+    problems: list[Diagnostic] = []
+    latest = (now or datetime.now(UTC)) + SKEW
+    for path in _files(places):
+        try:
+            result = read_record(path, LegResult)
+        except (OSError, ValueError) as error:
+            message = f"not a result, and not recorded: {error}"
+            problems.append(finding("KCI801", message, path=str(path), hint="was its job cut off? run it again"))
+            continue
+        if datetime.fromisoformat(result.at) > latest:
+            message = f"it is of {result.at}, which is still to come: the clock of that machine is wrong"
+            problems.append(finding("KCI803", message, path=str(path), hint="runs are ordered by number; it counts"))
+        found.append(result)
+    return found, problems
+
+
+def _files(places: Iterable[Path]) -> list[Path]:
+    files: list[Path] = []
+    for place in places:
+        files += sorted(path for path in place.rglob("*.json") if not path.is_dir()) if place.is_dir() else [place]
+    return files
+
+
+def gather(results: Iterable[LegResult]) -> tuple[list[RecordedRun], list[Diagnostic]]:
+    """Results as runs, one for each run and attempt; a failure that is an outage becomes one.
+
+    Where one leg has two different results in one attempt, the failure counts.
+    """
+    groups: dict[tuple[int, int], dict[str, LegResult]] = {}
+    problems: list[Diagnostic] = []
+    for result in sorted(results, key=lambda item: (item.run, item.attempt, item.at)):
+        legs = groups.setdefault((result.run, result.attempt), {})
+        earlier = legs.get(result.leg)
+        if earlier is not None and earlier.outcome is not result.outcome:
+            message = f"run {result.run}: {result.leg} has both {earlier.outcome} and {result.outcome}"
+            problems.append(finding("KCI802", message, hint="the failure counts; do two jobs have the same leg?"))
+        if earlier is None or earlier.outcome is not LegOutcome.FAILED:
+            legs[result.leg] = result
+    return [_recorded(list(legs.values())) for _, legs in sorted(groups.items())], problems
+
+
+def _recorded(results: list[LegResult]) -> RecordedRun:
+    first = min(results, key=lambda item: item.at)
+    failed = [item for item in results if item.outcome is LegOutcome.FAILED and not is_outage(item.error)]
+    passed = sorted(item.leg for item in results if item.outcome is LegOutcome.PASSED)
+    known = {*passed, *(item.leg for item in failed)}
+    return RecordedRun(
+        run=first.run,
+        at=first.at,
+        attempt=first.attempt,
+        catalog=first.catalog,
+        commit=first.commit,
+        passed=tuple(passed),
+        failed=tuple(
+            Failure(item.leg, first_error(item.error), item.log, item.replay, excerpt(item.error))
+            for item in sorted(failed, key=lambda item: item.leg)
+        ),
+        unknown=tuple(sorted(item.leg for item in results if item.leg not in known)),
+    )
+
+
+# --- the history ------------------------------------------------------------------------------------------------------
+
+
+def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
+    """Write runs into a history, a directory that is made if it is missing.
+
+    Returns:
+        The files that are new.
+
+    Raises:
+        OSError: one cannot be written; those before it are there.
+    """
+    written = []
+    history.mkdir(parents=True, exist_ok=True)
+    for run in runs:
+        name, raw = run_file(run)
+        if not (history / name).exists():
+            write_atomic(history / name, raw)
+            written.append(history / name)
+    return written
+
+
+def run_file(run: RecordedRun) -> tuple[str, bytes]:
+    """The name and content of the file that a run is in a history."""
+    raw = msgspec.json.encode(run) + b"\n"
+    return f"{run.run:0{_DIGITS}d}-{run.attempt}-{hashlib.sha256(raw).hexdigest()[:16]}.json", raw
+
+
+def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
+    """The runs of a history, oldest first, each once; only one is in memory at a time.
+
+    Args:
+        history: the directory.
+        report: takes what is wrong with a file.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    files = sorted(entry for entry in history.iterdir() if entry.suffix == ".json")
+    for _, group in groupby(files, key=lambda path: path.name[:_DIGITS]):
+        parts = [part for path in group if (part := _read_part(path, report)) is not None]
+        if parts:
+            yield _merged(parts)
+
+
+def _read_part(path: Path, report: Callable[[Diagnostic], None]) -> RecordedRun | None:
+    try:
+        part = read_record(path, RecordedRun, MAX_BYTES)
+        if not path.name.startswith(f"{part.run:0{_DIGITS}d}-"):
+            raise ValueError(f"its name is not that of run {part.run}")
+    except (OSError, ValueError) as error:
+        message = f"not a recorded run, and passed over: {error}"
+        report(finding("KCI801", message, path=str(path), hint="restore it from an earlier commit"))
+        return None
+    return part
+
+
+def _merged(parts: list[RecordedRun]) -> RecordedRun:
+    """One run from its parts: a later attempt replaces what is known of a leg, within an attempt the failure counts."""
+    parts = sorted(parts, key=lambda part: part.attempt)
+    legs: dict[str, tuple[int, int, Failure | None]] = {}  # attempt, weight, failure
+    for part in parts:
+        outcomes: list[tuple[str, int, Failure | None]] = [(leg, 0, None) for leg in part.unknown]
+        outcomes += [(leg, 1, None) for leg in part.passed]
+        outcomes += [(failure.leg, 2, failure) for failure in part.failed]
+        for leg, weight, failure in outcomes:
+            if leg not in legs or (weight and (legs[leg][1] == 0 or (part.attempt, weight) > legs[leg][:2])):
+                legs[leg] = (part.attempt, weight, failure)
+    ordered = sorted(legs.items())
+    return msgspec.structs.replace(
+        parts[-1],
+        passed=tuple(leg for leg, (_, weight, _) in ordered if weight == 1),
+        failed=tuple(failure for _, (_, _, failure) in ordered if failure is not None),
+        unknown=tuple(leg for leg, (_, weight, _) in ordered if weight == 0),
+    )

@@ -1,0 +1,330 @@
+"""What a history says about every leg today: kernels x (backend, torch, toolkit, system), for the report.
+
+The state of a leg is its latest known result. A leg that no run among the latest had is left out: the catalog no longer
+has it. Which failures are one cause, and which legs are flaky, is what `kci compat decide` says.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from datetime import datetime
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+
+from kci.config.settings import Decisions
+from kci.matrix.names import parse_variant_name
+from kci.watch.decide import FLAKY, WatchState
+from kci.watch.history import Failure, RecordedRun
+
+SHOWN_RUNS = 14
+"""So many latest runs are shown one by one; a leg that is in none of them is left out."""
+
+
+class CellState(enum.StrEnum):
+    """The state of a leg, the worst first."""
+
+    FAILS = "fails"
+    FLAKY = "flaky"
+    UNKNOWN = "unknown"
+    PASSES = "passes"
+
+
+class Trend(enum.StrEnum):
+    """How a leg is today against how it was in the shown runs: fixed, broken, or as before.
+
+    A flaky leg is both by turns: there the later half of the runs is held against the earlier one.
+    """
+
+    WORSE = "worse"
+    STEADY = "steady"
+    BETTER = "better"
+
+
+class GridColumn(NamedTuple):
+    """With what a leg is tested. A missing version is `-`."""
+
+    backend: str
+    torch: str
+    compute: str
+    system: str
+
+    @property
+    def toolkit(self) -> str:
+        """Backend and its version."""
+        return self.backend if self.compute == "-" else f"{self.backend} {self.compute}"
+
+    @property
+    def label(self) -> str:
+        """In one line."""
+        return ", ".join([self.toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system])
+
+
+class RunFacts(msgspec.Struct, frozen=True):
+    """What is said about a run."""
+
+    run: int
+    at: str
+    catalog: str = ""
+    commit: str = ""
+
+
+class GridCell(msgspec.Struct, frozen=True):
+    """One leg today."""
+
+    variant: str
+    column: GridColumn
+    state: CellState
+    trend: Trend
+    recent: str
+    """The shown runs, oldest first: `p`assed, `f`ailed, `u`nknown, `-` not run."""
+    runs: int
+    """For how many known results it has been so."""
+    days: int | None
+    """From the first of them to the last run of the history; None where a run has no readable date."""
+    since: RunFacts | None
+    """The run of the first of them; None where no result is known."""
+    before: RunFacts | None = None
+    """The latest run with the other result, before that one."""
+    latest: RunFacts | None = None
+    """The latest run with a known result."""
+    failure: Failure | None = None
+    """The latest failure of a leg that fails or is flaky."""
+
+    @property
+    def changed(self) -> str:
+        """What is new in the run that began it: the commit, the catalog, or neither."""
+        if self.since is None or self.before is None:
+            return ""
+        pairs = [
+            (what, getattr(self.before, what), getattr(self.since, what))
+            for what in ("commit", "catalog")
+            if getattr(self.before, what) != getattr(self.since, what)
+        ]
+        if not pairs:
+            return "neither commit nor catalog changed: a package, an image or a machine did"
+        return "; ".join(f"{what} {old[:12] or 'unknown'} to {new[:12] or 'unknown'}" for what, old, new in pairs)
+
+
+class KernelCells(msgspec.Struct, frozen=True):
+    """A kernel's legs, sorted by column and variant."""
+
+    kernel: str
+    cells: tuple[GridCell, ...]
+
+    def count(self, state: CellState) -> int:
+        """The number of legs in a state."""
+        return sum(cell.state is state for cell in self.cells)
+
+    @property
+    def worst(self) -> CellState:
+        """The worst state that a leg is in."""
+        states = {cell.state for cell in self.cells}
+        return next(state for state in CellState if state in states)
+
+
+class GridCause(msgspec.Struct, frozen=True):
+    """Legs that fail for one reason."""
+
+    cause: str
+    is_open: bool
+    """Whether it failed often enough for an issue."""
+    legs: tuple[str, ...]
+    kernels: tuple[str, ...]
+
+
+class LegGrid(msgspec.Struct, frozen=True):
+    """A whole history, today."""
+
+    runs: int
+    latest: RunFacts | None
+    columns: tuple[GridColumn, ...]
+    kernels: tuple[KernelCells, ...]
+    """Sorted by name."""
+    causes: tuple[GridCause, ...]
+    """The one with the most legs first."""
+
+    @property
+    def size(self) -> int:
+        """The number of cells."""
+        return sum(len(kernel.cells) for kernel in self.kernels)
+
+    def count(self, state: CellState) -> int:
+        """The number of legs in a state."""
+        return sum(kernel.count(state) for kernel in self.kernels)
+
+
+class _LegTrack(msgspec.Struct):
+    recent: int = 0
+    """Two bits a run, the newest lowest: 1 passed, 2 failed, 3 unknown."""
+    seen: int = -1
+    """The index of the run that `recent` ends with."""
+    failing: bool = False
+    since: int = -1
+    before: int = -1
+    latest: int = -1
+    results: int = 0
+    failure: Failure | None = None
+
+
+_PASSED, _FAILED, _UNKNOWN = 1, 2, 3
+_MASK = (1 << 2 * SHOWN_RUNS) - 1
+
+
+class GridFold:
+    """Takes the runs of a history one after the other."""
+
+    def __init__(self, policy: Decisions) -> None:
+        self._watch = WatchState(policy)
+        self._runs: list[RunFacts] = []
+        self._legs: dict[str, _LegTrack] = {}
+
+    def step(self, run: RecordedRun) -> None:
+        """Take the next run."""
+        self._watch.step(run)
+        index = len(self._runs)
+        self._runs.append(RunFacts(run.run, run.at, run.catalog, run.commit))
+        for leg in run.unknown:
+            self._seen(leg, index, _UNKNOWN)
+        for leg in run.passed:
+            self._known(self._seen(leg, index, _PASSED), index, failing=False)
+        for failure in run.failed:
+            track = self._seen(failure.leg, index, _FAILED)
+            self._known(track, index, failing=True)
+            track.failure = failure
+
+    def _seen(self, leg: str, index: int, code: int) -> _LegTrack:
+        track = self._legs.get(leg)
+        if track is None:
+            track = self._legs[leg] = _LegTrack(seen=index - 1)
+        track.recent = ((track.recent << 2 * min(index - track.seen, SHOWN_RUNS)) | code) & _MASK
+        track.seen = index
+        return track
+
+    @staticmethod
+    def _known(track: _LegTrack, index: int, *, failing: bool) -> None:
+        if track.latest < 0 or track.failing is not failing:
+            track.before, track.since, track.results, track.failing = track.latest, index, 0, failing
+        track.latest = index
+        track.results += 1
+
+    def finish(self) -> LegGrid:
+        """The grid after the last run."""
+        last = len(self._runs) - 1
+        by_kernel: dict[str, list[GridCell]] = {}
+        for leg, track in self._legs.items():
+            if last - track.seen < SHOWN_RUNS:
+                by_kernel.setdefault(leg.partition(" ")[0], []).append(self._cell(leg, track, last))
+        kernels = tuple(
+            KernelCells(name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant))))
+            for name, cells in sorted(by_kernel.items())
+        )
+        columns = {cell.column for kernel in kernels for cell in kernel.cells}
+        latest = self._runs[-1] if self._runs else None
+        return LegGrid(len(self._runs), latest, tuple(sorted(columns, key=_column_order)), kernels, self._causes(last))
+
+    def _cell(self, leg: str, track: _LegTrack, last: int) -> GridCell:
+        _, variant, system, torch, compute = leg.split(" ")
+        state = self._state(leg, track)
+        recent = track.recent << 2 * min(last - track.seen, SHOWN_RUNS) & _MASK
+        codes = [recent >> 2 * place & 3 for place in reversed(range(min(last + 1, SHOWN_RUNS)))]
+        return GridCell(
+            variant=variant,
+            column=GridColumn(_backend(variant), torch, compute, system),
+            state=state,
+            trend=_trend(state, codes),
+            recent="".join("-pfu"[code] for code in codes),
+            runs=track.results,
+            days=_days(self._runs[track.since].at, self._runs[last].at) if track.since >= 0 else None,
+            since=self._facts(track.since),
+            before=self._facts(track.before),
+            latest=self._facts(track.latest),
+            failure=track.failure if state in (CellState.FAILS, CellState.FLAKY) else None,
+        )
+
+    def _state(self, leg: str, track: _LegTrack) -> CellState:
+        if track.latest < 0:
+            return CellState.UNKNOWN
+        if self._watch.legs[leg].flaky:
+            return CellState.FLAKY
+        return CellState.FAILS if track.failing else CellState.PASSES
+
+    def _facts(self, index: int) -> RunFacts | None:
+        return self._runs[index] if index >= 0 else None
+
+    def _causes(self, last: int) -> tuple[GridCause, ...]:
+        """Those with an issue, and those of legs that fail and are in none yet; an error once, whatever has it."""
+        said = [
+            (issue.cause, True, {leg for leg in issue.pending if last - self._legs[leg].seen < SHOWN_RUNS})
+            for issue in self._watch.open.values()
+        ]
+        told = {leg for _, _, legs in said for leg in legs}
+        said += [
+            (self._watch.legs[leg].cause, False, {leg})
+            for leg, track in self._legs.items()
+            if track.failing and leg not in told and last - track.seen < SHOWN_RUNS
+        ]
+        by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
+        for one in said:
+            if one[2]:
+                by_error.setdefault(one[0].removeprefix(FLAKY), []).append(one)
+        made = []
+        for error, same in by_error.items():
+            names, legs = {cause for cause, _, _ in same}, {leg for _, _, some in same for leg in some}
+            cause = names.pop() if len(names) == 1 else error
+            kernels = tuple(sorted({leg.partition(" ")[0] for leg in legs}))
+            made.append(GridCause(cause, any(is_open for _, is_open, _ in same), tuple(sorted(legs)), kernels))
+        return tuple(sorted(made, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
+
+
+def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
+    """What a history says today.
+
+    Args:
+        history: the runs, oldest first, each once.
+        policy: what makes a leg flaky.
+    """
+    fold = GridFold(policy)
+    for run in history:
+        fold.step(run)
+    return fold.finish()
+
+
+def _trend(state: CellState, codes: list[int]) -> Trend:
+    known = [code == _FAILED for code in codes if code in (_PASSED, _FAILED)]
+    if state is not CellState.FLAKY:
+        same = len(set(known)) < 2
+        return Trend.STEADY if same else Trend.BETTER if state is CellState.PASSES else Trend.WORSE
+    half = len(known) // 2
+    if not half:
+        return Trend.STEADY
+    earlier, later = sum(known[:half]) / half, sum(known[half:]) / (len(known) - half)
+    return Trend.STEADY if earlier == later else Trend.WORSE if later > earlier else Trend.BETTER
+
+
+@lru_cache(maxsize=65536)
+def _days(start: str, end: str) -> int | None:
+    try:
+        return max(0, (datetime.fromisoformat(end) - datetime.fromisoformat(start)).days)
+    except (ValueError, TypeError):
+        return None
+
+
+@lru_cache(maxsize=65536)
+def _backend(variant: str) -> str:
+    try:
+        return parse_variant_name(variant).backend
+    except ValueError:
+        return "other"
+
+
+def _column_order(column: GridColumn) -> tuple[object, ...]:
+    return (column.backend, _number(column.torch), _number(column.compute), column.system, column)
+
+
+@lru_cache(maxsize=4096)
+def _number(version: str) -> tuple[int, ...]:
+    """For sorting: 2.9 before 2.14, and what is not a version first."""
+    return tuple(int(part) if part.isdecimal() and len(part) < 10 else -1 for part in version.split("."))

@@ -1,0 +1,187 @@
+"""Where the newest tree of each kernel is, from run to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE, KernelRecord, RunPlan, TestRecord, write_record
+from kci.ci.tree_index import INDEX_FILE, KEPT_DAYS, TreeIndex, TreePlace, next_index, read_index, today
+from kci.errors import FindingsError
+from kci.plan.hardware_tests import TestPass, tree_under_test
+from kci.plan.plan import TestLeg
+from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, load_manifest
+
+
+def manifest(kernel: str, version: int = 1) -> Manifest:
+    return Manifest(kernel, version, (), (), (), complete=True)
+
+
+def hand_over(folder: Path, index: TreeIndex, *records: KernelRecord) -> Path:
+    """What a run leaves for the next one."""
+    index.write(folder / "run-plan.1" / INDEX_FILE)
+    for record in records:
+        write_record(folder / f"run-record.{record.kernel}.1" / RECORD_FILE, record)
+    return folder
+
+
+def good(kernel: str, version: int = 1) -> KernelRecord:
+    return KernelRecord(kernel, 1, complete=True, manifest=manifest(kernel, version))
+
+
+def places(index: TreeIndex) -> dict[str, tuple[str, int]]:
+    return {kernel: (place.run, place.manifest.version) for kernel, place in index.trees.items()}
+
+
+def test_the_first_run_knows_nothing(tmp_path: Path) -> None:
+    assert next_index(None, "", 5) == TreeIndex(day=5)
+    assert next_index(tmp_path / "gone", "41", 5) == TreeIndex(day=5)
+
+
+def test_trees_stay_where_they_are_until_there_is_a_newer_one(tmp_path: Path) -> None:
+    first = next_index(None, "", 5)
+    second = next_index(hand_over(tmp_path / "1", first, good("aa"), good("bb")), "41", 6)
+    assert places(second) == {"aa": ("41", 1), "bb": ("41", 1)}
+    third = next_index(hand_over(tmp_path / "2", second, good("aa", 2)), "42", 7)
+    assert places(third) == {"aa": ("42", 2), "bb": ("41", 1)}
+
+
+def test_a_kernel_that_failed_keeps_its_last_tree(tmp_path: Path) -> None:
+    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("aa")), "41", 6)
+    failed = KernelRecord("aa", 1, complete=False, error="no")
+    assert places(next_index(hand_over(tmp_path / "2", known, failed), "42", 7)) == {"aa": ("41", 1)}
+    partial = KernelRecord("aa", 1, complete=False, manifest=manifest("aa", 3))
+    assert places(next_index(hand_over(tmp_path / "3", known, partial), "43", 7)) == {"aa": ("41", 1)}
+
+
+def test_old_trees_are_forgotten_before_their_artifacts_are_gone(tmp_path: Path) -> None:
+    known = next_index(hand_over(tmp_path / "1", TreeIndex(day=100), good("aa")), "41", 101)
+    again = hand_over(tmp_path / "2", known)
+    assert places(next_index(again, "42", 100 + KEPT_DAYS)) == {"aa": ("41", 1)}
+    assert places(next_index(again, "42", 101 + KEPT_DAYS)) == {}
+    assert KEPT_DAYS < 90
+
+
+CUDA = "torch-cuda"
+TEST = TestLeg("aa", "aa", "cuda-x86_64-linux", "cuda", "x86_64-linux", (CUDA,), ("gpu",), 60, "1" * 64)
+ROCM = msgspec.structs.replace(TEST, name="rocm-x86_64-linux")
+
+
+def of_digest(digest: str) -> Manifest:
+    present = (Present(CUDA, digest, "cuda", Origin("")),)
+    return msgspec.structs.replace(manifest("aa"), present=present)
+
+
+def left(
+    folder: Path, index: TreeIndex, legs: tuple[TestLeg, ...], digest: str, *tests: TestRecord, attempt: int = 1
+) -> Path:
+    """What a run leaves that has tests; one that merges the kernel if its tests are not of an earlier run's tree."""
+    merged = KernelRecord("aa", attempt, complete=True, manifest=of_digest(digest))
+    hand_over(folder, index, *([] if any(leg.run for leg in legs) else [merged]))
+    plan = RunPlan(1, "release", (), (), (), tests=legs, attempt=attempt)
+    (folder / "run-plan.1" / PLAN_FILE).write_bytes(msgspec.json.encode(plan))
+    for number, record in enumerate(tests):
+        write_record(folder / f"run-test.{number}" / TEST_FILE, record)
+    return folder
+
+
+def passed_on(digest: str, leg: TestLeg = TEST, attempt: int = 1, *, good: bool = True) -> TestRecord:
+    return TestRecord("aa", leg.name, attempt, good, tree=tree_under_test({CUDA: digest}, leg.variants))
+
+
+def known(index: TreeIndex) -> dict[str, TestPass]:
+    return index.trees["aa"].passed
+
+
+def test_what_passed_on_a_tree_is_known_with_it_until_it_is_merged_again(tmp_path: Path) -> None:
+    run = left(tmp_path / "1", TreeIndex(), (TEST,), "d1", passed_on("d1"))
+    first = next_index(run, "41", 6)
+    assert known(first) == {TEST.name: TestPass(tree_under_test({CUDA: "d1"}, (CUDA,)), "1" * 64)}
+    assert first.carried()["aa"].passed == known(first)
+    # A run in which nothing is merged and another machine tests the tree.
+    carried = msgspec.structs.replace(ROCM, run="41")
+    second = next_index(left(tmp_path / "2", first, (carried,), "", passed_on("d1", ROCM)), "42", 6)
+    assert (set(known(second)), places(second)) == ({TEST.name, ROCM.name}, {"aa": ("41", 1)})
+    # One in which it fails, and one in which nothing is heard of it.
+    failed = left(tmp_path / "3", second, (carried,), "", passed_on("d1", ROCM, good=False))
+    assert set(known(next_index(failed, "43", 6))) == {TEST.name}
+    silent = left(tmp_path / "4", second, (carried,), "")
+    assert set(known(next_index(silent, "43", 6))) == {TEST.name}
+    # One that does not find the tree.
+    gone = left(tmp_path / "6", second, (carried,), "", TestRecord("aa", ROCM.name, 1, False, error="gone"))
+    assert places(next_index(gone, "43", 6)) == {}
+    # One that merges another tree, and does not come to testing.
+    assert known(next_index(left(tmp_path / "5", second, (TEST, ROCM), "d2"), "43", 6)) == {}
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        (),
+        (passed_on("d1", good=False),),
+        (passed_on("d2"),),
+        (passed_on("d1"), passed_on("d1", attempt=2, good=False)),
+        (TestRecord("aa", TEST.name, 1, True),),
+    ],
+    ids=["silence", "failed", "another tree", "failed again", "of no tree"],
+)
+def test_what_did_not_pass_on_the_very_tree_is_not_known_as_passed(
+    tmp_path: Path, records: tuple[TestRecord, ...]
+) -> None:
+    assert known(next_index(left(tmp_path, TreeIndex(), (TEST,), "d1", *records), "41", 6)) == {}
+
+
+def test_a_pass_of_an_older_attempt_does_not_count_where_everything_ran_again(tmp_path: Path) -> None:
+    run = left(tmp_path, TreeIndex(), (TEST,), "d1", passed_on("d1"), attempt=2)
+    assert known(next_index(run, "41", 6)) == {}
+
+
+def test_of_several_attempts_the_newest_index_counts(tmp_path: Path) -> None:
+    good_place = TreeIndex({"aa": TreePlace("41", 1, manifest("aa"))}, 9)
+    good_place.write(tmp_path / "run-plan.1" / INDEX_FILE)
+    TreeIndex({}, 9, attempt=2).write(tmp_path / "run-plan.2" / INDEX_FILE)
+    assert read_index(tmp_path).trees == {}
+
+
+def test_manifests_for_the_plan(tmp_path: Path) -> None:
+    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("aa"), good("bb", 2)), "41", 6)
+    written = known.write_manifests(tmp_path / "manifests")
+    assert [path.relative_to(tmp_path).as_posix() for path in written] == [
+        f"manifests/aa/{FILE_NAME}",
+        f"manifests/bb/{FILE_NAME}",
+    ]
+    assert load_manifest(written[1]) == manifest("bb", 2)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"trees": {"a": {"run": 1}}}'])
+def test_a_broken_index_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / INDEX_FILE).write_text(text)
+    with pytest.raises(FindingsError, match="no index of trees"):
+        next_index(tmp_path, "41", 6)
+
+
+def test_a_day_is_a_number_that_grows() -> None:
+    assert today() > 20_000
+
+
+@pytest.mark.parametrize(
+    ("kernel", "of", "run"),
+    [("../../aa", "../../aa", "41"), ("/tmp/aa", "/tmp/aa", "41"), ("aa", "bb", "41"), ("aa", "aa", "41\nx=1")],
+)
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, kernel: str, of: str, run: str) -> None:
+    place = {"run": run, "day": 1, "manifest": msgspec.to_builtins(manifest(of))}
+    file = tmp_path / "run-plan.1" / INDEX_FILE
+    file.parent.mkdir()
+    file.write_bytes(msgspec.json.encode({"trees": {kernel: place}, "day": 1, "schema": 1}))
+    with pytest.raises(FindingsError, match="is no index of trees"):
+        next_index(tmp_path, "41", 2)
+
+
+def test_a_record_with_another_kernels_tree_is_refused(tmp_path: Path) -> None:
+    hand_over(tmp_path, TreeIndex(), good("aa"))
+    file = tmp_path / "run-record.aa.1" / RECORD_FILE
+    file.write_bytes(file.read_bytes().replace(b'"kernel":"aa"', b'"kernel":"bb"', 1))
+    with pytest.raises(FindingsError, match="is no record of a run"):
+        next_index(tmp_path, "41", 2)

@@ -1,0 +1,388 @@
+"""Expected against published variants: a tree, a manifest, a repository on the Hub."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import shlex
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+from cli.runner import kci
+from conftest import ROOT, torch_kernel
+from kci.catalog.rows import Catalog
+from kci.errors import FindingsError, MissingToolError, UsageError
+from kci.hub.held import held_in
+from kci.hub.hub_listing import OLDEST_CLIENT, HubRepository, held_on_hub, hub_client
+from kci.matrix.selection import select
+from kci.matrix.variants import KernelMatrix
+from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
+from kci.tree.manifest import Manifest, Origin, Present, encode
+from kci.tree.signer import signature_problem, signer_of
+from kci.watch.coverage import Coverage, CoverageState, coverage
+from variants import make_variant, variant_digest
+
+OLD, NEW = "torch212-cxx11-cpu-x86_64-linux", "torch213-cxx11-cpu-x86_64-linux"
+SURPLUS = "torch29-cxx11-cpu-x86_64-linux"
+WORKFLOW = "https://github.com/acme/kernels/.github/workflows/kci.yml@refs/heads/main"
+
+
+@pytest.fixture
+def matrix(catalog: Catalog) -> KernelMatrix:
+    """Two variants are expected: of torch 2.12 and 2.13 on one system."""
+    whole = select(torch_kernel(["cpu"]), catalog)
+    variants = tuple(variant for variant in whole.variants if variant.system == "x86_64-linux")
+    return KernelMatrix("some-kernel", "kernels/some-kernel", 1, variants)
+
+
+def tree_with(tree: Path, *names: str) -> Path:
+    for name in names:
+        make_variant(tree, name, name="some-kernel")
+    return tree
+
+
+def states(found: Coverage) -> dict[str, str]:
+    return {item.variant: str(item.state) for item in found.variants}
+
+
+def test_missing_present_and_surplus(tmp_path: Path, matrix: KernelMatrix) -> None:
+    tree = tree_with(tmp_path / "tree", NEW, SURPLUS)
+    (tree / "benchmarks").mkdir()
+    found = coverage(matrix, held_in(tree))
+    assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
+    assert [item.variant for item in found.variants] == [OLD, NEW, SURPLUS], "what needs work comes first"
+    assert found.has_gaps
+    assert not coverage(matrix, held_in(tree_with(tree, OLD))).has_gaps, "surplus is no gap"
+
+
+def nothing_in_it(variant: Path) -> None:
+    shutil.rmtree(variant)
+    variant.mkdir()
+
+
+def broken_metadata(variant: Path) -> None:
+    (variant / "metadata.json").write_text("{")
+
+
+def changed_after_hashing(variant: Path) -> None:
+    (variant / "__init__.py").write_text("changed")
+
+
+def a_file_more(variant: Path) -> None:
+    (variant / "extra.py").write_text("")
+
+
+def a_file_less(variant: Path) -> None:
+    (variant / "_ops.py").unlink()
+
+
+def link_out_of_the_tree(variant: Path) -> None:
+    variant.rename(variant.parent.parent / "elsewhere")
+    variant.symlink_to(variant.parent.parent / "elsewhere")
+
+
+def another_kernel(variant: Path) -> None:
+    shutil.rmtree(variant)
+    make_variant(variant.parent, variant.name, name="other-kernel")
+
+
+def no_digest(variant: Path) -> None:
+    data = json.loads((variant / "metadata.json").read_text())
+    del data["digest"]
+    (variant / "metadata.json").write_text(json.dumps(data))
+
+
+def signature_of_other_metadata(variant: Path) -> None:
+    (variant / "metadata.json.sigstore").write_bytes(bundle(b"other"))
+
+
+def no_signature(variant: Path) -> None:
+    (variant / "metadata.json.sigstore").write_bytes(b"\x00")
+
+
+SPOILS = [
+    nothing_in_it, broken_metadata, changed_after_hashing, a_file_more, a_file_less, link_out_of_the_tree,
+    another_kernel, no_digest, signature_of_other_metadata, no_signature,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_what_no_loader_should_use_is_corrupt_and_says_why(
+    tmp_path: Path, matrix: KernelMatrix, spoil: Callable[[Path], None]
+) -> None:
+    tree = tree_with(tmp_path / "tree", OLD, NEW)
+    spoil(tree / NEW)
+    found = coverage(matrix, held_in(tree))
+    assert states(found) == {OLD: "present", NEW: "corrupt"}
+    reason = found.variants[0].reason
+    assert reason
+    assert str(tmp_path) not in reason
+
+
+def test_a_variant_of_another_version_or_other_sources_is_stale(tmp_path: Path, matrix: KernelMatrix) -> None:
+    tree = tree_with(tmp_path / "tree", OLD)
+    make_variant(tree, NEW, name="some-kernel", version=7)
+    entries = tuple(Present(name, "x", "cpu", Origin("a"), fingerprint=f"of {name}") for name in (OLD, NEW))
+    (tree / MANIFEST_NAME).write_bytes(encode(Manifest("some-kernel", 1, None, entries, (), complete=True)))
+    assert states(coverage(matrix, held_in(tree))) == {OLD: "present", NEW: "stale"}
+    found = coverage(matrix, held_in(tree), {OLD})
+    assert states(found) == {OLD: "stale", NEW: "stale"}
+    assert "version 7, build.toml has 1" in found.variants[1].reason
+
+
+def test_a_manifest_alone_is_taken_at_its_word_and_that_is_said(tmp_path: Path, matrix: KernelMatrix) -> None:
+    entry = Present(NEW, "x", "cpu", Origin("a"))
+    path = tmp_path / MANIFEST_NAME
+    path.write_bytes(encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True)))
+    found = coverage(matrix, held_in(path))
+    assert states(found) == {OLD: "missing", NEW: "present"}
+    assert found.digests_checked is False
+
+
+def test_the_command_of_a_gap_names_kernel_variant_and_tree(tmp_path: Path, matrix: KernelMatrix) -> None:
+    tree = tree_with(tmp_path / "a tree", NEW, SURPLUS)
+    commands = {item.variant: item.command for item in coverage(matrix, held_in(tree)).variants}
+    expected = ["kci", "run", "kernels/some-kernel", "--only", OLD, "--into", str(tree)]
+    assert shlex.split(commands[OLD]) == expected
+    assert commands[NEW] == ""
+    assert shlex.split(commands[SURPLUS]) == ["rm", "-r", str(tree / SURPLUS)]
+
+
+def test_a_kernel_directory_stands_for_its_tree(tmp_path: Path, matrix: KernelMatrix) -> None:
+    tree_with(tmp_path / "build", OLD, NEW)
+    assert not coverage(matrix, held_in(tmp_path)).has_gaps
+    with pytest.raises(UsageError):
+        held_in(tmp_path / "nowhere")
+
+
+# --- who signed it ----------------------------------------------------------------------------------------------------
+
+
+def der(tag: int, content: bytes) -> bytes:
+    size = len(content)
+    length = bytes([size]) if size < 128 else bytes([0x82]) + size.to_bytes(2, "big")
+    return bytes([tag]) + length + content
+
+
+def bundle(signed: bytes, name: bytes = WORKFLOW.encode(), *, critical: bool = True, chain: bool = False) -> bytes:
+    """A Sigstore bundle with as much of a certificate as matters here."""
+    names = der(0x04, der(0x30, der(0x82, b"ignored.example") + der(0x86, name)))
+    certificate = {
+        "rawBytes": base64.b64encode(
+            b"0\x82\x01\x00 before " + bytes.fromhex("0603551d11") + (b"\x01\x01\xff" if critical else b"") + names
+        ).decode()
+    }
+    material = {"x509CertificateChain": {"certificates": [certificate]}} if chain else {"certificate": certificate}
+    digest = {"algorithm": "SHA2_256", "digest": base64.b64encode(hashlib.sha256(signed).digest()).decode()}
+    return json.dumps(
+        {
+            "mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+            "verificationMaterial": material,
+            "messageSignature": {"messageDigest": digest, "signature": "MEQ="},
+        }
+    ).encode()
+
+
+@pytest.mark.parametrize("critical", [True, False])
+@pytest.mark.parametrize("chain", [True, False])
+@pytest.mark.parametrize("name", [WORKFLOW, "https://example.org/" + "x" * 300])
+def test_the_signer_is_the_identity_in_the_certificate(critical: bool, chain: bool, name: str) -> None:
+    made = bundle(b"text", name.encode(), critical=critical, chain=chain)
+    assert signer_of(made) == name
+    assert signature_problem(made, b"text") == ""
+
+
+@pytest.mark.parametrize("cut", range(0, 112, 7))
+def test_a_broken_certificate_has_no_signer(cut: int) -> None:
+    data = json.loads(bundle(b"text"))
+    raw = base64.b64decode(data["verificationMaterial"]["certificate"]["rawBytes"])
+    data["verificationMaterial"]["certificate"]["rawBytes"] = base64.b64encode(raw[:cut]).decode()
+    assert signer_of(json.dumps(data).encode()) is None
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"[" * 100_000, b'{"verificationMaterial": {"certificate": 1}}'])
+def test_what_is_no_bundle_is_a_problem_and_has_no_signer(text: bytes) -> None:
+    assert signature_problem(text, b"")
+    assert signer_of(text) is None
+
+
+def test_a_control_character_in_a_name_is_not_shown() -> None:
+    assert signer_of(bundle(b"", b"https://example.org/\x1b[31m")) is None
+
+
+def test_coverage_says_who_signed_a_variant(tmp_path: Path, matrix: KernelMatrix) -> None:
+    tree = tree_with(tmp_path / "tree", OLD, NEW)
+    (tree / NEW / "metadata.json.sigstore").write_bytes(bundle((tree / NEW / "metadata.json").read_bytes()))
+    found = coverage(matrix, held_in(tree))
+    assert {item.variant: item.signer for item in found.variants} == {OLD: None, NEW: WORKFLOW}
+    assert not found.has_gaps
+
+
+# --- the Hub ----------------------------------------------------------------------------------------------------------
+
+
+class RecordedHub:
+    """Answers as `huggingface_hub.HfApi` does, from a directory: large files with their digest, small ones without."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.downloaded: list[str] = []
+
+    def list_repo_tree(self, repo_id: str, path: str, **asked: Any) -> list[Any]:
+        assert (repo_id, path, asked["repo_type"]) == ("acme/some-kernel", "build", "kernel")
+        if asked["revision"] != "v1":
+            raise RuntimeError("404 Client Error\nRevision Not Found")
+        listed: list[Any] = []
+        for file in sorted((self.root / path).rglob("*")):
+            name = file.relative_to(self.root).as_posix()
+            if file.is_dir():
+                listed.append(SimpleNamespace(path=name, tree_id="0"))
+                continue
+            large = file.suffix == ".so"
+            sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+            lfs = SimpleNamespace(sha256=sha256) if large else None
+            listed.append(SimpleNamespace(path=name, size=file.stat().st_size, lfs=lfs))
+        return listed
+
+    def hf_hub_download(self, repo_id: str, path: str, **asked: Any) -> str:
+        assert (repo_id, asked["revision"]) == ("acme/some-kernel", "v1")
+        self.downloaded.append(path)
+        return str(self.root / path)
+
+
+def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, HubRepository]:
+    recorded = RecordedHub(root)
+    return recorded, HubRepository("acme/some-kernel", revision, recorded)
+
+
+def test_a_repository_is_compared_by_digest_without_downloading_libraries(tmp_path: Path, matrix: KernelMatrix) -> None:
+    tree = tree_with(tmp_path / "build", NEW, SURPLUS)
+    (tree / NEW / "metadata.json.sigstore").write_bytes(bundle((tree / NEW / "metadata.json").read_bytes()))
+    recorded, repository = on_hub(tmp_path)
+    found = coverage(matrix, held_on_hub(repository))
+    assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
+    assert found.source == "acme/some-kernel@v1"
+    assert next(item.signer for item in found.variants if item.variant == NEW) == WORKFLOW
+    assert not [path for path in recorded.downloaded if path.endswith(".so")]
+
+
+HUB_SPOILS = [
+    spoil
+    for spoil in SPOILS
+    if spoil not in (nothing_in_it, link_out_of_the_tree)  # git has neither
+]
+
+
+def a_changed_library(variant: Path) -> None:
+    next(variant.glob("*.so")).write_bytes(b"changed")
+
+
+@pytest.mark.parametrize("spoil", [*HUB_SPOILS, a_changed_library])
+def test_what_is_corrupt_in_a_tree_is_corrupt_on_the_hub(
+    tmp_path: Path, matrix: KernelMatrix, spoil: Callable[[Path], None]
+) -> None:
+    spoil(tree_with(tmp_path / "build", OLD, NEW) / NEW)
+    assert states(coverage(matrix, held_on_hub(on_hub(tmp_path)[1]))) == {OLD: "present", NEW: "corrupt"}
+
+
+def test_a_repository_that_cannot_be_read_says_why(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match=r"acme/some-kernel@v9 cannot be read: 404 Client Error$"):
+        held_on_hub(on_hub(tmp_path, "v9")[1])
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def written(folder: Path, hub: str = "") -> Path:
+    (folder / "build.toml").write_text(
+        '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
+        f"{hub}[torch-noarch]\n"
+    )
+    package = folder / "torch-ext" / "some_kernel"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    return folder
+
+
+def test_the_command_fails_on_a_gap(tmp_path: Path) -> None:
+    tree_with(written(tmp_path) / "build", "torch-cpu")
+    done = kci("compat", "coverage", tmp_path)
+    assert (done.code, "1 of 1 expected variants are there" in done.stdout) == (0, True)
+    (tmp_path / "build" / "torch-cpu" / "_ops.py").write_text("changed")
+    result = kci("compat", "coverage", tmp_path, "--format", "json")
+    assert result.code == 1
+    answer = json.loads(result.stdout)
+    assert answer["counts"]["corrupt"] == 1
+    assert "_ops.py changed" in answer["coverage"]["variants"][0]["reason"]
+    assert answer["coverage"]["variants"][0]["state"] == CoverageState.CORRUPT
+
+
+@pytest.mark.parametrize("narrowed", [["--backend", "cpu"], ["--only", "torch-cpu"], ["--where", "backend == cpu"], []])
+def test_what_was_not_asked_about_is_no_surplus(narrowed: list[str], tmp_path: Path) -> None:
+    """It once was, with a command that removed the variants of the other backends."""
+    file = written(tmp_path) / "build.toml"
+    file.write_text(file.read_text().replace('["cpu"]', '["cpu", "cuda"]'))
+    tree_with(tmp_path / "build", "torch-cpu", "torch-cuda", SURPLUS)
+    place = str(tmp_path) if narrowed else f"{tmp_path}[cpu]"
+    for tier in ("release", "pr", "compat"):
+        shown = kci("compat", "coverage", place, "--tier", tier, *narrowed, "--format", "json")
+        found = {item["variant"]: item["state"] for item in json.loads(shown.stdout)["coverage"]["variants"]}
+        assert found == {"torch-cpu": "present", SURPLUS: "surplus"}, tier
+
+
+def test_the_command_that_is_shown_closes_the_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "build").mkdir()
+    kernel = written(tmp_path)
+    monkeypatch.setenv("KCI_CACHE", str(tmp_path / "cache"))
+    shown = kci("compat", "coverage", kernel)
+    assert shown.code == 1
+    (line,) = [line for line in shown.stdout.splitlines() if line.startswith("$ ")]
+    assert kci(*shlex.split(line)[2:]).code == 0
+    assert kci("compat", "coverage", kernel).code == 0
+
+
+def test_the_command_compares_fingerprints_where_the_manifest_has_them(tmp_path: Path) -> None:
+    tree = tree_with(written(tmp_path) / "build", "torch-cpu")
+    plan = json.loads(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
+    (today,) = plan["kernels"][0]["fingerprints"].values()
+    for fingerprint, code in ((today, 0), ("0" * len(today), 1)):
+        entry = Present("torch-cpu", variant_digest(tree / "torch-cpu"), "cpu", Origin("a"), fingerprint=fingerprint)
+        (tree / MANIFEST_NAME).write_bytes(encode(Manifest("some-kernel", 1, None, (entry,), (), complete=True)))
+        done = kci("compat", "coverage", tmp_path)
+        assert (done.code, "other sources" in done.stdout) == (code, bool(code))
+
+
+def test_a_place_is_named_once(tmp_path: Path) -> None:
+    written(tmp_path)
+    assert kci("compat", "coverage", tmp_path, "--tree", tmp_path, "--hub", "a/b").code == 2
+    refused = kci("compat", "coverage", tmp_path, "--hub", "-")
+    assert (refused.code, "names no repository" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "good"), [("2.2.0", False), ("1.33.0", False), ("2.3.0", True), ("10.0.0rc1", True)]
+)
+def test_a_client_that_cannot_write_to_kernels_is_too_old(
+    version: str, good: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "__version__", version)
+    if good:
+        assert hub_client(token=False) is not None
+        return
+    with pytest.raises(MissingToolError, match=r"kci needs 2\.3 or newer") as caught:
+        hub_client(token=False)
+    assert "kci[hf]" in caught.value.hint
+
+
+def test_the_oldest_client_is_the_one_that_kci_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (wanted,) = project["optional-dependencies"]["hf"]
+    assert wanted == f"huggingface_hub>={'.'.join(map(str, OLDEST_CLIENT))}"

@@ -1,0 +1,271 @@
+"""Which issues a history leads to: rule by rule, and over a made-up year."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+from msgspec.structs import replace
+
+from kci.config.settings import Decisions, Tell
+from kci.watch.causes import cause_id, cause_of, first_error, is_outage
+from kci.watch.decide import ActionKind, IssueAction, WatchState, decide, whom
+from kci.watch.history import Failure, RecordedRun, leg_key
+from kci.watch.issue_text import mark
+from watch.year import KERNELS, legs_of, make_year
+
+POLICY = Decisions()
+CPU = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
+CUDA = leg_key("relu", "torch213-cxx11-cu130-x86_64-linux", "x86_64-linux", "2.13", "13.0")
+NORM = leg_key("norm", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
+NEXT = leg_key("relu", "torch214-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.14")
+ERROR = "csrc/a.cu:3:1: error: no member named 'x'"
+
+
+def run(number: int, *, catalog: str = "c", **legs: str) -> RecordedRun:
+    """A run from `cpu="pass"`, `cuda="fail"`, `norm="unknown"`, or an error's text in place of `fail`."""
+    keys = {"cpu": CPU, "cuda": CUDA, "norm": NORM, "next": NEXT}
+    passed = tuple(keys[name] for name, what in legs.items() if what == "pass")
+    unknown = tuple(keys[name] for name, what in legs.items() if what == "unknown")
+    failed = tuple(
+        Failure(keys[name], ERROR if what == "fail" else what, replay=f"kci build {name}")
+        for name, what in legs.items()
+        if what not in ("pass", "unknown")
+    )
+    return RecordedRun(run=number, at="2026-11-21T03:17:00+00:00", catalog=catalog, passed=passed, failed=failed,
+                       unknown=unknown)  # fmt: skip
+
+
+def story(*days: dict[str, str], policy: Decisions = POLICY) -> list[list[str]]:
+    """What is done after each day, as `kind` and number of legs."""
+    watch = WatchState(policy)
+    return [
+        [f"{'flaky ' if action.flaky else ''}{action.kind} {len(action.legs)}" for action in watch.step(made)]
+        for made in (run(number, **day) for number, day in enumerate(days))
+    ]
+
+
+def test_an_issue_is_opened_after_some_failures_in_a_row_and_closed_by_a_pass() -> None:
+    assert story(*[{"cpu": "fail"}] * 4, {"cpu": "pass"}) == [[], [], ["open 1"], [], ["close 1"]]
+
+
+def test_a_pass_in_between_starts_the_count_again() -> None:
+    fail, passed = {"cpu": "fail"}, {"cpu": "pass"}
+    assert story(fail, fail, passed, fail, fail, passed) == [[]] * 6
+
+
+def test_an_unknown_result_and_a_leg_that_is_not_there_change_nothing() -> None:
+    fail, unknown, nothing = {"cpu": "fail"}, {"cpu": "unknown"}, {}
+    assert story(fail, unknown, fail, nothing, fail) == [[], [], [], [], ["open 1"]]
+    assert story(*[fail] * 3, unknown, nothing, unknown, {"cpu": "pass"})[3:] == [[], [], [], ["close 1"]]
+
+
+def test_one_cause_in_several_legs_and_kernels_is_one_issue() -> None:
+    error = "/work/{}/csrc/op.cu:{}: error: no member named 'x'"
+    days = [{"cpu": error.format("relu", day), "norm": error.format("norm", 7 + day)} for day in range(3)]
+    assert story(*days)[-1] == ["open 2"]
+    joined = story(*[{"cpu": "fail", "norm": "pass"}] * 3, *[{"cpu": "fail", "norm": "fail"}] * 3)
+    assert joined == [[], [], ["open 1"], [], [], ["update 2"]]
+
+
+def test_two_causes_are_two_issues() -> None:
+    assert story(*[{"cpu": "error: one", "norm": "error: two"}] * 3)[-1] == ["open 1", "open 1"]
+
+
+def test_it_is_closed_when_the_last_leg_has_passed() -> None:
+    both = {"cpu": "fail", "norm": "fail"}
+    days = [*[both] * 3, {"cpu": "pass", "norm": "fail"}, {"cpu": "pass", "norm": "unknown"}, {"norm": "pass"}]
+    assert story(*days)[2:] == [["open 2"], ["update 1"], [], ["close 2"]]
+
+
+def test_another_error_of_a_leg_that_has_an_issue_needs_its_own_proof() -> None:
+    one, two = {"cpu": "error: one"}, {"cpu": "error: two"}
+    assert story(*[one] * 3, two, two, one, *[two] * 3) == [[], [], ["open 1"], [], [], [], [], [], ["open 1"]]
+    assert story(one, two, one)[-1] == ["open 1"], "errors that take turns are no less of a failure"
+
+
+def test_a_leg_that_goes_back_and_forth_is_named_as_flaky_and_only_so() -> None:
+    fail, passed = {"cpu": "fail"}, {"cpu": "pass"}
+    days = [fail, passed] * 4
+    done = story(*days)
+    assert [item for day in done for item in day] == ["flaky open 1"]
+    assert story(*days, *[passed] * 20)[-20:].count(["flaky close 1"]) == 1
+    assert story(*days, *[fail] * 6)[-1] == ["open 1"], "and when it stays broken, it is broken"
+
+
+def test_a_leg_that_the_catalog_no_longer_has_waits_for_a_pass_of_its_successor() -> None:
+    days = [run(number, cpu="fail") for number in range(3)]
+    days += [run(3, catalog="d", cuda="pass"), run(4, catalog="d", cuda="pass"), run(5, catalog="d", next="pass")]
+    watch = WatchState(POLICY)
+    done = [[str(action.kind) for action in watch.step(made)] for made in days]
+    assert done == [[], [], ["open"], [], ["update"], ["close"]]
+
+
+def test_a_leg_is_not_gone_because_one_file_was_lost() -> None:
+    watch = WatchState(POLICY)
+    for number in range(3):
+        watch.step(run(number, cpu="fail"))
+    assert watch.step(run(3, cuda="pass")) == watch.step(run(4, cuda="pass")) == []
+    assert watch.step(run(5, catalog="d", cuda="pass")) == []
+    assert watch.step(run(6, catalog="d", cpu="fail", cuda="pass")) == []
+    assert [action.kind for action in watch.step(run(7, catalog="d", cpu="pass"))] == [ActionKind.CLOSE]
+
+
+def test_the_number_of_failures_is_data() -> None:
+    assert story({"cpu": "fail"}, policy=Decisions(failures=1)) == [["open 1"]]
+    assert story({"cpu": "fail"}, policy=Decisions(failures=0)) == [["open 1"]]
+
+
+def test_who_is_told_is_data() -> None:
+    tell = (Tell(("@a",)), Tell(("@b",), kernel="norm"), Tell(("@c", "@a"), variant="*-cu1*"))
+    assert whom(tell, [CPU]) == ("@a",)
+    assert whom(tell, [CPU, NORM]) == ("@a", "@b")
+    assert whom(tell, [CUDA]) == ("@a", "@c")
+    assert whom((), [CPU]) == ()
+
+
+def test_decide_is_what_the_last_run_leads_to() -> None:
+    days = [run(number, cpu="fail") for number in range(3)]
+    (action,) = decide(days, POLICY)
+    assert action.kind is ActionKind.OPEN
+    assert mark(action.id, action.since) in action.body
+    assert "kci build cpu" in action.body
+    assert CPU in action.body
+    assert decide([*days, run(3, cpu="fail")], POLICY) == []
+    assert decide([], POLICY) == []
+
+
+def test_a_flaky_leg_has_one_issue_whatever_it_says_each_time() -> None:
+    days = [{"cpu": "pass"} if day % 2 else {"cpu": f"error: mode {chr(97 + day)} is off"} for day in range(20)]
+    assert [item for day in story(*days) for item in day] == ["flaky open 1"]
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("https://github.com/acme/kernels/actions/runs/1", True),
+        ("https://x.org/a b", False),
+        ("https://x.org/[a](https://y.org)", False),
+        ("<img src=x>", False),
+        ("javascript:x", False),
+        ("https://x.org/" + "a" * 500, False),
+    ],
+)
+def test_a_log_is_a_link_or_left_out(log: str, shown: bool) -> None:
+    made = [replace(run(number), failed=(Failure(CPU, ERROR, log),)) for number in range(3)]
+    (action,) = decide(made, POLICY)
+    assert (f"Log: {log}\n" in action.body) is shown
+    assert (log in action.body) is shown
+
+
+def test_a_title_does_not_end_with_a_blank() -> None:
+    """GitHub takes it away, and then the issue would be updated in every run."""
+    (action,) = decide([run(number, cpu="error: " + "x" * 186 + " y" * 9) for number in range(3)], POLICY)
+    assert len(action.title) == 199
+    assert action.title == action.title.strip()
+
+
+def test_what_a_log_says_cannot_mention_people_or_end_the_text() -> None:
+    (action,) = decide([run(number, cpu="error: @everyone --> `x`\x1b[31m") for number in range(3)], POLICY)
+    assert "@everyone" not in action.body + action.title
+    assert action.body.count("-->") == 1
+    assert "\x1b" not in action.body
+
+
+# --- causes -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("csrc/relu.cu:3:1: error: no x", "csrc/relu.cu:99: error: no x"),
+        ("C:\\a\\op.cpp(12,3): error C2039: no x", "C:\\other\\op.cpp(1,1): error C2039: no x"),
+        ("error: bad thing at 0x7fff12", "error: bad thing at 0xdeadbeef"),
+        ("FAILED: [  5 of 17] error in step 3", "FAILED: [ 12 of 40] error in step 4"),
+        ("\x1b[31merror: red\x1b[0m", "error: red"),
+        ("error: off by 0.0312 in 12.125 s", "error: off by 1.5e-3 in 7 s"),
+        ("note\nmore\nerror: the first", "error: the first\nerror: the second"),
+        ("/home/a/relu/x.so: undefined symbol: f", "/root/b/relu/x.so: undefined symbol: f"),
+    ],
+)
+def test_the_same_cause(one: str, other: str) -> None:
+    assert cause_of(one, "relu", "v") == cause_of(other, "relu", "v")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("error: no member 'a'", "error: no member 'b'"), ("error: needs CUDA 13.0", "error: needs CUDA 12.6"),
+     ("error: sm_90 x", "error: sm_100 x"), ("ImportError: a", "RuntimeError: a")],
+)  # fmt: skip
+def test_different_causes(one: str, other: str) -> None:
+    assert cause_of(one, "relu", "v") != cause_of(other, "relu", "v")
+
+
+def test_names_of_kernel_and_variant_are_no_part_of_a_cause() -> None:
+    one = cause_of("error: ops of gated_norm (gated-norm) in v1 are gone", "gated-norm", "v1")
+    assert one == cause_of("error: ops of relu (relu) in v2 are gone", "relu", "v2")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "\x00\x01", "a" * 10**6, "/" * 10**5, "error " * 10**5, "1:" * 10**5])
+def test_any_text_has_a_cause_of_bounded_length(text: str) -> None:
+    assert 0 < len(cause_of(text, "relu", "v")) <= 1100
+    assert len(first_error(text)) <= 1000
+
+
+@pytest.mark.parametrize(
+    "text", ["error: 503 of 504 tests pass", "relu failed: 429 elements differ", "error: no space", "error: 500"]
+)
+def test_an_error_of_the_kernel_is_no_outage(text: str) -> None:
+    assert not is_outage(text)
+
+
+# --- a year -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_year(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every real break has exactly one issue, in time; no outage and no recovery leaves one."""
+    assert len(legs_of(0)) == 52 * 30
+    year, runs = make_year(seed, POLICY.failures)
+    watch = WatchState(POLICY)
+    opened: dict[str, list[int]] = defaultdict(list)
+    closed: dict[str, list[int]] = defaultdict(list)
+    flaky: list[IssueAction] = []
+    for day, made in enumerate(runs):
+        for action in watch.step(made):
+            if action.flaky:
+                flaky.append(action)
+            elif action.kind is ActionKind.OPEN:
+                opened[action.id].append(day)
+            elif action.kind is ActionKind.CLOSE:
+                closed[action.id].append(day)
+    proven = [item for item in year.breaks if item.provable is not None]
+    for broken in proven:
+        key = cause_id(cause_of(broken.error(broken.kernels[0], "v", 0), broken.kernels[0], "v"))
+        assert opened.pop(key) == [broken.provable], broken
+        (end,) = closed.pop(key)
+        assert broken.end <= end <= broken.end + 12, broken
+    sometimes = cause_id(cause_of("RuntimeError: timed out in relu, sometimes", "relu", "v"))
+    assert {*opened, *closed} <= {sometimes}, "an issue about something that was no break"
+    assert len(opened[sometimes]) <= len(year.flaky), "before it was known to be flaky, it failed often enough in a row"
+    assert not [issue for issue in watch.open.values() if not issue.flaky], "open after recovery"
+    named = {leg for action in flaky for leg in action.legs}
+    assert named <= year.flaky
+    assert len(named) >= len(year.flaky) - 1
+    assert not watch.open, "a flaky leg that is well again"
+    with capsys.disabled():
+        print(
+            f"\nyear {seed}: {year.results} results of {len(KERNELS)} kernels, {len(proven)} breaks with one issue"
+            f" each, {year.outages} outages, {year.skipped} skipped, {len(named)} flaky legs named"
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["HTTP 503", "HTTP/1.1 502 Bad Gateway", "HTTP Error 429: Too Many Requests",
+     "Received HTTP status code 503 from x",
+     "requests.HTTPError: 504 Server Error: Gateway", "The runner has received a shutdown signal.",
+     "Temporary failure in name resolution", "ConnectionResetError: Connection reset by peer"],
+)  # fmt: skip
+def test_an_outage_is_told_by_what_it_says(text: str) -> None:
+    assert is_outage(f"some line\n{text}\nmore")

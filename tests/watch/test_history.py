@@ -1,0 +1,253 @@
+"""Recording the results of scheduled runs: nothing is lost, nothing is changed, and what is broken is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.runner import kci
+from forked import fork_server
+from kci.diagnostics import Diagnostic
+from kci.watch import history as history_module
+from kci.watch.history import LegOutcome, LegResult, RecordedRun, append, each_run, gather, read_results
+
+NOW = datetime(2026, 11, 21, 3, 17, tzinfo=UTC)
+VARIANT = "torch213-cxx11-cpu-x86_64-linux"
+
+
+def read_history(history: Path) -> tuple[list[RecordedRun], list[Diagnostic]]:
+    problems: list[Diagnostic] = []
+    return list(each_run(history, problems.append)), problems
+
+
+def result(run: int = 1, kernel: str = "relu", outcome: str = "passed", **more: Any) -> dict[str, Any]:
+    return {
+        "schema": 1, "run": run, "at": NOW.isoformat(), "kernel": kernel, "variant": VARIANT,
+        "system": "x86_64-linux", "torch": "2.13", "outcome": outcome, **more,
+    }  # fmt: skip
+
+
+def failed(run: int = 1, kernel: str = "relu", error: str = "error: no member 'x'", **more: Any) -> dict[str, Any]:
+    return result(run, kernel, "failed", error=error, **more)
+
+
+def files(folder: Path, *results: dict[str, Any] | str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, item in enumerate(results):
+        (folder / f"{number}.json").write_text(item if isinstance(item, str) else json.dumps(item))
+    return folder
+
+
+def recorded(history: Path, folder: Path) -> list[Path]:
+    return append(history, gather(read_results([folder], NOW)[0])[0])
+
+
+def summary(history: Path) -> list[tuple[int, int, int, int]]:
+    """Run, passed, failed, unknown."""
+    return [(run.run, len(run.passed), len(run.failed), len(run.unknown)) for run in read_history(history)[0]]
+
+
+def test_a_run_is_recorded_and_read_again(tmp_path: Path) -> None:
+    error = "some log\n\x1b[31mcsrc/a.cu:1: error: x\x1b[0m\nmore"
+    results = files(tmp_path / "r", result(), failed(kernel="norm", error=error, replay="kci build"))
+    (path,) = recorded(tmp_path / "h", results)
+    assert path.name.startswith("0000000000000000001-1-")
+    (run,) = read_history(tmp_path / "h")[0]
+    assert run.passed == (f"relu {VARIANT} x86_64-linux 2.13 -",)
+    (failure,) = run.failed
+    assert (failure.error, failure.replay) == ("csrc/a.cu:1: error: x", "kci build")
+
+
+def test_recording_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    results = files(tmp_path / "r", result(), failed(kernel="norm"))
+    (path,) = recorded(tmp_path / "h", results)
+    before = path.read_bytes()
+    assert recorded(tmp_path / "h", results) == []
+    assert [entry.name for entry in (tmp_path / "h").iterdir()] == [path.name]
+    assert path.read_bytes() == before
+
+
+def test_parts_of_one_run_are_one_run(tmp_path: Path) -> None:
+    recorded(tmp_path / "h", files(tmp_path / "a", result()))
+    recorded(tmp_path / "h", files(tmp_path / "b", failed(kernel="norm")))
+    recorded(tmp_path / "h", files(tmp_path / "c", result(run=2)))
+    assert summary(tmp_path / "h") == [(1, 1, 1, 0), (2, 1, 0, 0)]
+
+
+def test_an_outage_in_a_later_attempt_replaces_nothing(tmp_path: Path) -> None:
+    recorded(tmp_path / "h", files(tmp_path / "a", failed(), result(kernel="norm", outcome="outage")))
+    again = [result(attempt=2, outcome="outage"), result(kernel="norm", attempt=2)]
+    recorded(tmp_path / "h", files(tmp_path / "b", *again))
+    assert summary(tmp_path / "h") == [(1, 1, 1, 0)]
+
+
+def test_a_later_attempt_replaces_what_it_has_and_nothing_else(tmp_path: Path) -> None:
+    recorded(tmp_path / "h", files(tmp_path / "a", failed(), failed(kernel="norm")))
+    recorded(tmp_path / "h", files(tmp_path / "b", result(attempt=2)))
+    assert summary(tmp_path / "h") == [(1, 1, 1, 0)]
+
+
+@pytest.mark.rule("KCI802", triggers=True)
+def test_of_two_results_in_one_attempt_the_failure_counts_and_it_is_said(tmp_path: Path) -> None:
+    for order in ([result(), failed()], [failed(), result()]):
+        found, problems = read_results([files(tmp_path / "r", *order)], NOW)
+        assert problems == []
+        (run,), conflicts = gather(found)
+        assert [item.rule for item in conflicts] == ["KCI802"]
+        assert (len(run.passed), len(run.failed)) == (0, 1)
+
+
+@pytest.mark.rule("KCI802", triggers=False)
+def test_the_same_result_twice_is_one(tmp_path: Path) -> None:
+    (run,), conflicts = gather(read_results([files(tmp_path / "r", failed(), failed())], NOW)[0])
+    assert conflicts == []
+    assert len(run.failed) == 1
+
+
+def test_an_outage_is_no_failure() -> None:
+    made = [LegResult(**failed(error="Could not resolve host: x", kernel=name)) for name in ("a", "b")]
+    made = [
+        LegResult(1, NOW.isoformat(), item.kernel, VARIANT, "x86_64-linux", LegOutcome.FAILED, error=item.error)
+        for item in made
+    ]
+    made.append(LegResult(1, NOW.isoformat(), "c", VARIANT, "x86_64-linux", LegOutcome.SKIPPED))
+    (run,) = gather(made)[0]
+    assert (len(run.passed), len(run.failed), len(run.unknown)) == (0, 0, 3)
+
+
+BROKEN = [
+    "", "{", "[]", "null", '{"schema": 1}', "[" * 100_000, json.dumps(result(schema=2)),
+    json.dumps(result(outcome="fine")), json.dumps(result(at="yesterday")),
+    json.dumps(result(at="2026-11-21T00:00:00")),
+    json.dumps(result(run=-1)), json.dumps(result(run="1")), json.dumps(result(kernel="two words")),
+    json.dumps(result(kernel="")), json.dumps(result(kernel="a\n")), json.dumps(result())[:-20],
+]  # fmt: skip
+
+
+@pytest.mark.rule("KCI801", triggers=True)
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_result_is_said_and_the_others_are_recorded(tmp_path: Path, text: str) -> None:
+    folder = files(tmp_path / "r", text, result())
+    found, problems = read_results([folder], NOW)
+    assert [(item.rule, Path(item.path).name) for item in problems] == [("KCI801", "0.json")]
+    assert len(found) == 1
+    done = kci("compat", "record", folder, "--history", tmp_path / "h")
+    assert (done.code, "1 result of 1 run; 1 new file" in done.stdout) == (1, True)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.rule("KCI801", triggers=True)
+@pytest.mark.parametrize("text", ["", "{", '{"run": 5}', '{"run": 5, "at": "x", "passed": ["a b"]}'])
+def test_a_broken_file_of_the_history_is_said_and_the_others_count(tmp_path: Path, text: str) -> None:
+    recorded(tmp_path / "h", files(tmp_path / "r", result()))
+    (tmp_path / "h" / "0000000000000000000-1-x.json").write_text(text)
+    runs, problems = read_history(tmp_path / "h")
+    assert ([run.run for run in runs], [item.rule for item in problems]) == ([1], ["KCI801"])
+    done = kci("compat", "decide", "--history", tmp_path / "h")
+    assert (done.code, "Traceback" in done.stderr) == (1, False)
+
+
+@pytest.mark.rule("KCI803", triggers=True)
+def test_a_clock_that_is_ahead_is_said_and_the_order_is_that_of_the_runs(tmp_path: Path) -> None:
+    ahead = (NOW + timedelta(days=400)).isoformat()
+    found, problems = read_results([files(tmp_path / "r", result(run=1, at=ahead), failed(run=2))], NOW)
+    assert [item.rule for item in problems] == ["KCI803"]
+    append(tmp_path / "h", gather(found)[0])
+    assert [run.run for run in read_history(tmp_path / "h")[0]] == [1, 2]
+
+
+@pytest.mark.rule("KCI801", "KCI803", triggers=False)
+def test_good_results_are_read_silently(tmp_path: Path) -> None:
+    soon = (NOW + timedelta(hours=3)).isoformat()
+    assert read_results([files(tmp_path / "r", result(at=soon), failed(run=2))], NOW)[1] == []
+
+
+def test_two_that_record_at_once_lose_nothing(tmp_path: Path) -> None:
+    """Ten processes write parts of the same runs into one directory."""
+    folders = [
+        files(tmp_path / f"r{part}", *[result(run, kernel=f"k{part}") for run in range(20)]) for part in range(10)
+    ]
+    record = ("compat", "record", "--history", tmp_path / "h")
+    started = [fork_server().start(*record, folder, output=tmp_path / "said") for folder in folders]
+    assert [fork_server().wait(process) for process in started] == [0] * 10, (tmp_path / "said").read_text()
+    assert summary(tmp_path / "h") == [(run, 10, 0, 0) for run in range(20)]
+
+
+def test_two_branches_that_recorded_at_once_merge(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *identity, *words], cwd=repository, check=True, capture_output=True)
+
+    git("init", "-q", "-b", "main")
+    recorded(repository / "history", files(tmp_path / "r0", result(run=1)))
+    git("add", ".")
+    git("commit", "-qm", "one")
+    for name in ("a", "b"):
+        git("checkout", "-q", "-b", name, "main")
+        recorded(repository / "history", files(tmp_path / name, result(run=2, kernel=name)))
+        git("add", ".")
+        git("commit", "-qm", name)
+    git("merge", "-q", "a")
+    assert summary(repository / "history") == [(1, 1, 0, 0), (2, 2, 0, 0)]
+
+
+def test_a_write_that_fails_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = gather(read_results([files(tmp_path / "r", result(1), result(2))], NOW)[0])[0]
+    real, calls = history_module.write_atomic, []
+
+    def full(path: Path, raw: bytes) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            raise OSError(28, os.strerror(28))
+        real(path, raw)
+
+    monkeypatch.setattr(history_module, "write_atomic", full)
+    with pytest.raises(OSError, match="No space left"):
+        append(tmp_path / "h", runs)
+    assert summary(tmp_path / "h") == [(1, 1, 0, 0)]
+    monkeypatch.undo()
+    assert len(append(tmp_path / "h", runs)) == 1
+    assert summary(tmp_path / "h") == [(1, 1, 0, 0), (2, 1, 0, 0)]
+
+
+def test_from_results_to_decisions_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "kci.toml").write_text(
+        '[schedule.issues]\nfailures = 2\n[[schedule.issues.tell]]\nwho = ["@acme/relu"]\nkernel = "relu"\n'
+    )
+    for number in (1, 2):
+        folder = files(tmp_path / f"r{number}", failed(number), result(number, kernel="norm"))
+        assert kci("compat", "record", folder, "--history", "h").code == 0
+    answer = json.loads(kci("compat", "decide", "--history", "h", "--format", "json").stdout)
+    (action,) = answer["actions"]
+    assert (answer["schema"], answer["run"], action["kind"], action["tell"]) == (1, 2, "open", ["@acme/relu"])
+    shown = kci("compat", "decide", "--history", "h", "--dry-run")
+    assert (shown.code, "(for @acme/relu)" in shown.stdout) == (0, True)
+    assert kci("compat", "record", files(tmp_path / "r3", result(3)), "--history", "h").code == 0
+    assert "close " in kci("compat", "decide", "--history", "h").stdout
+
+
+def test_what_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+    assert kci("compat", "decide", "--history", tmp_path / "nowhere").code == 2
+    assert kci("compat", "record", tmp_path / "nowhere", "--history", tmp_path / "h").code == 2
+    (tmp_path / "file").write_text("")
+    refused = kci("compat", "record", files(tmp_path / "r", result()), "--history", tmp_path / "file")
+    assert (refused.code, "cannot be written" in refused.stderr) == (1, True)
+
+
+@pytest.mark.rule("KCI801", triggers=True)
+def test_a_file_under_the_name_of_another_run_is_said(tmp_path: Path) -> None:
+    (path,) = recorded(tmp_path / "h", files(tmp_path / "r", result(run=5)))
+    path.rename(path.with_name(path.name.replace("5-1", "6-1", 1)))
+    runs, problems = read_history(tmp_path / "h")
+    assert (runs, [item.rule for item in problems]) == ([], ["KCI801"])

@@ -1,0 +1,174 @@
+"""A history on a branch: made when it is missing, and complete whoever records at the same time."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli.runner import kci
+from kci.diagnostics import Diagnostic
+from kci.errors import FindingsError
+from kci.watch.history import LegOutcome, LegResult, RecordedRun, each_run, leg_key
+from kci.watch.history_branch import FOLDER, HistoryBranch
+from kci.watch.history_dataset import HistoryDataset
+
+LEG = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
+
+
+def run(number: int) -> RecordedRun:
+    return RecordedRun(number, "2026-11-21T03:17:00+00:00", passed=(LEG,))
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> str:
+    place = tmp_path / "origin.git"
+    subprocess.run(["git", "init", "--quiet", "--bare", str(place)], check=True)
+    return str(place)
+
+
+def numbers(remote: str, tmp_path: Path, branch: str = "kci-history") -> list[int]:
+    """The runs that a new clone has."""
+    clone = tmp_path / f"look-{len(list(tmp_path.iterdir()))}"
+    return sorted(int(path.name[:19]) for path in HistoryBranch(remote, branch).fetch(clone).iterdir())
+
+
+def commits(remote: str) -> int:
+    listed = subprocess.run(
+        ["git", "-C", remote, "rev-list", "--count", "kci-history"], check=True, capture_output=True, text=True
+    )
+    return int(listed.stdout)
+
+
+def test_the_branch_is_made_and_grows(remote: str, tmp_path: Path) -> None:
+    branch = HistoryBranch(remote, "kci-history")
+    assert numbers(remote, tmp_path) == []
+    assert [branch.record([run(1)]), branch.record([run(2), run(3)])] == [1, 2]
+    assert numbers(remote, tmp_path) == [1, 2, 3]
+    assert commits(remote) == 2
+
+
+def test_recording_the_same_again_makes_no_commit(remote: str) -> None:
+    branch = HistoryBranch(remote, "kci-history")
+    branch.record([run(1)])
+    assert branch.record([run(1)]) == 0
+    assert commits(remote) == 1
+
+
+@pytest.mark.parametrize("empty", [True, False], ids=["the first two runs", "later runs"])
+def test_a_run_that_was_recorded_in_between_stays(
+    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: bool
+) -> None:
+    if not empty:
+        HistoryBranch(remote, "kci-history").record([run(1)])
+    slow, other = HistoryBranch(remote, "kci-history"), HistoryBranch(remote, "kci-history")
+    pushes: list[str] = []
+    ask = slow._run
+
+    def with_another_first(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        if arguments[0] == "push":
+            pushes.append(arguments[0])
+            if len(pushes) == 1:
+                other.record([run(7)])
+        return ask(place, *arguments)
+
+    monkeypatch.setattr(slow, "_run", with_another_first)
+    assert slow.record([run(6)]) == 1
+    assert len(pushes) == 2
+    assert numbers(remote, tmp_path) == [*([] if empty else [1]), 6, 7]
+
+
+def test_a_branch_that_takes_nothing_is_said(remote: str) -> None:
+    hook = Path(remote) / "hooks" / "pre-receive"
+    hook.write_text("#!/bin/sh\necho this branch is protected >&2\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(FindingsError, match="takes no commit"):
+        HistoryBranch(remote, "kci-history").record([run(1)])
+
+
+def test_a_repository_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FindingsError, match="cannot be read"):
+        HistoryBranch(str(tmp_path / "missing.git"), "kci-history").record([run(1)])
+
+
+def test_other_files_of_the_branch_stay(remote: str, tmp_path: Path) -> None:
+    def git(*words: str | Sequence[str]) -> None:
+        who = ["-c", "user.name=t", "-c", "user.email=t@example.invalid"]
+        subprocess.run(["git", "-C", str(tmp_path / "work"), *who, *words], check=True, capture_output=True)
+
+    subprocess.run(["git", "clone", "--quiet", remote, str(tmp_path / "work")], check=True, capture_output=True)
+    git("checkout", "--orphan", "kci-history")
+    (tmp_path / "work" / "README.md").write_text("results\n")
+    git("add", "README.md")
+    git("commit", "-m", "one")
+    git("push", "origin", "kci-history")
+    HistoryBranch(remote, "kci-history").record([run(1)])
+    fetched = HistoryBranch(remote, "kci-history").fetch(tmp_path / "after")
+    assert fetched == tmp_path / "after" / FOLDER
+    assert (tmp_path / "after" / "README.md").read_text() == "results\n"
+
+
+def test_the_command_records_on_the_branch_of_a_remote(
+    remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = LegResult(
+        run=3, at="2026-11-21T03:17:00+00:00", kernel="relu", variant="torch-cpu", system="x86_64-linux",
+        outcome=LegOutcome.PASSED,
+    )  # fmt: skip
+    (tmp_path / "one.json").write_bytes(msgspec.json.encode(result))
+    subprocess.run(["git", "init", "--quiet", str(tmp_path / "mine")], check=True)
+    subprocess.run(["git", "-C", str(tmp_path / "mine"), "remote", "add", "origin", remote], check=True)
+    monkeypatch.chdir(tmp_path / "mine")
+    done = kci("compat", "record", tmp_path / "one.json", "--branch", "kci-history")
+    assert (done.code, done.stdout) == (0, "1 result of 1 run; 1 new file in kci-history\n")
+    assert numbers(remote, tmp_path) == [3]
+    assert kci("compat", "record", tmp_path / "one.json", "--branch", "kci-history", "--remote", remote).code == 0
+    assert commits(remote) == 1
+    assert kci("compat", "record", tmp_path / "one.json", "--branch", "x", "--history", "y").code == 2
+    assert kci("compat", "record", tmp_path / "one.json").code == 2
+
+
+class Hub:
+    """Stands for the Hub's client."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {"README.md": b""}
+        self.commits = 0
+
+    def list_repo_files(self, repo_id: str, repo_type: str) -> list[str]:
+        assert (repo_id, repo_type) == ("acme/history", "dataset")
+        return list(self.files)
+
+    def create_commit(self, repo_id: str, operations: list[Any], commit_message: str, repo_type: str) -> None:
+        assert commit_message.startswith("Results of run ")
+        assert (repo_id, repo_type) == ("acme/history", "dataset")
+        self.commits += 1
+        self.files |= {item.path_in_repo: item.path_or_fileobj for item in operations}
+
+
+def test_a_dataset_grows_by_one_commit_and_the_same_again_makes_none(tmp_path: Path) -> None:
+    hub = Hub()
+    dataset = HistoryDataset("acme/history", hub)
+    assert [dataset.record([run(1), run(2)]), dataset.record([run(1)]), dataset.record([run(2), run(3)])] == [2, 0, 1]
+    assert hub.commits == 2
+    history = tmp_path / "history"
+    history.mkdir()
+    for path, raw in hub.files.items():
+        if path.startswith(f"{FOLDER}/"):
+            (history / path.rpartition("/")[2]).write_bytes(raw)
+    problems: list[Diagnostic] = []
+    assert [made.run for made in each_run(history, problems.append)] == [1, 2, 3]
+    assert problems == []
+
+
+def test_a_dataset_that_cannot_be_written_is_said() -> None:
+    class Closed(Hub):
+        def list_repo_files(self, *_: str, **__: str) -> list[str]:
+            raise OSError("401 Client Error\nmore")
+
+    with pytest.raises(FindingsError, match="acme/history takes no commit: 401 Client Error"):
+        HistoryDataset("acme/history", Closed()).record([run(1)])

@@ -1,0 +1,173 @@
+"""Decisions carried out: no issue twice, none closed without a pass, and what a run missed is made up for."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from kci.config.settings import Decisions, Tell
+from kci.errors import FindingsError, MissingToolError
+from kci.watch.decide import ActionKind, standing
+from kci.watch.history import RecordedRun
+from kci.watch.issue_tracker import GitHubIssues, TrackedIssue, carry_out
+from watch.test_decide import run
+
+POLICY = Decisions(failures=2)
+BOT = "github-actions[bot]"
+
+
+class Tracker:
+    """Issues in memory."""
+
+    def __init__(self) -> None:
+        self.all: list[TrackedIssue] = []
+
+    def issues(self) -> Iterable[TrackedIssue]:
+        return reversed(self.all)
+
+    def create(self, title: str, body: str) -> None:
+        self.all.append(TrackedIssue(len(self.all) + 1, True, title, body))
+
+    def edit(self, number: int, title: str, body: str) -> None:
+        self.all[number - 1] = replace(self.all[number - 1], title=title, body=body)
+
+    def close(self, number: int, title: str, body: str) -> None:
+        self.all[number - 1] = TrackedIssue(number, False, title, body)
+
+    def open_numbers(self) -> list[int]:
+        return [issue.number for issue in self.all if issue.is_open]
+
+
+def days(*outcomes: dict[str, str]) -> list[RecordedRun]:
+    return [run(number, **outcome) for number, outcome in enumerate(outcomes, 1)]
+
+
+FAIL, PASS, BOTH = {"cpu": "fail"}, {"cpu": "pass"}, {"cpu": "fail", "norm": "fail"}
+
+
+def follow(tracker: Tracker, runs: list[RecordedRun], policy: Decisions = POLICY) -> list[list[str]]:
+    """What is done after each run."""
+    return [carry_out(standing(runs[:number], policy), tracker) for number in range(1, len(runs) + 1)]
+
+
+def test_an_issue_is_opened_updated_and_closed() -> None:
+    tracker = Tracker()
+    done = follow(tracker, days(FAIL, FAIL, FAIL, BOTH, BOTH, {"cpu": "pass", "norm": "pass"}, PASS))
+    assert [[line.split(" ")[0].rstrip(":") for line in lines] for lines in done] == [
+        [], ["opened"], [], [], ["updated"], ["closed"], [],
+    ]  # fmt: skip
+    assert len(tracker.all) == 1
+    assert tracker.open_numbers() == []
+    assert "Every leg below passes again." in tracker.all[0].body
+
+
+def test_what_a_run_missed_the_next_one_makes_up_for() -> None:
+    runs = days(FAIL, FAIL, FAIL, PASS, PASS)
+    tracker = Tracker()
+    assert carry_out(standing(runs[:3], POLICY), tracker)[0].startswith("opened")
+    assert carry_out(standing(runs, POLICY), tracker)[0].startswith("closed")
+    assert carry_out(standing(runs, POLICY), Tracker()) == [], "what is over needs no issue"
+
+
+def test_a_cause_that_comes_back_is_another_issue() -> None:
+    tracker = Tracker()
+    follow(tracker, days(FAIL, FAIL, PASS, PASS, PASS, FAIL, FAIL))
+    assert [issue.is_open for issue in tracker.all] == [False, True]
+    assert tracker.all[0].key != tracker.all[1].key
+
+
+def test_an_issue_that_a_person_has_closed_stays_closed() -> None:
+    tracker = Tracker()
+    follow(tracker, days(FAIL, FAIL))
+    tracker.close(1, tracker.all[0].title, tracker.all[0].body)
+    assert follow(tracker, days(FAIL, FAIL, BOTH, BOTH)) == [[], [], [], []]
+    assert tracker.open_numbers() == []
+
+
+def test_a_lost_history_closes_nothing() -> None:
+    tracker = Tracker()
+    follow(tracker, days(FAIL, FAIL))
+    assert carry_out(standing([], POLICY), tracker) == []
+    assert tracker.open_numbers() == [1]
+
+
+def test_who_is_told_stands_at_the_end() -> None:
+    tracker = Tracker()
+    follow(tracker, days(FAIL, FAIL), Decisions(failures=1, tell=(Tell(("@acme/kernels",)),)))
+    assert tracker.all[0].body.endswith("\ncc @acme/kernels\n")
+
+
+def test_a_mark_counts_at_the_beginning_only() -> None:
+    assert TrackedIssue(1, True, "t", "> <!-- kci-cause: 0123456789ab since run 1 -->").key is None
+    assert TrackedIssue(1, True, "t", "<!-- kci-cause: 0123456789ab since run 1 -->\nx").key == ("0123456789ab", 1)
+
+
+# --- GitHub -----------------------------------------------------------------------------------------------------------
+
+
+class Gh:
+    """Stands for `subprocess.run` of gh."""
+
+    def __init__(self, *answers: Any, code: int = 0) -> None:
+        self.answers = list(answers)
+        self.code = code
+        self.asked: list[tuple[str, str, Any]] = []
+
+    def __call__(self, command: list[str], *, input: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
+        assert command[:3] == ["gh", "api", "--method"]
+        self.asked.append((command[3], command[4], json.loads(input)))
+        answer = json.dumps(self.answers.pop(0) if self.answers else {}).encode()
+        return subprocess.CompletedProcess(command, self.code, answer, b"HTTP 403: no\nmore")
+
+
+def told(number: int, **more: Any) -> dict[str, Any]:
+    return {"number": number, "state": "open", "title": "t", "body": "b", "user": {"login": BOT}, **more}
+
+
+def test_issues_of_others_and_pull_requests_are_left_alone() -> None:
+    gh = Gh([told(1), told(2, user={"login": "mallory"}), told(3, pull_request={}), told(4, body=None, state="closed")])
+    found = list(GitHubIssues("acme/kernels", BOT, gh).issues())
+    assert [(issue.number, issue.is_open, issue.body) for issue in found] == [(1, True, "b"), (4, False, "")]
+
+
+def test_all_pages_are_read() -> None:
+    gh = Gh([told(number) for number in range(100)], [told(100)])
+    assert len(list(GitHubIssues("acme/kernels", BOT, gh).issues())) == 101
+    assert [path.rpartition("&")[2] for _, path, _ in gh.asked] == ["page=1", "page=2"]
+
+
+def test_changes_are_sent_as_json() -> None:
+    gh = Gh()
+    issues = GitHubIssues("acme/kernels", BOT, gh)
+    issues.create("t", "b")
+    issues.edit(3, "t", "b")
+    issues.close(3, "t", "b")
+    place, sent = "repos/acme/kernels/issues", {"title": "t", "body": "b"}
+    assert gh.asked == [
+        ("POST", place, sent),
+        ("PATCH", f"{place}/3", sent),
+        ("PATCH", f"{place}/3", {**sent, "state": "closed", "state_reason": "completed"}),
+    ]
+
+
+def test_a_refusal_is_said() -> None:
+    with pytest.raises(FindingsError, match="POST repos/acme/kernels/issues: HTTP 403: no"):
+        GitHubIssues("acme/kernels", BOT, Gh(code=1)).create("t", "b")
+    with pytest.raises(FindingsError, match="not the name of a repository"):
+        GitHubIssues("acme/kernels/../x", BOT)
+
+    def missing(*_: Any, **__: Any) -> Any:
+        raise FileNotFoundError
+
+    with pytest.raises(MissingToolError, match="command line"):
+        GitHubIssues("acme/kernels", BOT, missing).create("t", "b")
+
+
+def test_the_latest_decision_about_each_issue_stands() -> None:
+    (only,) = standing(days(FAIL, FAIL, BOTH, BOTH), POLICY)
+    assert (only.kind, len(only.legs), only.since) == (ActionKind.UPDATE, 2, 2)
