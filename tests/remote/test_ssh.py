@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -21,7 +22,7 @@ from cli.runner import Result, kci
 from conftest import ROOT
 from kci.config.engine_settings import EngineKind, EngineSettings
 from kci.remote.job import EngineJob, InputFile
-from kci.remote.protocol import Batch, EngineHome
+from kci.remote.protocol import Batch, EngineAwayError, EngineHome
 from kci.remote.ssh import SshEngine
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
@@ -246,3 +247,19 @@ def test_without_the_library_the_command_that_gets_it_is_named(
     result = kci("run", kernel_dir, "--engine", "box", "--cache", tmp_path / "cache")
     assert result.code == 3
     assert "pip install 'kci[ssh]'" in result.stderr
+
+
+def test_a_host_that_does_not_answer_is_away() -> None:
+    """Its legs wait, or move; they have not failed."""
+
+    async def step(error: Exception) -> None:
+        raise error
+
+    library = SimpleNamespace(HostKeyNotVerifiable=KeyError, PermissionDenied=PermissionError, Error=ValueError)
+    with asyncio.Runner() as runner:
+        engine = SimpleNamespace(settings=SimpleNamespace(host="box"), library=library, runner=runner)
+        for error, said in ((OSError("no route"), "no route"), (TimeoutError(), "TimeoutError")):
+            engine.connection = "open"
+            with pytest.raises(EngineAwayError, match=f"^box cannot be reached: {said}$"):
+                SshEngine._do(engine, step(error))  # type: ignore[arg-type]
+            assert engine.connection is None, "the next question opens another one"

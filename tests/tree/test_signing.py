@@ -396,3 +396,16 @@ def test_a_real_attestation_is_about_its_own_file_alone(tmp_path: Path) -> None:
     artifact.with_name(f"{artifact.name}.sigstore.json").write_bytes(REAL.read_bytes())
     with pytest.raises(FindingsError, match="other bytes"):
         check_artifact(artifact, Signers(), SigningContext(REPOSITORY, ITS_COMMIT, WORKFLOW))
+
+
+def test_a_failure_of_sigstore_is_told_in_its_words() -> None:
+    def says() -> None:
+        raise ValueError("no token")
+
+    def says_it_in_its_cause() -> None:
+        raise RuntimeError from OSError("no network")
+
+    with pytest.raises(FindingsError, match=r"Sigstore does not sign: ValueError no token$"):
+        sigstore_bundles._asked_raw(says)
+    with pytest.raises(FindingsError, match=r"Sigstore does not sign: RuntimeError no network$"):
+        sigstore_bundles._asked_raw(says_it_in_its_cause)

@@ -192,5 +192,5 @@ class HfJobsEngine:
             return FindingsError(f"Hugging Face refuses ({answer.status_code}): {said}", hint=hint)
         # The library does not export the errors of the HTTP client that it uses.
         if type(error).__module__.partition(".")[0].startswith("httpx") or isinstance(error, ConnectionError):
-            return EngineAwayError(f"Hugging Face cannot be reached: {error or type(error).__name__}")
+            return EngineAwayError(f"Hugging Face cannot be reached: {str(error) or type(error).__name__}")
         return error

@@ -152,4 +152,4 @@ class SshEngine(ScriptEngine):
             if isinstance(error, FileNotFoundError):
                 raise
             self.connection = None
-            raise EngineAwayError(f"{host} cannot be reached: {error or type(error).__name__}") from error
+            raise EngineAwayError(f"{host} cannot be reached: {str(error) or type(error).__name__}") from error

@@ -142,7 +142,7 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
         message = f"it does not parse for Python {shown_version(python_span().loader)}: {error.msg}"
         return FileFacts(None, (finding("KCI770", message, span=_line(error.lineno or 1)),))
     except (ValueError, RecursionError, MemoryError) as error:
-        return FileFacts(None, (finding("KCI770", f"it does not parse: {error or type(error).__name__}"),))
+        return FileFacts(None, (finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}"),))
 
 
 def _tree(text: bytes, version: tuple[int, int]) -> tuple[ast.Module, list[ast.AST]]:
