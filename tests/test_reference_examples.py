@@ -104,13 +104,3 @@ def test_a_variant_from_its_commands_to_a_verified_tree(
     answer = kci("verify", tmp_path / ("tree" if whole else f"out/{variant}"), "--format", "json")
     expected = EXAMPLES[name].get("verify", {"exit": 0, "rules": []})
     assert {"exit": answer.code, "rules": rules(answer)} == expected
-
-
-@pytest.mark.torch
-@pytest.mark.network
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "variant"), builds(("not-buildable",)))
-def test_a_variant_that_cannot_be_built(name: str, variant: str, sources: Path, tmp_path: Path) -> None:
-    built = kci_process("build", sources, "--variant", variant, *EDITION, "--output", tmp_path / "out")
-    assert built.code == EXAMPLES[name]["not-buildable"][variant], built.stderr
-    assert not (tmp_path / "out").exists()
