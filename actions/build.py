@@ -31,7 +31,7 @@ from kci.matrix.names import upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plurals import count
 from kci.run.disk_room import make_room
-from kci.toolchains.transfer import SeldomTransfers
+from kci.toolchains.downloads import SeldomTransfers
 from kci.tree.leg_record import artifact_name
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run

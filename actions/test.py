@@ -31,7 +31,7 @@ from kci.files.cache import default_cache
 from kci.matrix.names import this_system
 from kci.plan.hardware_tests import tree_under_test
 from kci.run.kernel_tests import TestReport, TestState, fitting, run_kernel_tests, variants_of, why_not
-from kci.toolchains.transfer import SeldomTransfers
+from kci.toolchains.downloads import SeldomTransfers
 from kci.tree.manifest import read_manifest
 from kci.watch.history import LegResult
 from watched_results import upload_results, watched_run

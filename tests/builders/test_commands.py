@@ -22,8 +22,7 @@ from kci.builders.definitions import stable_abi_define
 from kci.builders.units import Language, Unit
 from kci.config.values import Depend
 from kci.errors import BuildFailedError
-from kci.toolchains.cuda import Toolkit
-from kci.toolchains.cuda_headers import LibraryHeaders
+from kci.toolchains.cuda import LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers, HeaderSource
 from kci.toolchains.environment import Environment
 

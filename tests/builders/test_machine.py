@@ -12,12 +12,11 @@ from buildkit import CPU, STABLE_CUDA, copy_kernel, only_these, program, quiet, 
 from kci.builders import build_variant, native
 from kci.builders.recipe import commands
 from kci.errors import MissingToolError, UnsafeError, UsageError
-from kci.processes.job_limits import job_count
-from kci.toolchains.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique
+from kci.processes.job_budget import job_count
+from kci.toolchains.compilers import cxx_compiler, glibc_is_newer, knows_gnu_unique, toolchain_identity
 from kci.toolchains.cuda import ensure_toolkit, find_toolkit, nvcc_name
 from kci.toolchains.oneapi import find_icpx
 from kci.toolchains.toolchain_data import toolchains
-from kci.toolchains.toolchain_identity import toolchain_identity
 from wheels import make_wheel, only_wheels
 
 NVCC = """

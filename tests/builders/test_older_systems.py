@@ -20,7 +20,7 @@ from kci.builders.ninjafile import Step
 from kci.builders.older_systems import stand_ins
 from kci.toolchains.compilers import cxx_compiler
 from kci.toolchains.environment import Environment
-from kci.toolchains.newer_cxx import find_newer_parts
+from kci.toolchains.old_glibc import find_newer_parts
 
 USES = """
 #include <charconv>

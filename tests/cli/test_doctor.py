@@ -13,7 +13,7 @@ from buildkit import noarch_kernel, only_these, program
 from cli.runner import kci, kci_process
 from kci.cli import COMMANDS
 from kci.errors import FindingsError
-from kci.files.kept_files import KeptFolder, kept_folders, remove_kept
+from kci.files.cache import KeptFolder, kept_folders, remove_kept
 from kci.files.lock import in_use, locked
 
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import torch_kernel
 from kci.catalog.loading import load_catalog
 from kci.config.reader import parse_kernel
-from kci.inputs.standard_lint import lint_standards
+from kci.inputs.source_lints import lint_standards
 from kci.workspace.check import check_kernels
 
 INCLUDES = '#include "a.h"\n#include <torch/all.h>\n'

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kci.processes.process import guarded, run
-from kci.processes.program_scope import StoppedError
+from kci.processes.process import StoppedError, guarded, run
 from kci.run.at_once import at_once
 from processes.test_process import is_running
 

@@ -9,10 +9,10 @@ import pytest
 
 from buildkit import CPU, STABLE_CUDA, only_these, program, variant
 from kci.errors import MissingToolError
-from kci.toolchains import toolchain_identity as module
+from kci.toolchains import compilers as module
+from kci.toolchains.compilers import environment_flags, toolchain_identity
 from kci.toolchains.environment import TorchVersion
 from kci.toolchains.toolchain_data import toolchains
-from kci.toolchains.toolchain_identity import environment_flags, toolchain_identity
 
 NOARCH = "torch-cpu"
 

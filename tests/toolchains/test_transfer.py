@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kci.toolchains.transfer import SeldomTransfers, Transfer, Transferred, progress_line, read_transfer
+from kci.toolchains.downloads import SeldomTransfers, Transfer, Transferred, progress_line, read_transfer
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import pytest
 
 from buildkit import quiet
 from kci.errors import MissingToolError
-from kci.toolchains.cuda import Toolkit
-from kci.toolchains.cuda_headers import (
+from kci.toolchains.cuda import (
     LibraryHeaders,
+    Toolkit,
     below_include,
     ensure_library_headers,
     find_library_headers,

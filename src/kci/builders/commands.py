@@ -23,12 +23,10 @@ from kci.builders.units import Language, Unit
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.toolchains import oneapi
-from kci.toolchains.cuda import Toolkit
-from kci.toolchains.cuda_headers import LINK, LibraryHeaders
+from kci.toolchains.cuda import LINK, LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers
 from kci.toolchains.environment import Environment
-from kci.toolchains.newer_cxx import NewerParts
-from kci.toolchains.old_glibc import OldLibrary, old_libraries
+from kci.toolchains.old_glibc import NewerParts, OldLibrary, old_libraries
 from kci.toolchains.rocm import Rocm
 from kci.toolchains.toolchain_data import toolchains
 

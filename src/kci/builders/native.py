@@ -29,8 +29,7 @@ from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
 from kci.inputs.recorded import RecordedInputs
 from kci.matrix.names import Kind, this_system
-from kci.processes.job_budget import alone, is_chatter, read_progress
-from kci.processes.job_limits import nvcc_threads
+from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
 from kci.processes.process import Finished, Log, guarded
 from kci.toolchains.compiler_cache import CacheUse, find_compiler_cache
 from kci.toolchains.compilers import (
@@ -41,8 +40,15 @@ from kci.toolchains.compilers import (
     refuse_backend,
     version_line,
 )
-from kci.toolchains.cuda import Toolkit, ensure_toolkit, find_toolkit, nvcc_name
-from kci.toolchains.cuda_headers import ensure_library_headers, find_library_headers, mentions_libraries
+from kci.toolchains.cuda import (
+    Toolkit,
+    ensure_library_headers,
+    ensure_toolkit,
+    find_library_headers,
+    find_toolkit,
+    mentions_libraries,
+    nvcc_name,
+)
 from kci.toolchains.cutlass import ensure_headers, find_headers
 from kci.toolchains.environment import (
     Environment,
@@ -54,7 +60,7 @@ from kci.toolchains.environment import (
     same_version,
     tvm_ffi_environment,
 )
-from kci.toolchains.newer_cxx import find_newer_parts
+from kci.toolchains.old_glibc import find_newer_parts
 from kci.toolchains.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains

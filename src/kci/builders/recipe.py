@@ -27,10 +27,10 @@ from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
 from kci.files.cache import work_dir
 from kci.matrix.names import Kind
-from kci.processes.job_limits import job_count
+from kci.processes.job_budget import job_count
 from kci.processes.process import Log, shown
 from kci.toolchains.compiler_cache import CompilerCache
-from kci.toolchains.toolchain_identity import environment_flags
+from kci.toolchains.compilers import environment_flags
 
 _TOOLS_FILE = "tools.txt"
 """What every command depends on: the versions of the tools, and what they take from the environment."""

@@ -50,7 +50,7 @@ def progress_log(options: Options) -> Callable[[str], None]:
     if options.quiet:
         return lambda _line: None
     if terminal_width(sys.stderr) is None or options.plain:
-        from kci.toolchains.transfer import SeldomTransfers
+        from kci.toolchains.downloads import SeldomTransfers
 
         return SeldomTransfers(lambda line: click.echo(line, err=True))
     return _InPlace()
@@ -63,7 +63,7 @@ class _InPlace:
         self._over = False
 
     def __call__(self, line: str) -> None:
-        from kci.toolchains.transfer import read_transfer
+        from kci.toolchains.downloads import read_transfer
 
         told = read_transfer(line) is not None
         if told:

@@ -12,7 +12,7 @@ import click
 from kci.cli import Options, at_interrupt, colored
 from kci.cli._layout import middle
 from kci.run.local import Outcome, OutcomeState
-from kci.toolchains.transfer import SeldomTransfers, duration, read_transfer
+from kci.toolchains.downloads import SeldomTransfers, duration, read_transfer
 
 _STYLES = {"built": "green", "reused": "green", "failed": "red", "left": "dim", "building": "bold cyan"}
 _MARKS = {"waiting": "·", "failed": "✗"}

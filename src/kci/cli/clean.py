@@ -9,8 +9,7 @@ import click
 from kci.cli import PATH, Command, Options
 from kci.cli._layout import Layout
 from kci.cli._output import table
-from kci.files.cache import default_cache
-from kci.files.kept_files import PARTS, KeptFolder, kept_folders, remove_kept
+from kci.files.cache import PARTS, KeptFolder, default_cache, kept_folders, remove_kept
 from kci.plurals import count
 
 

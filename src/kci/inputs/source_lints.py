@@ -1,31 +1,37 @@
-"""Lints of the files that a build.toml names: are they there, inside the kernel, and all that a build needs.
+"""Lints of the files that a build.toml names, and of flags that do not suit them.
 
-The reference builds in a sandbox in which only files named in a `src` list are visible, so that a header in the
-directory of a source is not enough (docs/format.md#visible-files).
+Are the files there, inside the kernel, and all that a build needs? The reference builds in a sandbox in which only
+files named in a `src` list are visible, so that a header in the directory of a source is not enough
+(docs/format.md#visible-files).
 """
 
 from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from kci.catalog.floors import floors
+from kci.catalog.rows import Catalog
 from kci.config.document import KeyPath
 from kci.config.file_lints import at_value
 from kci.config.find_settings import FoundSettings
 from kci.config.model import DEFAULT_PYEXT
-from kci.config.processor_flags import asks_the_processor, newer_processor_flags
+from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.reader import Kernel
-from kci.config.source_kinds import SOURCE_ENDINGS
-from kci.config.values import quoted
+from kci.config.source_kinds import CXX_ENDINGS, SOURCE_ENDINGS
+from kci.config.values import Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
-from kci.inputs.include_scan import quoted_includes
+from kci.inputs.include_scan import quoted_includes, scan
 from kci.inputs.kernel_inputs import BINDING, ESCAPE_HINT, KernelInputs
 from kci.inputs.source_tree import EntryKind, SourceTree
+from kci.matrix.names import Kind
+from kci.matrix.selection import select
 from kci.suggest import nearest_name
 
 GENERATED = frozenset({"torch-ext/registration.h"})
@@ -190,7 +196,7 @@ def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     """KCI164: a flag asks for newer processors than all users have, and no source asks which one it runs on."""
     newer = newer_processor_flags(kernel)
     tree = SourceTree(directory)
-    if not newer or any(_asks(tree, source.text) for source in _sources(kernel)):
+    if not newer or any(asks_the_processor(_content(tree, source.text)) for source in _sources(kernel)):
         return
     for flag, part in newer:
         message = f"`{part}` needs a newer processor than all users have, and no listed source asks which one it is"
@@ -198,12 +204,13 @@ def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
         yield at_value(kernel, flag.place, "KCI164", message, hint)
 
 
-def _asks(tree: SourceTree, path: str) -> bool:
+def _content(tree: SourceTree, path: str) -> bytes:
+    """The text of a listed file; empty for one that is missing or cannot be read, which other lints say."""
     try:
         real = None if escapes(path) else tree.file(path)
-        return real is not None and asks_the_processor(tree.content(real))
-    except KciError:  # it cannot be read, which others say
-        return False
+        return tree.content(real) if real is not None else b""
+    except KciError:
+        return b""
 
 
 def _sources(kernel: Kernel) -> Iterator[_Source]:
@@ -227,7 +234,8 @@ class _Includes:
         """What a file includes, as it is written there; nothing for one that is no source inside the kernel."""
         names = self.known.get(file)
         if names is None:
-            names = self.known[file] = self.read(file)
+            text = _content(self.tree, file) if file.endswith(SOURCE_ENDINGS) else b""
+            names = self.known[file] = quoted_includes(text)
         return names
 
     def of(self, file: str, include: tuple[str, ...]) -> list[str]:
@@ -241,14 +249,6 @@ class _Includes:
                     headers.add(header)
                     break
         return sorted(headers)
-
-    def read(self, file: str) -> list[str]:
-        """The names that a source inside the kernel includes in quotes."""
-        try:
-            real = self.tree.file(file) if file.endswith(SOURCE_ENDINGS) else None
-            return quoted_includes(self.tree.content(real)) if real is not None else []
-        except KciError:
-            return []
 
 
 @lru_cache(maxsize=65536)
@@ -287,3 +287,58 @@ def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterato
                 span = document.value_span(("inputs", index, "paths", number))
                 hint = "name a file or directory relative to kci.toml"
                 yield finding("KCI333", message, hint=hint, path=document.path, span=span)
+
+
+_STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
+_ASKING = frozenset(
+    {"ATen/ATen.h", "torch/all.h", "torch/extension.h", "torch/script.h", "torch/torch.h", "torch/types.h"}
+)
+"""Headers of torch that stop a compiler with an older standard, and headers that include those."""
+_NOT_GIVEN = {"cxx-flags": (".cu", ".cuh", ".hip"), "cuda-flags": CXX_ENDINGS, "hip-flags": CXX_ENDINGS}
+"""Sources that another compiler takes, whose flags are others."""
+_OLD_CENTURY = 90
+
+
+def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
+    """KCI159: one finding for each flag that names such a standard.
+
+    What is compiled for the stable ABI includes other headers, which accept an older one; so do sources without torch.
+
+    Args:
+        kernel: its flags are judged.
+        catalog: has the torch versions that it is built for.
+        directory: where its sources lie.
+    """
+    old = [flag for flag in flags_of(kernel) if flag.place[0] != "tvm-ffi" and _STANDARD.fullmatch(flag.text)]
+    if not old:
+        return
+    torches: dict[str, set[Version]] = {}
+    for variant in select(kernel, catalog).variants:
+        if variant.kind is Kind.FULL and variant.torch:
+            torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
+    tree = SourceTree(directory)
+    for flag in old:
+        built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
+        needed = {torch: _needed(torch) for torch in sorted(built)}
+        lacking = [torch for torch, standard in needed.items() if _named(flag.text) < standard]
+        others = _NOT_GIVEN.get(str(flag.place[-2]), ())
+        if lacking and any(
+            not _ASKING.isdisjoint(scan(_content(tree, path)).names) for path in flag.src if not path.endswith(others)
+        ):
+            which = ", ".join(map(str, lacking))
+            message = (
+                f"`{flag.text}` is older than C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
+            )
+            yield at_value(kernel, flag.place, "KCI159", message, "remove it: each build has the standard of its torch")
+
+
+def _needed(torch: Version) -> int:
+    """The oldest standard that the headers of a torch accept."""
+    return max(standard for since, standard in floors().cxx_standard.items() if Version.parse(since) <= torch)
+
+
+def _named(flag: str) -> int:
+    """The standard that a flag names; `98` was before `11`."""
+    found = _STANDARD.fullmatch(flag)
+    assert found is not None  # noqa: S101  - the caller has asked
+    return int(found[1]) - 100 if int(found[1]) >= _OLD_CENTURY else int(found[1])

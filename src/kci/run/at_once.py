@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from kci.processes.program_scope import ProgramScope
+from kci.processes.process import ProgramScope
 
 _Told = TypeVar("_Told")
 

@@ -25,8 +25,8 @@ from kci.files.cache import made_once
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
 from kci.processes.process import Finished, Log, guarded, run, silent
 from kci.suggest import containing, suggestion
+from kci.toolchains.downloads import install, pip_install
 from kci.toolchains.environment import ensure_runtime
-from kci.toolchains.pip_installs import install, pip_install
 from kci.toolchains.toolchain_data import toolchains
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 from kci.verify.load_rules import LoaderEnvironment, probe, unfit

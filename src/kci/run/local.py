@@ -25,13 +25,12 @@ from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import KernelMatrix, Variant
 from kci.plan.fingerprint import Fingerprints
-from kci.processes.job_budget import JobBudget, Progress, read_progress
-from kci.processes.job_limits import job_count
+from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
 from kci.run.at_once import at_once
 from kci.run.kept_builds import KeptBuilds
 from kci.run.one_variant import BuildOptions
-from kci.toolchains.toolchain_identity import toolchain_identity
-from kci.toolchains.transfer import read_transfer
+from kci.toolchains.compilers import toolchain_identity
+from kci.toolchains.downloads import read_transfer
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel

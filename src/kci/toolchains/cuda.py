@@ -1,10 +1,15 @@
-"""The CUDA toolkit to compile with: this machine's if its version is the variant's, else wheels from PyPI."""
+"""The CUDA to compile with: this machine's toolkit if its version is the variant's, else wheels from PyPI.
+
+Full-ABI kernels need the headers of CUDA libraries such as cuBLAS as well, which small toolkits do not have.
+"""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -13,8 +18,8 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.cache import made_once
 from kci.processes.process import Log, run
+from kci.toolchains.downloads import install, pip_install
 from kci.toolchains.environment import same_version
-from kci.toolchains.pip_installs import install, pip_install
 from kci.toolchains.toolchain_data import toolchains
 
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
@@ -177,3 +182,63 @@ def _wheel_toolkit(version: str, cache: Path) -> Toolkit:
     # Wheels of one major version share a directory, whatever the minor.
     root = wheels / "nvidia" / f"cu{version.partition('.')[0]}"
     return Toolkit(version, root / "bin" / "nvcc", root, wheels)
+
+
+LINK = "cuda-headers"
+"""Their link in the work directory."""
+
+_INCLUDE = re.compile(rb'#[ \t]*include[ \t]*[<"](cublas|cufft|curand|cusolver|cusparse|nvrtc|nvToolsExt|nvtx3/)')
+
+
+class LibraryHeaders(msgspec.Struct, frozen=True):
+    """Headers out of NVIDIA's wheels."""
+
+    folder: Path
+    requirements: tuple[str, ...]
+    """The wheels that they are in."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether they are there."""
+        return self.folder.is_dir()
+
+
+def mentions_libraries(sources: Iterable[Path]) -> bool:
+    """Whether sources include a header of such a library themselves; a stable-ABI kernel needs none otherwise."""
+    return any(_INCLUDE.search(source.read_bytes()) for source in sources)
+
+
+def find_library_headers(toolkit: Toolkit, cache: Path) -> LibraryHeaders | None:
+    """Those that a toolkit lacks; None if it has them all, or if none are known for its version."""
+    missing = [
+        requirement
+        for header, requirement in sorted(toolchains().cuda_headers.get(toolkit.version, {}).items())
+        if not (toolkit.root / "include" / header).is_file()
+    ]
+    if not missing:
+        return None
+    few = "" if len(missing) == len(toolchains().cuda_headers[toolkit.version]) else f"-{len(missing)}"
+    return LibraryHeaders(cache / "cuda" / f"{toolkit.version}-headers{few}", tuple(missing))
+
+
+def ensure_library_headers(headers: LibraryHeaders, log: Log) -> None:
+    """Get them if they are not there: about a megabyte out of wheels of hundreds.
+
+    Raises:
+        MissingToolError: the index cannot be reached, or serves no byte ranges.
+    """
+    from kci.toolchains.wheel_ranges import extract, find_wheel
+
+    def make(place: Path) -> None:
+        for requirement in headers.requirements:
+            package, _, version = requirement.partition("==")
+            log(f"taking the headers out of {requirement}")
+            extract(find_wheel(package, version, platform.machine()), below_include, place, log)
+
+    made_once(headers.folder, lambda: headers.complete, make, log)
+
+
+def below_include(path: str) -> str | None:
+    """Where a file of an NVIDIA wheel goes: headers lie in `nvidia/cu13/include` or `nvidia/<library>/include`."""
+    parts = path.split("/")
+    return "/".join(parts[3:]) if len(parts) > 3 and (parts[0], parts[2]) == ("nvidia", "include") else None

@@ -17,8 +17,8 @@ from kci.config.values import Depend
 from kci.errors import MissingToolError
 from kci.files.cache import made_once
 from kci.processes.process import Log, run, shown
+from kci.toolchains.downloads import pip_install, run_pip
 from kci.toolchains.oneapi import tla_version
-from kci.toolchains.pip_installs import pip_install, run_pip
 from kci.toolchains.toolchain_data import CutlassRelease, toolchains
 
 SOURCE_DIR = "CUTLASS_SRC_DIR"

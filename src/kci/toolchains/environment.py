@@ -25,7 +25,7 @@ from kci.files.full_disk import program_hint
 from kci.files.git import last_line
 from kci.files.lock import locked
 from kci.processes.process import Log, run
-from kci.toolchains.pip_installs import install, newer_pip, pip_install
+from kci.toolchains.downloads import install, newer_pip, pip_install
 from kci.toolchains.toolchain_data import toolchains
 
 COMPLETE = ".kci-complete"

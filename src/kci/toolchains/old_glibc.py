@@ -1,14 +1,19 @@
-"""What an older glibc has, to link against where this machine's is newer than kernels may need.
+"""What an older system has, to link against where this machine's C and C++ libraries are newer than kernels may need.
 
 A function that glibc has had for long can have a newer version here, and the linker takes the newest. If it moved into
 another library, one without code that has the name, and of each such function the version, of an older glibc comes
 first on the command line. If it changed, or was inline before, a function of that name calls the older one
 (`stand_ins/glibc`).
+
+A kernel that uses `std::filesystem` or `std::from_chars` needs functions that the C++ library of manylinux_2_28 does
+not export. The toolsets for such systems link them in from a static library. Here they are taken out of the compiler's
+own, whose other parts must stay where they are: two copies of streams or locales do not know of each other.
 """
 
 from __future__ import annotations
 
 import platform
+import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -17,6 +22,7 @@ import msgspec
 
 from kci.config.values import Version
 from kci.files.dated_data import Dated, load_dated
+from kci.processes.process import run
 
 FOLDER = "glibc"
 """Where the sources of all this are, in the work directory."""
@@ -111,3 +117,35 @@ def _versions(table: dict[str, tuple[str, ...]], cpu: str) -> Iterator[tuple[str
         found.setdefault(version, []).extend(names)
     for version in sorted(found):
         yield str(version), tuple(sorted(found[version]))
+
+
+class NewerParts(msgspec.Struct, frozen=True):
+    """Members of the compiler's static C++ library."""
+
+    library: str
+    members: tuple[str, ...]
+
+    def unpack(self) -> list[str]:
+        """The command that takes them out."""
+        return ["ar", "x", f"--output={FOLDER}", self.library, *self.members]
+
+    @property
+    def unpacked(self) -> tuple[str, ...]:
+        """The files that it makes."""
+        return tuple(f"{FOLDER}/{member}" for member in self.members)
+
+
+def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
+    """The parts that a compiler's own C++ library has; None if there is no static one, or it is not GNU's.
+
+    Args:
+        cxx: the C++ compiler.
+    """
+    asked = run([*cxx, "-print-file-name=libstdc++.a"])
+    library = asked.output.strip()
+    if asked.code != 0 or not Path(library).is_file():
+        return None
+    listed = run(["ar", "t", library]) if shutil.which("ar") else None
+    there = set(listed.output.split()) if listed is not None and listed.code == 0 else set()
+    members = tuple(member for member in glibc_data().cxx_library.members if member in there)
+    return NewerParts(library, members) if members else None

@@ -29,7 +29,7 @@ from kci.files.bounded_json import decode_json
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import room_hint
 from kci.processes.process import Log, silent
-from kci.toolchains.transfer import Transfer
+from kci.toolchains.downloads import Transfer
 
 DEFAULT_INDEX = "https://pypi.org/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"

@@ -18,9 +18,14 @@ from kci.config.suppression import apply_comments, apply_settings
 from kci.diagnostics import Diagnostic, Severity, finding, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.inputs.kernel_inputs import SourceTrees
-from kci.inputs.source_lints import declared_input_missing, include_leaves_kernel, lint_sources, source_escapes
+from kci.inputs.source_lints import (
+    declared_input_missing,
+    include_leaves_kernel,
+    lint_sources,
+    lint_standards,
+    source_escapes,
+)
 from kci.inputs.source_tree import SourceTree
-from kci.inputs.standard_lint import lint_standards
 from kci.matrix.kernel_lints import lint_matrix
 from kci.matrix.tiers import tier_of
 from kci.plan.settings_lints import lint_settings

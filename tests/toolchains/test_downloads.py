@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from kci.processes.process import Finished
-from kci.toolchains import pip_installs
-from kci.toolchains.pip_installs import PipLines, newer_pip, pip_install, run_pip
-from kci.toolchains.transfer import Transfer, read_transfer
+from kci.toolchains import downloads
+from kci.toolchains.downloads import PipLines, Transfer, newer_pip, pip_install, read_transfer, run_pip
 from wheels import make_wheel
 
 WHEEL = "big-1.0-py3-none-any.whl"
@@ -69,7 +68,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HalfAndHa
 @pytest.mark.programs
 def test_bytes_are_told_while_they_come(index: HalfAndHalf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = itertools.count()
-    monkeypatch.setattr(pip_installs, "Transfer", functools.partial(Transfer, clock=lambda: float(next(seconds))))
+    monkeypatch.setattr(downloads, "Transfer", functools.partial(Transfer, clock=lambda: float(next(seconds))))
     said: list[str] = []
 
     def log(line: str) -> None:
@@ -98,10 +97,10 @@ def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest
         log("  Downloading https://host/whl/ninja-1.13.2-py3-none-any.whl (180 kB)")
         return Finished(0, "")
 
-    monkeypatch.setattr(pip_installs, "stream", stream)
+    monkeypatch.setattr(downloads, "stream", stream)
     said: list[str] = []
     for version in ("23.2.1", "24.1"):
-        monkeypatch.setattr(pip_installs, "run", lambda _, version=version: Finished(0, f"pip {version} from /x\n"))
+        monkeypatch.setattr(downloads, "run", lambda _, version=version: Finished(0, f"pip {version} from /x\n"))
         run_pip(["python", "-m", "pip", "install"], said.append, {"A": "1"})
     assert asked == [{"A": "1"}, {"A": "1", "PIP_PROGRESS_BAR": "raw"}]
     assert said == ["downloading torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl (184.3 MB)"] * 2
@@ -115,7 +114,7 @@ def test_an_environment_gets_a_pip_that_says_bytes(version: str, asked: int, mon
         commands.append(command)
         return Finished(0 if "--version" in command else 1, f"pip {version} from /x\n")
 
-    monkeypatch.setattr(pip_installs, "run", run)
+    monkeypatch.setattr(downloads, "run", run)
     newer_pip(Path("python"))  # that the index has none is no failure
     upgrades = [command for command in commands if "--upgrade" in command]
     assert len(upgrades) == asked
