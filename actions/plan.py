@@ -33,10 +33,9 @@ from kci.cli._output import print_diagnostics
 from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
 from kci.diagnostics import printable
-from kci.plan.changed_files import merged_into
-from kci.plan.forks import only_hosted, only_own, untested
-from kci.plan.github import tests_matrix
-from kci.plan.plan_json import promised
+from kci.plan.changes import merged_into
+from kci.plan.github import only_hosted, only_own, tests_matrix, untested
+from kci.plan.plan import promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
 from kci.tree.published_tree import read_published

@@ -25,8 +25,8 @@ from msgspec.structs import replace
 
 from kci.config.engine_settings import EngineKind, EngineSettings
 from kci.matrix.names import Kind
+from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
-from kci.plan.pools import UNKNOWN
 from kci.remote import engine_run
 from kci.remote.engine_choice import share_out
 from kci.remote.engine_plan import EngineLeg, EngineRun

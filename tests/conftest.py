@@ -24,7 +24,7 @@ from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.values import python_name
 from kci.matrix import selection
 from kci.matrix.variants import Dropped
-from kci.plan import forks, legs
+from kci.plan import github, legs
 from kci.plan.plan import LeftOut
 from outside_tools import HELD_TO
 
@@ -251,7 +251,7 @@ def _rule_marks_hold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
     recorded = _Recorded(diagnostics.rules())
     monkeypatch.setattr(diagnostics, "rules", lambda: recorded)  # `finding` looks rules up there
     monkeypatch.setattr(selection, "Dropped", recorded.noting(Dropped))
-    for module in (legs, forks):
+    for module in (legs, github):
         monkeypatch.setattr(module, "LeftOut", recorded.noting(LeftOut))
     yield
     for mark in marks if request.node.stash.get(PASSED, False) else []:

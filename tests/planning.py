@@ -7,8 +7,8 @@ from typing import Any
 
 from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
+from kci.plan.machines import Pool
 from kci.plan.plan import Leg, Plan
-from kci.plan.pools import Pool
 
 
 def leg(name: str = "torch213-cxx11-cpu-x86_64-linux", kernel: str = "k", **keys: Any) -> Leg:

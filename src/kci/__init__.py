@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     from kci.tree.planned import read_plan
     from kci.verify.requirements import verify as verify_path
     from kci.workspace.check import check_kernels
-    from kci.workspace.choice import Choice
     from kci.workspace.planning import PlannedRun, PlanRequest, plan_run
-    from kci.workspace.workspace import Workspace, open_workspace
+    from kci.workspace.workspace import Choice, Workspace, open_workspace
 
 _HOMES = {
     "BuildFailedError": "kci.errors",
     "BuildOptions": "kci.run.one_variant",
     "BuiltLeg": "kci.run.build_leg",
-    "Choice": "kci.workspace.choice",
+    "Choice": "kci.workspace.workspace",
     "Diagnostic": "kci.diagnostics",
     "FindingsError": "kci.errors",
     "KciError": "kci.errors",

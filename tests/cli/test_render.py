@@ -10,7 +10,7 @@ import pytest
 from cli.runner import kci, kci_process
 from conftest import add_package, load_script, read_yaml
 from kci.render import pins
-from kci.render.header import RecordedOptions, recorded_options
+from kci.render.committed import RecordedOptions, recorded_options
 from kci.version import __version__
 
 RELEASE, COMPAT = ".github/workflows/kci.yml", ".github/workflows/kci-compat.yml"

@@ -24,8 +24,7 @@ from kci.files.git import read_blob
 from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.selection import compute_matrix, select
 from kci.plan.affected import KernelEnd, Touch, View, affected, narrow
-from kci.plan.changed_files import changes_since
-from kci.plan.changes import Terms, only_affected
+from kci.plan.changes import Terms, changes_since, only_affected
 from kci.plan.fingerprint import Fingerprints
 
 FIXTURES = Path(__file__).parent / "affected"

@@ -28,10 +28,8 @@ from kci.inputs.source_tree import SourceTree
 from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import KernelMatrix
 from kci.plan.affected import Touch
-from kci.plan.changed_files import changes_since, merged_into
-from kci.plan.changes import Base, Terms, only_affected
+from kci.plan.changes import Base, Terms, changes_since, merged_into, only_affected
 from kci.plan.fingerprint import Fingerprints, image_of
-from kci.plan.legs import each_once
 from kci.plan.machines import runners_from
 
 REPO = Path(__file__).parent / "affected" / "repo"
@@ -266,9 +264,9 @@ def truth(root: Path) -> dict[tuple[str, str], str]:
         kernel = read_kernel(directory)
         try:
             prints = Fingerprints(kernel, tree, here.settings.inputs_of(kernel.build.name))
-            for name, variant in each_once(here.select(kernel)):
+            for variant in here.select(kernel).each_once():
                 image = image_of(variant, here.terms().runners)
-                found[kernel.build.name, name] = prints.fingerprint(variant, image)
+                found[kernel.build.name, variant.name] = prints.fingerprint(variant, image)
         except KciError:
             continue
     return found

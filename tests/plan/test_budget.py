@@ -20,7 +20,7 @@ from kci.matrix.selection import compute_matrix
 from kci.plan.budget import Alternative, check_budget, check_time, estimate, simulate
 from kci.plan.durations import Duration, Durations, encode, read_durations
 from kci.plan.legs import make_plan
-from kci.plan.pools import Pool, most_minutes, pool_of, price_of
+from kci.plan.machines import Pool, most_minutes, pool_of, price_of
 from planning import leg, plan
 
 OWN = Pool("gpu", 2)

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kci.plan.callers import MAX_JOBS, caller_count, check_callers, run_jobs, work_of
-from kci.plan.github import MAX_OUTPUT_UNITS
+from kci.plan.github import MAX_JOBS, MAX_OUTPUT_UNITS, caller_count, check_callers, run_jobs, work_of
+from kci.plan.machines import Pool
 from kci.plan.plan import KernelPlan, Leg, Plan, Skipped, TestLeg
-from kci.plan.pools import Pool
 from planning import leg, plan
 
 

@@ -13,10 +13,9 @@ from kci.catalog.rows import Catalog
 from kci.config.values import Grouping
 from kci.errors import FindingsError, UsageError
 from kci.matrix.selection import compute_matrix
-from kci.plan import github
 from kci.plan.github import LEG_KEYS, MAX_OUTPUT_UNITS, check_limits, github_matrix, refuse_errors
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Leg, Plan, RunnerGroup, Shard
+from kci.plan.plan import Leg, Plan, RunnerGroup, Shard, as_json
 from kci.plan.sharding import assign, shards
 from planning import leg, plan
 
@@ -68,8 +67,8 @@ def test_a_matrix_that_somebody_filled_too_far_is_refused() -> None:
 def test_an_empty_plan_is_an_empty_matrix_and_no_work() -> None:
     made = sharded([])
     assert github_matrix(made) == '{"include":[]}'
-    assert github.as_json(made)["has_work"] is False
-    assert github.as_json(sharded(many(1)))["has_work"] is True
+    assert as_json(made)["has_work"] is False
+    assert as_json(sharded(many(1)))["has_work"] is True
     fixed = sharded(many(1), 3)
     assert [shard.legs for shard in fixed.shards].count(0) == 2
     assert {github_matrix(fixed, index) for index in range(3)} >= {'{"include":[]}'}

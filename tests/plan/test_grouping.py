@@ -11,10 +11,10 @@ from conftest import torch_kernel
 from kci.catalog.rows import Catalog
 from kci.catalog.runners import LegLimit, Runner, default_runners
 from kci.config.values import Grouping
+from kci.files.portable_names import twins
 from kci.matrix.names import artifact_stem
 from kci.matrix.selection import compute_matrix
 from kci.matrix.variants import Matrix
-from kci.plan.grouping import twins
 from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.plan import Plan
 

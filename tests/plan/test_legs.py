@@ -14,8 +14,9 @@ from kci.config.values import Tier
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix
 from kci.plan import github
-from kci.plan.github import as_json, github_matrix
+from kci.plan.github import github_matrix
 from kci.plan.legs import PlanOptions, make_plan
+from kci.plan.plan import as_json
 
 NOARCH = """
     [general]

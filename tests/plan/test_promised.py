@@ -8,10 +8,9 @@ import pytest
 from conftest import torch_kernel
 from kci.catalog.rows import Catalog
 from kci.matrix.selection import compute_matrix
-from kci.plan.forks import only_hosted, only_own, untested
+from kci.plan.github import only_hosted, only_own, untested
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.plan import Plan, RunnerGroup, TestLeg
-from kci.plan.plan_json import promised
+from kci.plan.plan import Plan, RunnerGroup, TestLeg, promised
 
 NAMES = ["torch213-cxx11-cpu-aarch64-linux", "torch213-cxx11-cpu-x86_64-linux"]
 

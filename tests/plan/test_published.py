@@ -13,7 +13,7 @@ import pytest
 from cli.runner import kci
 from kci.inputs.recorded import RecordedInputs
 from kci.matrix.names import parse_variant_name
-from kci.plan.published import PublishedVariant, already
+from kci.plan.fingerprint import PublishedVariant, already
 from kci.tree.manifest import Manifest, Origin, Present, encode
 from variants import make_variant, variant_digest
 

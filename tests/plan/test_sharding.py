@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from conftest import many
 from kci.plan.github import check_limits
+from kci.plan.machines import Pool
 from kci.plan.plan import Leg
-from kci.plan.pools import Pool
 from kci.plan.sharding import MAX_MATRIX, assign, shard_count, shard_of, shards, split
 from planning import leg, plan
 

@@ -10,9 +10,8 @@ from kci.config.model import Build
 from kci.matrix.names import Kind
 from kci.matrix.selection import select
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.durations import Duration, Durations
+from kci.plan.durations import Duration, Durations, Work, work_of, works
 from kci.plan.legs import PlanOptions, make_plan
-from kci.plan.work import Work, work_of, works
 from planning import matrix
 
 CUDA = "torch213-cxx11-cu130-x86_64-linux"

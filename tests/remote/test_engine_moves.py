@@ -23,8 +23,7 @@ from kci.remote.job import JobState, JobStatus
 from kci.remote.job_folder import write_job
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
 from kci.remote.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, LegProgress, Placement, RunEvent
-from kci.workspace.choice import Choice
-from kci.workspace.workspace import open_workspace
+from kci.workspace.workspace import Choice, open_workspace
 
 LEG = "swiglu/torch-cpu"
 TOML = """\

@@ -21,8 +21,8 @@ from kci.config.engine_settings import EngineKind, EngineSettings
 from kci.config.values import Backend, System
 from kci.errors import ClientError, FindingsError, UsageError
 from kci.matrix.names import Kind
+from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
-from kci.plan.pools import UNKNOWN
 from kci.remote import engine_run
 from kci.remote.engine_choice import choose_engines, share_out
 from kci.remote.engine_plan import EngineRequest, EngineRun, open_run, prepare_run
@@ -34,8 +34,7 @@ from kci.remote.local_engine import LocalEngine
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
 from kci.remote.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, RunEvent
 from kci.tree.manifest import read_manifest
-from kci.workspace.choice import Choice
-from kci.workspace.workspace import open_workspace
+from kci.workspace.workspace import Choice, open_workspace
 
 NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]
 

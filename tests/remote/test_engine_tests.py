@@ -17,8 +17,8 @@ from kci.config.engine_settings import EngineKind, EngineSettings
 from kci.config.values import Backend
 from kci.matrix.names import Kind
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
+from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
-from kci.plan.pools import UNKNOWN
 from kci.remote.engine_tests import group_tests
 from kci.remote.hardware import has_hardware, need_of
 from kci.remote.job import EngineJob, HardwareNeed

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kci.render.drift import Comparison, Drift, compare, drift_diagnostics, written_by
+from kci.render.committed import Comparison, Drift, compare, drift_diagnostics, written_by
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, render
 

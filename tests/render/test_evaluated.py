@@ -10,7 +10,7 @@ from cli.runner import kci
 from conftest import read_yaml
 from github_library import evaluate
 from kci import PlanRequest, open_workspace, plan_run
-from kci.plan.callers import MAX_JOBS
+from kci.plan.github import MAX_JOBS
 from many_kernels import make_repository
 from render.cases import GOLDEN
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from kci.render.expressions import contexts, functions
 from kci.render.github_limits import check_workflow, limits
+from kci.render.workflow_yaml import contexts, functions
 
 HEAD = "on: push\npermissions: {}\njobs:\n"
 

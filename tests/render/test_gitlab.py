@@ -14,8 +14,7 @@ import pytest
 from cli.runner import kci
 from conftest import read_yaml
 from kci.errors import UnsafeError
-from kci.plan.plan import KernelPlan, RunnerGroup, TestLeg
-from kci.plan.plan_json import CatalogName, PlanDocument
+from kci.plan.plan import CatalogName, KernelPlan, PlanDocument, RunnerGroup, TestLeg
 from kci.render.gitlab import GITLAB_FILE, GitlabInputs, child_pipeline, gitlab_data, render_gitlab
 from kci.render.workflow import PublishJobs
 from outside_tools import schema_errors

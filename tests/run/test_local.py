@@ -24,8 +24,7 @@ from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge
 from kci.verify import verify
-from kci.workspace.choice import Choice
-from kci.workspace.workspace import open_workspace
+from kci.workspace.workspace import Choice, open_workspace
 
 SWIGLU = ROOT / "examples" / "swiglu"
 NAMES = ["torch-cpu", "torch-cuda", "torch-rocm"]

@@ -11,9 +11,8 @@ from kci.errors import FindingsError, UsageError
 from kci.inputs import stat_cache
 from kci.inputs.source_tree import SourceTree
 from kci.sources import package_rules
-from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
-from kci.workspace.workspace import open_workspace
+from kci.workspace.workspace import Choice, open_workspace
 
 HEAD = '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\n'
 CUDA = '[torch]\n[kernel.a]\nbackend = "cuda"\ndepends = ["torch"]\nsrc = []\n'

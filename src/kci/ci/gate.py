@@ -11,7 +11,7 @@ import msgspec
 from kci.ci.run_records import SILENT, KernelRecord, RunPlan, TestRecord, VariantFailure
 from kci.ci.tree_index import TreeIndex, untested
 from kci.errors import UsageError
-from kci.plan.forks import FORK_RULE
+from kci.plan.github import FORK_RULE
 from kci.plan.plan import Leg
 
 _NO_RECORD = (

@@ -20,8 +20,7 @@ from kci.config.values import Tier
 from kci.diagnostics import rules as known
 from kci.errors import KciError
 from kci.tree.metadata import FILE_NAME
-from kci.workspace.choice import Choice
-from kci.workspace.workspace import open_workspace
+from kci.workspace.workspace import Choice, open_workspace
 
 
 def variants(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:

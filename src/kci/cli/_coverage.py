@@ -9,8 +9,7 @@ import click
 from kci.cli._output import labelled, markdown_table, table, to_json
 from kci.errors import UsageError
 from kci.matrix.pairwise import Covered, coverage
-from kci.workspace.choice import Choice
-from kci.workspace.workspace import Workspace
+from kci.workspace.workspace import Choice, Workspace
 
 
 def show_coverage(workspace: Workspace, choice: Choice, output: str) -> None:

@@ -13,8 +13,8 @@ from kci.cli._output import markdown_row, markdown_text, table
 from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch
-from kci.plan.budget import Estimate, estimate, money
-from kci.plan.plan import LeftOut, Leg, Plan
+from kci.plan.budget import estimate, money
+from kci.plan.plan import Estimate, LeftOut, Leg, Plan
 from kci.plurals import count
 from kci.tree.manifest import Manifest
 

@@ -10,8 +10,7 @@ import click
 from kci.cli import FileName, Options, completed
 from kci.cli._output import print_grouped
 from kci.config.values import SYSTEMS, Tier
-from kci.workspace.choice import BACKENDS, Choice
-from kci.workspace.workspace import Workspace, open_workspace
+from kci.workspace.workspace import BACKENDS, Choice, Workspace, open_workspace
 
 CATALOG = click.option(
     "--catalog",

@@ -35,8 +35,8 @@ from kci.watch.leg_grid import CellState, grid_of
 from kci.watch.report_page import MAX_CELLS, whole_page
 from kci.watch.report_site import write_site
 from kci.watch.report_text import markdown_report
-from kci.workspace.choice import Choice
 from kci.workspace.planning import still_current
+from kci.workspace.workspace import Choice
 
 _HISTORY = click.option(
     "--history",

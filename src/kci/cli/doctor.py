@@ -17,8 +17,7 @@ from kci.publish.trusted import hub_settings
 from kci.render.github_settings import settings_text
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine
-from kci.workspace.choice import Choice
-from kci.workspace.workspace import Workspace
+from kci.workspace.workspace import Choice, Workspace
 
 _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 

@@ -16,10 +16,8 @@ from kci.config.values import Backend
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.starter import new_kernel
-from kci.starter.adopted import Adopted
 from kci.starter.create import add_settings, built_backends, create, repository_of, require_new
-from kci.starter.from_kernel_builder import from_kernel_builder
-from kci.starter.from_setup_py import from_setup_py
+from kci.starter.from_existing import Adopted, from_kernel_builder, from_setup_py
 from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, tvm_ffi_overlay
 
 

@@ -13,8 +13,8 @@ from kci.cli._workspace import opened
 from kci.config.find_settings import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
+from kci.render.committed import default_branch
 from kci.render.gitlab import GITLAB_FILE, child_pipeline, read_plan_document
-from kci.render.header import default_branch
 from kci.render.own_parts import template_start
 from kci.render.repository import RenderedFiles, publish_jobs, recorded, render_gitlab_files, render_workflows
 from kci.render.workflow import RELEASE_FILE, Mode, shipped_templates

@@ -12,7 +12,7 @@ from kci.config.schema import schema_text
 SCHEMAS = {
     "build.toml": "kci.config.schema:build_schema",
     "kci.toml": "kci.config.find_settings:settings_schema",
-    "plan": "kci.plan.plan_json:plan_schema",
+    "plan": "kci.plan.plan:plan_schema",
     "manifest": "kci.tree.manifest:manifest_schema",
 }
 """What has a schema, and the function that makes it; a module is imported only when its schema is asked for."""

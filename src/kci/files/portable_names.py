@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable
 
 MAX_PATH = 1024
 """Longest path inside a variant, in bytes."""
@@ -71,3 +72,11 @@ def collision(path: str, seen: dict[str, str]) -> str | None:
             return other
         seen[key] = claimed
     return None
+
+
+def twins(names: Iterable[str]) -> list[str]:
+    """The names that occur more than once when case is ignored, sorted."""
+    seen: dict[str, list[str]] = {}
+    for name in names:
+        seen.setdefault(folded(name), []).append(name)
+    return sorted({name for same in seen.values() if len(same) > 1 for name in same})

@@ -60,6 +60,13 @@ class KernelMatrix(msgspec.Struct, frozen=True):
     dropped: tuple[Dropped, ...] = ()
     kept: tuple[Kept, ...] = ()
 
+    def each_once(self, system: str = "x86_64-linux") -> list[Variant]:
+        """The variants by name, each once; of a noarch variant the row of a system where there is one."""
+        by_name: dict[str, Variant] = {}
+        for variant in sorted(self.variants, key=lambda item: (item.system != system, item.system)):
+            by_name.setdefault(variant.name, variant)
+        return [by_name[name] for name in sorted(by_name)]
+
 
 class Matrix(msgspec.Struct, frozen=True):
     """The matrices of several kernels."""

@@ -11,12 +11,11 @@ from kci.config.discover import FaultyKernel
 from kci.config.reader import Kernel
 from kci.errors import FindingsError
 from kci.matrix.diff import KernelDiff, diff_matrices
-from kci.plan.budget import Estimate, estimate
-from kci.plan.plan import Leg
-from kci.workspace.choice import Choice
+from kci.plan.budget import estimate
+from kci.plan.plan import Estimate, Leg
 from kci.workspace.migrating import KernelMigrations, migrations_of
 from kci.workspace.planning import PlanRequest, plan_run
-from kci.workspace.workspace import Workspace
+from kci.workspace.workspace import Choice, Workspace
 
 
 class Impact(msgspec.Struct, frozen=True):

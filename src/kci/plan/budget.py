@@ -8,47 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from kci.catalog.prices import default_prices
 from kci.catalog.runners import quotas
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.plan.plan import Leg, Plan
-from kci.plan.pools import OWN_MINUTES, Pool
+from kci.plan.machines import OWN_MINUTES, Pool
+from kci.plan.plan import Estimate, Leg, Part, Plan
 from kci.plurals import count
-
-
-class Part(msgspec.Struct, frozen=True):
-    """The share that one kernel's variants of one backend and system have in an estimate."""
-
-    kernel: str
-    backend: str
-    system: str
-    legs: int
-    minutes: int
-    costs: dict[str, float]
-
-
-class Estimate(msgspec.Struct, frozen=True):
-    """What a plan is expected to take."""
-
-    legs: int
-    minutes: int
-    """Of all machines together."""
-    measured: int
-    """Legs whose minutes come from earlier runs."""
-    costs: dict[str, float]
-    """By currency, of the legs that have a price."""
-    prices_as_of: str
-    unpriced: int
-    """Legs on runners without a known price."""
-    waves: int
-    """How often the fullest pool is filled; legs of pools without a known size all start at once."""
-    wall_minutes: int
-    """From the first leg's start to the last one's end, if every pool is free."""
-    parts: tuple[Part, ...]
-    """The largest first."""
 
 
 def estimate(legs: Sequence[Leg]) -> Estimate:

@@ -1,4 +1,4 @@
-"""What a variant is made from, as one hash.
+"""What a variant is made from, as one hash, and so: which variants need not be built, because they are published.
 
 Two variants of the same fingerprint are the same binaries up to what every build has of its own: the unique id (which
 names the module after the state of the repository) and the commit in the metadata. So a published variant need not be
@@ -23,11 +23,13 @@ from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.files.walk import is_bytecode
 from kci.inputs.kernel_inputs import KernelInputs, active
+from kci.inputs.recorded import RecordedInputs
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.legs import Unplaced, each_once, place
+from kci.plan.legs import Unplaced, place
+from kci.plurals import count
 from kci.version import __version__
 
 SCHEMA = 2
@@ -173,8 +175,10 @@ def fingerprints(
     found = {}
     for selected in matrix.kernels:
         prints = source(by_path[selected.path])
-        for name, variant in each_once(selected):
-            found[selected.name, name] = prints.fingerprint(variant, image_of(variant, runners, container=container))
+        for variant in selected.each_once():
+            found[selected.name, variant.name] = prints.fingerprint(
+                variant, image_of(variant, runners, container=container)
+            )
     return found
 
 
@@ -243,3 +247,53 @@ def _digest_of(lines: Iterable[str]) -> str:
 
 def _encoded(value: Any) -> bytes:
     return msgspec.json.encode(value, enc_hook=str, order="deterministic")
+
+
+Key = tuple[str, str]
+"""A kernel's name and a variant's."""
+
+
+class PublishedVariant(msgspec.Struct, frozen=True):
+    """A variant that is published and whole."""
+
+    fingerprint: str
+    """What it was made from, as the plan of its run said."""
+    inputs: RecordedInputs | None = None
+    """What its build really read."""
+
+
+class Already(msgspec.Struct, frozen=True):
+    """What need not be built."""
+
+    reasons: dict[Key, str]
+    """Why, for each variant."""
+    fingerprints: dict[Key, str]
+    """The fingerprints of all variants; of these the published ones, so that merging knows them again."""
+
+
+def already(
+    fingerprints: Mapping[Key, str], known: Mapping[Key, PublishedVariant], prints_of: Callable[[str], Fingerprints]
+) -> Already:
+    """The variants that need not be built.
+
+    Args:
+        fingerprints: what is planned, and what it would be made from.
+        known: what is published.
+        prints_of: the files of a kernel by its name, to compare them with what a build read.
+
+    Raises:
+        FindingsError: a file cannot be read.
+    """
+    reasons: dict[Key, str] = {}
+    kept: dict[Key, str] = {}
+    for key, now in fingerprints.items():
+        found = known.get(key)
+        if found is None:
+            continue
+        if found.fingerprint == now:
+            reasons[key] = f"published already with the same fingerprint, {now[:12]}"
+        elif found.inputs is not None and prints_of(key[0]).still_holds(now, found.fingerprint, found.inputs.files):
+            read = count(len(found.inputs.files), "file")
+            reasons[key] = f"published already, and nothing changed in the {read} that its build read"
+            kept[key] = found.fingerprint
+    return Already(reasons, {**fingerprints, **kept})

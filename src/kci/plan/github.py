@@ -1,19 +1,25 @@
-"""The plan as a GitHub workflow takes it: JSON for `fromJSON`, within GitHub's limits."""
+"""The plan as a GitHub workflow takes it: JSON for `fromJSON`, within GitHub's limits, and what of it a fork gets.
+
+One kernel is one flat workflow with a matrix, or with several. Of several kernels each is a unit of its own: a caller
+job has one entry for each of its kernels and starts the reusable workflow for it; there the kernel's legs are one
+matrix, and its tree is merged. So a kernel's state depends on that kernel only, and no matrix has more than one
+kernel's legs. A kernel stays with its caller as long as the number of callers is the same.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from kci.catalog.runners import is_hosted
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
-from kci.plan.budget import Estimate
-from kci.plan.grouping import twins
-from kci.plan.plan import Leg, Plan, TestLeg
-from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, shard_count
+from kci.files.portable_names import twins
+from kci.plan.plan import LeftOut, Leg, Plan, TestLeg, promised
+from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, allowances, shard_count, shard_of
 
 MAX_OUTPUT_UNITS = 1024 * 1024 // 2
 """UTF-16 code units that the outputs of one job may have: GitHub's limit is 1 MB, counted in UTF-16."""
@@ -35,27 +41,6 @@ TEST_KEYS = ("kernel", "path", "name", "backend", "variants", "runner", "timeout
 
 LIMIT_KEYS = ("max_jobs", "cores", "disk")
 """Keys that a job has only where there is such a limit or need."""
-
-
-def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
-    """The documented JSON form (schema 1)."""
-    answer: dict[str, Any] = {
-        "schema": 1,
-        "tier": plan.tier,
-        "catalog": {"name": plan.catalog_name, "as_of": plan.catalog_as_of},
-        "commit": plan.commit,
-        "has_work": bool(plan.legs),
-        "kernels": plan.kernels,
-        "legs": plan.legs,
-        "left_out": plan.left_out,
-        "skipped": plan.skipped,
-        "shards": plan.shards,
-        "suppressions": plan.suppressions,
-        "faulty": plan.faulty,
-        "tests": plan.tests,
-        "leave_out": plan.leave_out,
-    }
-    return answer | ({"estimate": estimate} if estimate is not None else {})
 
 
 def github_matrix(plan: Plan, shard: int | None = None) -> str:
@@ -152,3 +137,141 @@ def _output_problems(plan: Plan) -> list[Diagnostic]:
 def output_units(text: str) -> int:
     """How much of the limit of a job's outputs a text takes."""
     return len(text.encode("utf-16-le")) // 2
+
+
+MAX_JOBS = 1000
+"""Jobs from which on a run is refused: one of 1,350 was not shown by GitHub at all, and its artifacts, which an API
+lists up to 1,000, could not all be fetched by a second attempt."""
+
+SLACK = 200
+"""Kernels of a caller job that a workflow file aims at: as hashes spread them, no matrix then has more than 256."""
+
+OWN_JOBS = 2
+"""The jobs beside those of the kernels: the plan and the gate."""
+
+
+def caller_count(kernels: int) -> int:
+    """How many caller jobs a repository of so many kernels needs."""
+    return max(1, -(-kernels // SLACK))
+
+
+def run_jobs(kernels: int, legs: int) -> int:
+    """The jobs of a run that builds so many legs of so many kernels; each kernel has one job that merges."""
+    return legs + kernels + OWN_JOBS
+
+
+def work_of(plan: Plan, count: int, trees: Mapping[str, str] | None = None) -> str:
+    """One line for `fromJSON`: a list with the matrix of each caller job.
+
+    An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
+    how many of its legs may run at once (`parallel`), the part of the plan that merging is held against (`plan`), the
+    matrix of the jobs that test (`tests`), and the run with the tree from which variants are carried over (`tree_run`).
+
+    Args:
+        plan: the plan.
+        count: the number of caller jobs in the workflow file.
+        trees: the runs that have published trees, by kernel.
+    """
+    return msgspec.json.encode(_work(plan, count, trees or {})).decode()
+
+
+def check_callers(plan: Plan, count: int) -> list[Diagnostic]:
+    """What GitHub would refuse: KCI305, KCI306, KCI307; and more jobs than a page can show, a warning (KCI308)."""
+    found = artifact_problems(plan)
+    work = _work(plan, count, {})
+    for caller in work:
+        sizes = {entry["kernel"]: len(entry["work"]["matrix"]["include"]) for entry in caller["include"]}
+        found += [
+            finding("KCI305", f"{name} has {size} legs, and GitHub allows {MAX_MATRIX} in a matrix", hint=SMALLER)
+            for name, size in sizes.items()
+            if size > MAX_MATRIX
+        ]
+        if len(sizes) > MAX_MATRIX:
+            message = f"a caller job has {len(sizes)} kernels, and GitHub allows {MAX_MATRIX} in a matrix"
+            found.append(finding("KCI305", message, hint="run `kci render`: it writes more caller jobs"))
+    units = output_units(msgspec.json.encode(work).decode())
+    if units > MAX_OUTPUT_UNITS:
+        message = f"the plan has {units} UTF-16 units, and GitHub allows {MAX_OUTPUT_UNITS} in a job's outputs"
+        found.append(finding("KCI306", message, hint=SMALLER))
+    jobs = run_jobs(len({leg.kernel for leg in plan.legs}), len(plan.legs) + len(plan.tests))
+    if jobs > MAX_JOBS:
+        found.append(finding("KCI305", f"{jobs} jobs; kci starts no run of more than {MAX_JOBS}", hint=SMALLER))
+    elif jobs > MANY_JOBS:
+        found.append(finding("KCI308", f"{jobs} jobs; GitHub's page of a run gets unusable", hint=SMALLER))
+    return found
+
+
+def _work(plan: Plan, count: int, trees: Mapping[str, str]) -> list[dict[str, Any]]:
+    by_kernel: dict[str, list[Leg]] = {}
+    for leg in plan.legs:
+        by_kernel.setdefault(leg.kernel, []).append(leg)
+    # A kernel without a build is there if a tree of an earlier run is to be tested.
+    names = sorted(by_kernel.keys() | {test.kernel for test in plan.tests if test.run})
+    carried = {item.kernel for item in plan.skipped}
+    index = {name: number for number, name in enumerate(names)}
+    most = allowances(plan.legs, [index[leg.kernel] for leg in plan.legs], len(names))
+    promise = promised(plan)
+    parts = {entry["name"]: promise | {"kernels": [entry]} for entry in promise["kernels"]}
+    found: list[dict[str, Any]] = [{"include": []} for _ in range(count)]
+    for name in names:
+        work = {
+            "matrix": {"include": [leg_entry(plan.tier, leg) for leg in by_kernel.get(name, ())]},
+            "parallel": most[index[name]] or MAX_MATRIX,
+            "plan": parts[name],
+            "tests": tests_matrix(test for test in plan.tests if test.kernel == name),
+            "tree_run": trees.get(name, "") if name in carried else "",
+        }
+        found[shard_of(name, count)]["include"].append({"kernel": name, "work": work})
+    return found
+
+
+FORK_RULE = "KCI315"
+"""A leg that a fork's pull request does not get, and nobody else builds."""
+
+WAITING_RULE = "KCI316"
+"""A leg that waits for a maintainer, or was built before one came."""
+
+_REASON = "a pull request from a fork runs on GitHub's own machines only"
+_WAITS = "it waits for a maintainer, who starts kci-own-machines.yml with the commit that was reviewed"
+_ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hosts"
+
+
+def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
+    """The plan without the legs that need a self-hosted machine: code that nobody has reviewed must not reach one.
+
+    Args:
+        plan: everything.
+        dispatched: a maintainer starts the others (KCI316); otherwise nobody does (KCI315).
+    """
+    rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
+    refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
+    built = {leg.kernel for leg in plan.legs if is_hosted(leg.runner)}
+    tests = tuple(test for test in plan.tests if (test.run or test.kernel in built) and is_hosted(test.runner))
+    return _without(plan, refused, rule, reason, tests)
+
+
+def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
+    """What `only_hosted` leaves untested of a plan: KCI317.
+
+    Args:
+        whole: the plan.
+        part: what `only_hosted` leaves of it.
+    """
+    return [
+        finding("KCI317", f"{test.kernel} is not tested on {test.name}: {_REASON}", path=test.path)
+        for test in whole.tests
+        if test not in part.tests
+    ]
+
+
+def only_own(plan: Plan) -> Plan:
+    """The legs that `only_hosted` leaves out, for the run that a maintainer has started. It tests nothing."""
+    return _without(plan, [leg for leg in plan.legs if is_hosted(leg.runner)], WAITING_RULE, _ELSEWHERE, ())
+
+
+def _without(plan: Plan, refused: list[Leg], rule: str, reason: str, tests: tuple[TestLeg, ...]) -> Plan:
+    left = [
+        LeftOut(leg.kernel, name, leg.backend, leg.system, rule, reason) for leg in refused for name in leg.variants
+    ]
+    kept = tuple(leg for leg in plan.legs if leg not in refused)
+    return msgspec.structs.replace(plan, legs=kept, left_out=(*plan.left_out, *left), tests=tests)

@@ -1,14 +1,17 @@
-"""What a plan is made of."""
+"""What a plan is made of, and the documents that it becomes."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import msgspec
 
 from kci.config.discover import FaultyKernel
+from kci.config.schema import answer_schema
 from kci.config.settings import Ignore
 from kci.config.values import LeaveOut
 from kci.matrix.names import Kind
-from kci.plan.pools import Pool
+from kci.plan.machines import Pool
 
 
 class RunnerGroup(msgspec.Struct, frozen=True):
@@ -167,3 +170,104 @@ class Plan(msgspec.Struct, frozen=True):
     """The jobs that test what was merged."""
     leave_out: LeaveOut | None = None
     """What a release does about variants that it leaves out and that are published; None where none is published."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The share that one kernel's variants of one backend and system have in an estimate."""
+
+    kernel: str
+    backend: str
+    system: str
+    legs: int
+    minutes: int
+    costs: dict[str, float]
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What a plan is expected to take."""
+
+    legs: int
+    minutes: int
+    """Of all machines together."""
+    measured: int
+    """Legs whose minutes come from earlier runs."""
+    costs: dict[str, float]
+    """By currency, of the legs that have a price."""
+    prices_as_of: str
+    unpriced: int
+    """Legs on runners without a known price."""
+    waves: int
+    """How often the fullest pool is filled; legs of pools without a known size all start at once."""
+    wall_minutes: int
+    """From the first leg's start to the last one's end, if every pool is free."""
+    parts: tuple[Part, ...]
+    """The largest first."""
+
+
+class CatalogName(msgspec.Struct, frozen=True):
+    """The edition of the catalog that the matrix was computed from."""
+
+    name: str
+    as_of: str
+
+
+class PlanDocument(msgspec.Struct, frozen=True):
+    """What `kci plan --format json` prints, and `kci merge --plan` reads. More keys may be added."""
+
+    schema: int
+    """1; another number means another shape."""
+    tier: str
+    catalog: CatalogName
+    commit: str | None
+    has_work: bool
+    """Whether there is a leg: an empty matrix fails a run."""
+    kernels: tuple[KernelPlan, ...]
+    legs: tuple[Leg, ...]
+    left_out: tuple[LeftOut, ...]
+    skipped: tuple[Skipped, ...]
+    shards: tuple[Shard, ...]
+    suppressions: tuple[Ignore, ...] = ()
+    """What kci.toml suppresses of the findings about trees; a `path` is a pattern, relative to kci.toml."""
+    faulty: tuple[FaultyKernel, ...] = ()
+    """Kernels that are not planned, because `kci check` finds an error in them."""
+    tests: tuple[TestLeg, ...] = ()
+    """The jobs that test what was merged."""
+    leave_out: LeaveOut | None = None
+    """What a release does about variants that it leaves out and that are published; null where none is published."""
+    estimate: Estimate | None = None
+
+
+def as_json(plan: Plan, estimate: Estimate | None = None) -> dict[str, Any]:
+    """The documented JSON form (schema 1), for `msgspec.json.encode`."""
+    same = {name: getattr(plan, name) for name in Plan.__struct_fields__ if name in PlanDocument.__struct_fields__}
+    catalog = CatalogName(plan.catalog_name, plan.catalog_as_of)
+    document = PlanDocument(schema=1, catalog=catalog, has_work=bool(plan.legs), estimate=estimate, **same)
+    return msgspec.structs.asdict(document)
+
+
+def plan_schema() -> dict[str, Any]:
+    """The JSON Schema of a plan."""
+    return answer_schema(PlanDocument, "The plan of a run: its legs, and what is left out")
+
+
+def promised(plan: Plan) -> dict[str, Any]:
+    """The plan without its legs: what the merged tree must have. Kernels without a variant in it are left out.
+
+    What is published already is still planned: merging carries it over. The fingerprints let merging record what each
+    variant was made from, for the next run to compare with.
+    """
+    built = {(leg.kernel, name) for leg in plan.legs for name in leg.variants}
+    there = {(item.kernel, item.variant) for item in plan.skipped}
+    kernels = []
+    for kernel in plan.kernels:
+        planned = [name for name in kernel.planned if (kernel.name, name) in built | there]
+        if not planned:
+            continue
+        entry: dict[str, Any] = {"name": kernel.name, "path": kernel.path, "version": kernel.version}
+        entry |= {"tree": kernel.tree} if kernel.tree else {}
+        prints = {name: text for name, text in (kernel.fingerprints or {}).items() if name in planned}
+        kernels.append(entry | {"planned": planned} | ({"fingerprints": prints} if prints else {}))
+    compact: dict[str, Any] = {"schema": 1, "tier": plan.tier, "kernels": kernels}
+    if plan.suppressions:
+        compact["suppressions"] = msgspec.to_builtins(plan.suppressions)
+    return compact | ({"commit": plan.commit} if plan.commit else {})

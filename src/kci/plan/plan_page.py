@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kci.matrix.table_page import PageRow, PageSection, table_page
-from kci.plan.budget import Estimate, money, starts
-from kci.plan.plan import Leg, Plan
+from kci.plan.budget import money, starts
+from kci.plan.plan import Estimate, Leg, Plan
 from kci.plurals import count
 
 _HEADS = ("leg", "kernel", "backend", "system", "runner", "starts", "takes", "cost", "time")

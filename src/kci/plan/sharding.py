@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from kci.plan.machines import Pool
 from kci.plan.plan import Leg, Shard
-from kci.plan.pools import Pool
 
 MAX_MATRIX = 256
 """Jobs that one matrix of a GitHub workflow may have; the run fails beyond (GitHub docs, "Actions limits")."""

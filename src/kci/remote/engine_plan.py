@@ -29,9 +29,8 @@ from kci.run.local import tree_places
 from kci.tree import identity
 from kci.tree.leg_record import artifact_name
 from kci.tree.planned import Planned, PlannedKernel
-from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
-from kci.workspace.workspace import Workspace
+from kci.workspace.workspace import Choice, Workspace
 
 SCHEMA = 1
 RUN_FILE = "run.json"

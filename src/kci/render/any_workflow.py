@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 from kci.catalog.runners import is_hosted, quotas
 from kci.diagnostics import Diagnostic, Span, finding
-from kci.render.expressions import expressions, places
 from kci.render.github_limits import read_workflow, refused_expressions, refused_jobs, refused_matrices
-from kci.render.workflow_yaml import line_numbers
+from kci.render.workflow_yaml import expressions, line_numbers, places
 
 _ILLEGAL_IN_NAME = re.compile(r'[":<>|*?\r\n\\/]')
 

@@ -10,10 +10,9 @@ from typing import Any
 
 from kci.diagnostics import Diagnostic, finding
 from kci.files.dated_data import Dated, load_dated
-from kci.plan.grouping import twins
-from kci.render.expressions import context_problem, expressions, needed, output_problem, places
+from kci.files.portable_names import twins
 from kci.render.pins import shipped_pins
-from kci.render.workflow_yaml import load_workflow
+from kci.render.workflow_yaml import context_problem, expressions, load_workflow, needed, output_problem, places
 
 OWN_OUTPUTS = {
     "kci/build": ("artifact", "digest", "variant-dir"),

@@ -17,9 +17,8 @@ from kci.errors import FindingsError
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.dated_data import Dated, load_dated
 from kci.files.templates import template_environment, tidy
-from kci.plan.plan import KernelPlan, Leg, RunnerGroup, TestLeg
-from kci.plan.plan_json import PlanDocument
-from kci.render.header import with_content
+from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg
+from kci.render.committed import with_content
 from kci.render.workflow import PublishJobs, refuse_unsafe
 from kci.version import __version__
 

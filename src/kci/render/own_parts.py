@@ -22,8 +22,7 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.render.committed import read_committed
-from kci.render.header import plain_newlines
+from kci.render.committed import plain_newlines, read_committed
 from kci.render.pins import Pin, repinned
 from kci.render.workflow_yaml import load_workflow
 from kci.suggest import nearest

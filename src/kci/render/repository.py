@@ -1,7 +1,8 @@
-"""From a workspace to workflow files: what is rendered, what is committed, and what that comes to."""
+"""From a workspace to workflow files: what is rendered, how large its runs get, and what that comes to here."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -11,19 +12,28 @@ import msgspec
 
 from kci.config.find_settings import FoundSettings
 from kci.config.model import Build
-from kci.config.values import PullRequests
-from kci.diagnostics import Diagnostic
+from kci.config.values import PullRequests, Tier
+from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import decode_json
-from kci.plan.callers import caller_count
-from kci.plan.github import github_matrix
+from kci.plan.budget import check_time
+from kci.plan.github import MANY_JOBS, MAX_JOBS, caller_count, check_callers, check_limits, github_matrix, run_jobs
 from kci.plan.plan import Plan
-from kci.render.bounds import check_bounds, grown
-from kci.render.committed import read_committed, remove_files, write_files
-from kci.render.drift import Comparison, compare, drift_diagnostics, written_by
-from kci.render.github_limits import check_files
+from kci.plan.sharding import MAX_MATRIX
+from kci.render.committed import (
+    Comparison,
+    RecordedOptions,
+    compare,
+    drift_diagnostics,
+    plain_newlines,
+    read_committed,
+    recorded_options,
+    remove_files,
+    write_files,
+    written_by,
+)
+from kci.render.github_limits import check_files, limits
 from kci.render.gitlab import GitlabInputs, render_gitlab
-from kci.render.header import RecordedOptions, plain_newlines, recorded_options
 from kci.render.own_parts import read_own_parts
 from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
 from kci.render.workflow import (
@@ -39,8 +49,80 @@ from kci.render.workflow import (
     shipped_templates,
 )
 from kci.version import __version__
-from kci.workspace.faulty import require_sound
+from kci.workspace.check import require_sound
+from kci.workspace.planning import plan_everything
 from kci.workspace.workspace import Workspace
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """What there is to say about the size of the runs."""
+
+    refused: list[Diagnostic]
+    warnings: list[Diagnostic]
+    plans: dict[str, Plan] = {}
+    """Everything that a run of each tier can build."""
+
+
+def grown(count: int) -> int:
+    """A number of kernels, legs or jobs after the growth that a workflow file must have room for."""
+    return math.ceil(count * limits().growth)
+
+
+def check_bounds(workspace: Workspace) -> Bounds:
+    """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
+
+    Returns:
+        what no run would get past (KCI419), and what will get there as the repository grows (KCI420) or may end too
+        late (KCI335).
+    """
+    settings = workspace.settings.settings
+    tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
+             settings.schedule.tier: "the scheduled run"}  # fmt: skip
+    refused: list[Diagnostic] = []
+    warnings: list[Diagnostic] = []
+    plans = {tier: plan_everything(workspace, tier) for tier in tiers}
+    for tier, when in tiers.items():
+        found = _of_run(workspace, plans[tier], f"{when} of everything (tier {tier})")
+        refused += found.refused
+        warnings += found.warnings
+    legs = {(leg.kernel, leg.name): leg for plan in plans.values() for leg in plan.legs}
+    return Bounds(refused, warnings + check_time(legs.values()), plans)
+
+
+def _of_run(workspace: Workspace, plan: Plan, what: str) -> Bounds:
+    several = len(workspace.kernels) > 1
+    # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
+    count = caller_count(grown(len(workspace.kernels)))
+    problems = check_callers(plan, count) if several else check_limits(plan)
+    refused = [
+        finding("KCI419", f"{what}: {item.message}", hint=item.hint)
+        for item in problems
+        if item.severity is Severity.ERROR
+    ]
+    if refused:
+        return Bounds(refused, [])
+    return Bounds([], [finding("KCI420", f"{what}: {text}", hint=_HINT) for text in _tight(plan, several)])
+
+
+_HINT = 'group legs: `group = "image"` or `"backend"` under `[plan]` in kci.toml'
+
+
+def _tight(plan: Plan, several: bool) -> list[str]:
+    """What is near a limit."""
+    legs: dict[str, int] = {}
+    for leg in plan.legs:
+        legs[leg.kernel] = legs.get(leg.kernel, 0) + 1
+    told = [
+        f"{name} has {count} legs, and {MAX_MATRIX} are possible"
+        for name, count in sorted(legs.items())
+        if grown(count) > MAX_MATRIX
+    ]
+    jobs = run_jobs(len(legs) if several else 1, len(plan.legs))
+    if jobs > MANY_JOBS:
+        told.append(f"{jobs} jobs; GitHub's page is hard to use from {MANY_JOBS} on, and {MAX_JOBS} are refused")
+    elif grown(jobs) > MAX_JOBS:
+        told.append(f"{jobs} jobs, and {MAX_JOBS} are possible")
+    return told
 
 
 class RenderedFiles(msgspec.Struct, frozen=True):

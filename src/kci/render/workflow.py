@@ -18,7 +18,7 @@ from kci.config.values import Forks, Tier
 from kci.errors import FindingsError, UnsafeError
 from kci.files.templates import template_environment, template_folder, tidy
 from kci.plan.github import LIMIT_KEYS
-from kci.render.header import with_content
+from kci.render.committed import with_content
 from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, override_errors, with_overrides
 from kci.render.pins import Pin, action_of
 

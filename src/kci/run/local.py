@@ -23,7 +23,7 @@ from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
 from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.names import Kind, this_system
-from kci.matrix.variants import KernelMatrix, Variant
+from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
 from kci.run.at_once import at_once
@@ -35,9 +35,8 @@ from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify_with_suppressions
-from kci.workspace.choice import Choice
 from kci.workspace.planning import PlanRequest, plan_run
-from kci.workspace.workspace import Workspace
+from kci.workspace.workspace import Choice, Workspace
 
 
 class OutcomeState(enum.StrEnum):
@@ -103,7 +102,7 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
     system = this_system()
     found: list[Outcome] = []
     for kernel in workspace.matrix(choice).kernels:
-        for variant in _each_once(kernel, system):
+        for variant in kernel.each_once(system):
             outcome = Outcome(kernel.name, variant)
             if variant.kind is not Kind.NOARCH and variant.system != system:
                 outcome.state, outcome.note = OutcomeState.LEFT, f"needs {_article(variant.system)} machine"
@@ -115,14 +114,6 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
 
 def _article(system: str) -> str:
     return f"an {system}" if system.startswith("aarch64") else f"a {system}"
-
-
-def _each_once(kernel: KernelMatrix, system: str) -> list[Variant]:
-    """A noarch name that several systems select is one variant; this machine's own row is taken where there is one."""
-    by_name: dict[str, Variant] = {}
-    for variant in sorted(kernel.variants, key=lambda item: item.system != system):
-        by_name.setdefault(variant.name, variant)
-    return [by_name[name] for name in sorted(by_name)]
 
 
 def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:

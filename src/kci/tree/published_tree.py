@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError, KciError
-from kci.plan.published import Key, PublishedVariant
+from kci.plan.fingerprint import Key, PublishedVariant
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import FILE_NAME, Manifest, Present, load_manifest
 

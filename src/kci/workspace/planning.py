@@ -18,22 +18,17 @@ from kci.diagnostics import Diagnostic
 from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.variants import KernelMatrix, Matrix
 from kci.plan.affected import Touch
-from kci.plan.budget import Alternative, Estimate, check_budget, check_time, estimate
-from kci.plan.callers import check_callers, work_of
-from kci.plan.changed_files import clean_commit
-from kci.plan.changes import Base, Terms, only_affected
-from kci.plan.durations import NO_DURATIONS, Durations, read_durations
-from kci.plan.fingerprint import Fingerprints, fingerprints
-from kci.plan.github import as_json, check_limits, github_matrix, refuse_errors
+from kci.plan.budget import Alternative, check_budget, check_time, estimate
+from kci.plan.changes import Base, Terms, clean_commit, only_affected
+from kci.plan.durations import NO_DURATIONS, Durations, read_durations, works
+from kci.plan.fingerprint import Already, Fingerprints, Key, PublishedVariant, already, fingerprints
+from kci.plan.github import check_callers, check_limits, github_matrix, refuse_errors, work_of
 from kci.plan.hardware_tests import CarriedTree
-from kci.plan.legs import PlanOptions, each_once, make_plan
+from kci.plan.legs import PlanOptions, make_plan
 from kci.plan.machines import runners_from
-from kci.plan.plan import LeftOut, Plan
-from kci.plan.published import Already, Key, PublishedVariant, already
-from kci.plan.work import works
-from kci.workspace.choice import Choice
-from kci.workspace.faulty import touched_since, without_faulty
-from kci.workspace.workspace import Workspace
+from kci.plan.plan import Estimate, LeftOut, Plan, as_json
+from kci.workspace.check import touched_since, without_faulty
+from kci.workspace.workspace import Choice, Workspace
 
 
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +93,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
         return github_matrix(self.plan, shard)
 
     def github_callers(self, count: int, trees: Mapping[str, str]) -> str:
-        """One line for `fromJSON`; see `kci.plan.callers.work_of`."""
+        """One line for `fromJSON`; see `kci.plan.github.work_of`."""
         return work_of(self.plan, count, trees)
 
 
@@ -179,10 +174,10 @@ def _left_out(whole: Matrix, faulty: Sequence[FaultyKernel]) -> Iterator[LeftOut
     """The variants of backends that are at fault."""
     found = {(item.path, item.backend): item.diagnostics[0] for item in faulty if isinstance(item, FaultyBackend)}
     for kernel in whole.kernels if found else ():
-        for name, variant in each_once(kernel):
+        for variant in kernel.each_once():
             if fault := found.get((kernel.path, variant.backend)):
                 why = (fault.rule, fault.message, fault.path, fault.line)
-                yield LeftOut(kernel.name, name, variant.backend, variant.system, *why)
+                yield LeftOut(kernel.name, variant.name, variant.backend, variant.system, *why)
 
 
 def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tuple[Matrix, list[Touch]]:

@@ -21,7 +21,7 @@ from kci.config.document import parse_document
 from kci.config.find_settings import FoundSettings, interpret_settings, settings_for
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML, Settings
-from kci.config.values import Tier
+from kci.config.values import SYSTEMS, Backend, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError
 from kci.matrix.names import this_system
@@ -29,12 +29,57 @@ from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant
 from kci.plurals import count
 from kci.suggest import containing, nearest, suggestion
-from kci.workspace.choice import BACKENDS, Choice
 
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay
     from kci.catalog.runners import Runners
     from kci.matrix.tiers import TierDefinition
+
+
+BACKENDS = tuple(str(backend) for backend in Backend)
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """A tier and filters. Different filters narrow, several entries of one filter widen; empty means all."""
+
+    tier: str = str(Tier.RELEASE)
+    """`pr`, `release`, `compat`, `all`, or a custom tier of kci.toml."""
+    systems: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    """Patterns of variant names, such as `torch213-*`."""
+    where: str | None = None
+    """An expression about variants, such as `cuda >= 13.0 and torch == newest`."""
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.systems or self.backends or self.only) or self.where is not None
+
+    def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
+        """The filters of `compute_matrix`.
+
+        Args:
+            scopes: backends by kernel directory, from arguments such as `kernels/relu[cuda]`.
+
+        Raises:
+            UsageError: a system or backend does not exist, or the expression cannot be read.
+        """
+        for kind, given, known in (("system", self.systems, SYSTEMS), ("backend", self.backends, BACKENDS)):
+            for name in given:
+                if name not in known:
+                    raise UsageError(f"{name[:60]!r} is not a {kind}", hint=nearest(name, known))
+        if not (self.filtered or scopes):
+            return []
+        from kci.catalog.where import expression
+        from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope
+
+        narrow = [by_scope(scopes)] if scopes else []
+        if self.systems or self.backends or self.only:
+            narrow.append(by_choice(systems=self.systems, backends=self.backends, only=self.only))
+        if self.where is not None:
+            narrow.append(by_expression(expression(self.where, FIELDS)))
+        return narrow
+
 
 _ALL = Choice()
 
@@ -68,11 +113,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return runners_from(self.settings.settings)
 
     def kernel(self, name: str) -> Kernel:
-        """A kernel by its name.
-
-        Raises:
-            UsageError: there is none of that name, or there are several.
-        """
+        """A kernel by its name; UsageError if there is none of that name, or there are several."""
         found = [kernel for kernel in self.kernels if kernel.build.name == name]
         if len(found) == 1:
             return found[0]
@@ -83,11 +124,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         raise UsageError(f"no kernel here is named {name[:60]!r}", hint=hint)
 
     def only_kernel(self) -> Kernel:
-        """The workspace's one kernel.
-
-        Raises:
-            UsageError: there are several.
-        """
+        """The workspace's one kernel; UsageError if there are several."""
         if len(self.kernels) != 1:
             raise UsageError(f"there are {len(self.kernels)} kernels here", hint="name one's directory")
         return self.kernels[0]

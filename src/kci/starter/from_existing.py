@@ -1,8 +1,4 @@
-"""A kernel from a project with a setup.py of `torch.utils.cpp_extension`.
-
-The sources stay where they are. What pybind11 bound becomes operators of PyTorch, in a new binding file: a
-function keeps its C++ signature, from which PyTorch reads the types.
-"""
+"""A kernel from an existing project: a repository of kernel-builder, or a setup.py of `torch.utils.cpp_extension`."""
 
 from __future__ import annotations
 
@@ -13,14 +9,107 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.config.reader import BUILD_TOML
+from kci.config.reader import BUILD_TOML, parse_kernel
+from kci.config.update import plan_update
 from kci.config.values import python_name
 from kci.errors import FindingsError, UsageError
+from kci.files.bounded_json import read_bounded
 from kci.files.templates import template_environment
+from kci.files.walk import is_own, walk
 from kci.plurals import count
-from kci.starter.adopted import Adopted, read_project
 from kci.starter.new_kernel import USUAL_LICENSE, NewKernel
 from kci.starter.setup_py import Extension, Glob, read_setup
+
+MOST_FILES = 20_000
+MOST_BYTES = 256 * 1024 * 1024
+
+
+class Adopted(msgspec.Struct, frozen=True):
+    """Files of a new kernel, and the account of where they come from."""
+
+    name: str
+    files: dict[str, bytes]
+    taken: tuple[str, ...]
+    """What was taken over, a line each."""
+    left: tuple[str, ...]
+    """What is left to do, a line each."""
+
+
+def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
+    """The plain files of a project without hidden ones and what was built; and the links, which are not followed.
+
+    Raises:
+        UsageError: there is no such directory.
+        FindingsError: a file cannot be read, or there is more than the sources of a kernel.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root}: there is no such directory", hint="name the directory of the project with --from")
+    files: dict[str, bytes] = {}
+    links: list[str] = []
+    room = MOST_BYTES
+    for entry in walk(root):
+        if not is_own(entry.name):
+            continue
+        if entry.link:
+            links.append(entry.name)
+        elif entry.regular:
+            try:
+                files[entry.name] = read_bounded(entry.path, room)
+            except OSError as error:
+                raise FindingsError(f"{entry.path}: cannot be read: {error.strerror}") from None
+            except ValueError:
+                raise _too_much(root) from None
+            room -= len(files[entry.name])
+        if len(files) > MOST_FILES:
+            raise _too_much(root)
+    return files, links
+
+
+def _too_much(root: Path) -> FindingsError:
+    hint = "name the directory of one kernel, without what was built from it"
+    return FindingsError(f"{root} holds more than the sources of a kernel", hint=hint)
+
+
+_NOT_NEEDED = {
+    "flake.nix": "kci builds without Nix; to build with it all the same, copy it and use --builder nix",
+    "flake.lock": "belongs to flake.nix",
+    "CMakeLists.txt": "kernel-builder generates it, and kci does not use it",
+    "setup.py": "kernel-builder generates it, and kci does not use it",
+    "pyproject.toml": "kernel-builder generates it, and kci does not use it",
+    "torch-ext/registration.h": "kci's build generates it",
+}
+"""Files that stay behind, and why."""
+
+_GENERATED = re.compile(r"(cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^/]+/_ops\.py)")
+
+
+def from_kernel_builder(root: Path) -> Adopted:
+    """Take over a kernel-builder repository.
+
+    Raises:
+        UsageError: there is no such directory.
+        FindingsError: its build.toml is invalid, or of a version that cannot be updated.
+    """
+    found, links = read_project(root)
+    shown = str(root / BUILD_TOML)
+    update = plan_update(found.get(BUILD_TOML, b""), str(root), shown)
+    kernel = parse_kernel(update.after, str(root), shown)
+    stays = {name: reason for name, reason in _NOT_NEEDED.items() if name in found}
+    generated = sorted(name for name in found if _GENERATED.fullmatch(name))
+    files = {name: data for name, data in found.items() if name not in stays and name not in generated}
+    files[BUILD_TOML] = update.after
+    taken = [f"{BUILD_TOML}: {', '.join(update.changes)}" if update.changes else f"{BUILD_TOML}: as it was"]
+    taken.append(f"{len(files) - 1} other files, as they were")
+    left = [f"{name} was not copied: {reason}" for name, reason in stays.items()]
+    left += [f"{name} was not copied: it is generated" for name in generated]
+    left += [f"{name} was not copied: it is a link" for name in links]
+    package = f"{'tvm-ffi' if kernel.build.tvm_ffi else 'torch'}-ext/{python_name(kernel.build.name)}"
+    if f"{package}/__init__.py" not in files:
+        left.append(f"{package}/__init__.py is missing: it is what users import")
+    if not any(re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")):
+        left.append("no test is marked with `pytest.mark.kernels_ci`: `kci test` would run none")
+    return Adopted(kernel.build.name, files, tuple(taken), tuple(left))
+
 
 SETUP_PY = "setup.py"
 _HEADERS = (".h", ".hpp", ".hh", ".cuh", ".inc", ".inl")
