@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
+from conftest import add_package
 from kci.errors import FindingsError
 from kci.inputs.recorded import RecordedInputs
 from kci.tree.identity import GitState
@@ -196,11 +197,11 @@ def test_a_plan_with_a_broken_fingerprint_is_refused(value: object) -> None:
 
 
 def test_the_plan_of_the_command_line_can_be_read(tmp_path: Path) -> None:
-    (tmp_path / "torch-ext" / "some_kernel").mkdir(parents=True)
     (tmp_path / "build.toml").write_text(
         '[general]\nname = "some-kernel"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n'
         "[torch-noarch]\n"
     )
+    add_package(tmp_path)
     planned = parse_plan(kci("plan", tmp_path, "--format", "json", "--fingerprints").stdout)
     assert list(planned.kernels["some-kernel"].fingerprints or {}) == ["torch-cpu"]
 
@@ -234,5 +235,6 @@ def test_merge_records_durations_and_plan_reads_them(tmp_path: Path) -> None:
         '[general]\nname = "gated-norm"\nversion = 1\nedition = 5\nlicense = "MIT"\nbackends = ["cpu"]\n[torch]\n'
         '[kernel.a]\nbackend = "cpu"\ndepends = []\nsrc = []\n'
     )
+    add_package(tmp_path / "k")
     plan = json.loads(kci("plan", tmp_path / "k", "--durations", path, "--format", "json").stdout)
     assert {leg["name"]: leg["minutes"] for leg in plan["legs"]}[CPU] == 102

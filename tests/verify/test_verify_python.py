@@ -419,7 +419,8 @@ def test_a_package_that_is_missing_or_holds_its_own_name(tmp_path: Path) -> None
     assert [item.rule for item in verify(tmp_path)] == ["KCI703"]
     (package / "__init__.py").unlink()
     (found,) = verify(tmp_path)
-    assert (found.rule, found.path) == ("KCI774", f"{tmp_path}/torch-ext/gated_norm")
+    assert (found.rule, found.path) == ("KCI774", f"{tmp_path}/build.toml")
+    assert "torch-ext/gated_norm/__init__.py" in found.message
 
 
 def test_a_broken_build_toml_is_reported_as_check_would(tmp_path: Path) -> None:
