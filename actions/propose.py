@@ -10,8 +10,7 @@ import kci
 from common import add_summary, fail, flag_input, lines_input, required_input, run_action, set_output
 from kci.diagnostics import printable
 from kci.moves.proposals import wanted_moves
-from kci.moves.pull_decisions import PullActionKind, decide_pulls
-from kci.moves.pull_tracker import GitHubPulls, carry_out_pulls, pull_line
+from kci.moves.pull_requests import GitHubPulls, PullActionKind, carry_out_pulls, decide_pulls, pull_line
 
 
 def main() -> None:

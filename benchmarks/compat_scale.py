@@ -22,9 +22,7 @@ from pathlib import Path
 
 from kci.config.settings import Decisions
 from kci.hub.held import Held, Holding
-from kci.moves.impact import impact
-from kci.moves.impact_text import impact_lines
-from kci.moves.next_catalog import next_catalog
+from kci.moves.next_catalog import impact, impact_lines, next_catalog
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import standing
 from kci.watch.history import Failure, RecordedRun, append, each_run, leg_key

@@ -232,6 +232,6 @@ def test_an_estimate_has_every_kernel_however_many_there_are(tmp_path: Path, mon
         return [line for line in done.stdout.splitlines() if line.startswith("to build")]
 
     whole = said()
-    monkeypatch.setattr("kci.moves.impact._AT_ONCE", 1)
+    monkeypatch.setattr("kci.moves.next_catalog._AT_ONCE", 1)
     assert said() == whole
     assert len(whole) == 1

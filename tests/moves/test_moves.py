@@ -17,8 +17,7 @@ from kci.errors import FindingsError
 from kci.matrix.names import Kind, variant_name
 from kci.moves.next_catalog import next_catalog
 from kci.moves.proposals import CATALOG_FILE, wanted_moves
-from kci.moves.pull_decisions import EDITION_BRANCH, MIGRATE, PullActionKind, WantedPull, decide_pulls
-from kci.moves.pull_tracker import carry_out_pulls
+from kci.moves.pull_requests import EDITION_BRANCH, MIGRATE, PullActionKind, WantedPull, carry_out_pulls, decide_pulls
 from kci.workspace.workspace import Workspace, open_workspace
 from matrix.test_next_edition import NEW, RELEASES, page, wheels
 from moves.test_pull_requests import BOT, GitHub

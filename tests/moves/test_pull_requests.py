@@ -13,16 +13,17 @@ from msgspec.structs import replace
 
 from conftest import ROOT
 from kci.errors import FindingsError
-from kci.moves.pull_decisions import (
+from kci.moves.pull_requests import (
     EDITION_BRANCH,
     MIGRATE,
     FileChange,
+    GitHubPulls,
     KnownPull,
     PullState,
     WantedPull,
+    carry_out_pulls,
     decide_pulls,
 )
-from kci.moves.pull_tracker import GitHubPulls, carry_out_pulls
 
 BOT = "github-actions[bot]"
 BASE = "b" * 40

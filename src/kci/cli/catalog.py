@@ -25,9 +25,7 @@ from kci.config.settings import KCI_TOML
 from kci.diagnostics import Diagnostic, Severity
 from kci.files.replace import write_atomic
 from kci.matrix.reference_table import edition_toml, read_published
-from kci.moves.impact import impact
-from kci.moves.impact_text import impact_lines
-from kci.moves.next_catalog import next_catalog
+from kci.moves.next_catalog import impact, impact_lines, next_catalog
 from kci.plurals import count
 
 

@@ -1,4 +1,4 @@
-"""The next edition of the catalog for a workspace, from pages that are read now."""
+"""The next edition of the catalog for a workspace, from pages that are read now, and what it would change there."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ import msgspec
 
 from kci.catalog.listings import read_listing
 from kci.catalog.loading import editions, interpret_edition, load_catalog
-from kci.catalog.rows import Catalog, Row
+from kci.catalog.rows import Catalog
 from kci.catalog.wheel_index import read_indexes
+from kci.config.discover import FaultyKernel
 from kci.config.document import parse_document
+from kci.errors import FindingsError
+from kci.matrix.diff import KernelDiff, diff_matrices
 from kci.matrix.next_edition import propose
 from kci.matrix.reference_table import published_table
-from kci.workspace.workspace import Workspace
+from kci.plan.budget import estimate
+from kci.plan.plan import Estimate, Leg
+from kci.plurals import count
+from kci.workspace.migrating import KernelMigrations, migrations_of
+from kci.workspace.planning import PlanRequest, plan_run
+from kci.workspace.workspace import Choice, Workspace
+
+_AT_ONCE = 200
+"""Kernels whose legs fit into one run; all of a large repository would be too many to start at once."""
 
 
 class NextCatalog(msgspec.Struct, frozen=True):
@@ -54,10 +65,71 @@ def next_catalog(
     return NextCatalog(made, text, proposal.unknown)
 
 
-def moved(before: Catalog, after: Catalog) -> bool:
-    """Whether users get other toolchains; those that only the compat tier tests come and go more often."""
-    return _offered(before.rows) != _offered(after.rows)
+class Impact(msgspec.Struct, frozen=True):
+    """What a change of the catalog leads to in the release tier."""
+
+    kernels: tuple[KernelDiff, ...]
+    to_build: Estimate | None
+    """What it takes to build what is new or different; None if nothing is."""
+    faulty: tuple[FaultyKernel, ...] = ()
+    """Kernels that differ and that could not be planned; what they take is not in the estimate."""
+    migrations: tuple[KernelMigrations, ...] = ()
+    """Kernels whose build.toml has to change."""
 
 
-def _offered(rows: Sequence[Row]) -> set[tuple[object, ...]]:
-    return {(*row.key, row.tvm_ffi) for row in rows if row.bundled}
+def impact(workspace: Workspace, proposed: Catalog) -> Impact:
+    """Compare the matrices of the catalog in force and another one, for which the overlays of kci.toml hold too.
+
+    Raises:
+        FindingsError: a build.toml cannot be read any more.
+    """
+    after = msgspec.structs.replace(workspace, catalog=proposed)
+    diffs = diff_matrices(workspace.matrix().kernels, after.matrix().kernels)
+    names = {item.name for diff in diffs for item in diff.added}
+    names |= {item.name for diff in diffs for item in diff.changed}
+    different = {diff.name for diff in diffs if diff.added or diff.changed}
+    kernels = [kernel for kernel in after.kernels if kernel.build.name in different]
+    migrations = tuple(migrations_of(workspace, proposed))
+    request = PlanRequest(choice=Choice(only=tuple(sorted(names))), allow_empty=True)
+    legs: list[Leg] = []
+    faulty: list[FaultyKernel] = []
+    for start in range(0, len(kernels), _AT_ONCE):
+        batch = kernels[start : start + _AT_ONCE]
+        try:
+            plan = plan_run(after.of(batch), request).plan
+        except FindingsError as error:  # none of them can be planned
+            faulty += [FaultyKernel(kernel.directory, kernel.build.name, error.message, ()) for kernel in batch]
+        else:
+            legs += plan.legs
+            faulty += plan.faulty
+            left = {item.kernel: item for item in plan.left_out if item.path}
+            faulty += [FaultyKernel(item.path, item.kernel, item.why, ()) for item in left.values()]
+    return Impact(tuple(diffs), estimate(legs) if legs else None, tuple(faulty), migrations)
+
+
+def impact_lines(found: Impact, unknown: Sequence[str] = ()) -> list[str]:
+    """The variants that come and go by kernel, what building takes, what has to change, and what a person finds out."""
+    lines: list[str] = []
+    for kernel in found.kernels:
+        if not kernel.differs:
+            continue
+        counts = f"{len(kernel.added)} come, {len(kernel.removed)} go, {len(kernel.changed)} change"
+        lines.append(f"{kernel.name}: {counts}, {kernel.same} stay")
+        lines += [f"  + {item.name}" for item in kernel.added]
+        lines += [f"  - {item.name}" for item in kernel.removed]
+        lines += [f"  ~ {item.name}" for item in kernel.changed]
+    if not lines:
+        lines.append("no variant changes")
+    if (takes := found.to_build) is not None:
+        cost = " + ".join(f"{amount:.2f} {currency}" for currency, amount in sorted(takes.costs.items())) or "no price"
+        hours = f"{takes.minutes / 60:.1f} runner hours"
+        lines.append(
+            f"to build: {count(takes.legs, 'leg')}, about {hours}; {cost} at the prices of {takes.prices_as_of}"
+        )
+    lines += [f"not estimated: {kernel.kernel or kernel.path}: {kernel.message}" for kernel in found.faulty]
+    for needed in found.migrations:
+        for item in needed.migrations:
+            by_hand = f" (by hand: {item.todo})" if item.todo else ""
+            lines.append(f"{needed.kernel}: {item.id}: {item.title}{by_hand}")
+    lines += [f"unknown: {text}" for text in unknown]
+    return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,15 +16,12 @@ from kci.catalog.rows import Catalog
 from kci.config.document import read_document
 from kci.config.reader import BUILD_TOML
 from kci.config.settings import KCI_TOML
-from kci.config.update import Update
 from kci.config.values import PullRequests
 from kci.diagnostics import printable
 from kci.errors import FindingsError
 from kci.matrix.migrations import whole_change
-from kci.moves.impact import impact
-from kci.moves.impact_text import impact_lines
-from kci.moves.next_catalog import NextCatalog, moved, next_catalog
-from kci.moves.pull_decisions import EDITION_BRANCH, MIGRATE, FileChange, WantedPull, digest_of
+from kci.moves.next_catalog import NextCatalog, impact, impact_lines, next_catalog
+from kci.moves.pull_requests import EDITION_BRANCH, MIGRATE, FileChange, WantedPull, digest_of
 from kci.workspace.migrating import KernelMigrations, migrations_of
 from kci.workspace.workspace import Workspace
 
@@ -32,6 +29,7 @@ CATALOG_FILE = "kci-catalog.toml"
 """Where the edition is written in a repository that has had none of its own."""
 
 _MAX_BODY = 50_000
+# The key `catalog` at the beginning of a line, with a string in either kind of quotes.
 _TOP_KEY = re.compile(r"""^catalog[ \t]*=[ \t]*("[^"\n]*"|'[^'\n]*')""", re.MULTILINE)
 _WAKE = (
     "GitHub starts no workflow for what its own token has opened. To have this checked, close and reopen it, or push a "
@@ -65,7 +63,7 @@ def wanted_moves(workspace: Workspace, day: str) -> WantedMoves:
     root = workspace.settings.root
     proposal = next_catalog(workspace, day, moves.indexes or usual.indexes, table, root)
     wanted, after = [], workspace.catalog
-    if moved(workspace.catalog, proposal.catalog):
+    if set(_offered(workspace.catalog)) != set(_offered(proposal.catalog)):
         wanted.append(_edition(workspace, proposal))
         after = proposal.catalog
     if moves.pull_requests != PullRequests.KERNELS:
@@ -73,12 +71,10 @@ def wanted_moves(workspace: Workspace, day: str) -> WantedMoves:
     needed = migrations_of(workspace, after, moves.migrations)
     names = Counter(item.kernel for item in needed)
     wanted += [pull for item in needed if (pull := _kernel(item, root, alone=names[item.kernel] == 1)) is not None]
-    return WantedMoves(tuple(wanted), tuple(_by_hand(needed)))
-
-
-def _by_hand(needed: Iterable[KernelMigrations]) -> Iterator[str]:
-    for item in needed:
-        yield from (f"{item.kernel}: {one.title}: {one.todo}" for one in item.migrations if one.change is None)
+    by_hand = [
+        f"{item.kernel}: {one.title}: {one.todo}" for item in needed for one in item.migrations if one.change is None
+    ]
+    return WantedMoves(tuple(wanted), tuple(by_hand))
 
 
 # --- the edition ------------------------------------------------------------------------------------------------------
@@ -88,27 +84,20 @@ def _edition(workspace: Workspace, proposal: NextCatalog) -> WantedPull:
     found = impact(workspace, proposal.catalog)
     torches = sorted({row.torch for row in proposal.catalog.rows if row.bundled})
     offered = ", ".join(torch.text for torch in torches)
-    about = digest_of("\n".join(sorted(_row(row) for row in _offered(proposal.catalog))))
+    about = digest_of("\n".join(sorted(" ".join(map(str, row)) for row in _offered(proposal.catalog))))
     path, settings = _catalog_place(workspace)
     files = [FileChange(path, proposal.text), *settings]
     lines = impact_lines(found, proposal.unknown)
     body = f"The range of toolchains has moved: torch {offered}. What that changes for the kernels here:\n\n"
     body += _fenced(lines) + f"\n\nLook at `{path}` before it is merged: `kci catalog check {path}`.\n\n{_WAKE}\n"
-    content = digest_of("\0".join([body, path, _rows_of(proposal.text), *(file.text for file in settings)]))
+    rows = proposal.text.partition("[[row]]")[2]  # without name and date, which are others every day
+    content = digest_of("\0".join([body, path, rows, *(file.text for file in settings)]))
     return WantedPull(EDITION_BRANCH, about, f"Toolchains: torch {offered}", body, tuple(files), content)
 
 
 def _offered(catalog: Catalog) -> list[tuple[object, ...]]:
+    """What users get; the toolchains that only the compat tier tests come and go more often."""
     return [(*row.key, row.tvm_ffi) for row in catalog.rows if row.bundled]
-
-
-def _row(parts: tuple[object, ...]) -> str:
-    return " ".join(str(part) for part in parts)
-
-
-def _rows_of(text: str) -> str:
-    """An edition without its name and date, with which a pull request would change every day."""
-    return text.partition("[[row]]")[2]
 
 
 def _catalog_place(workspace: Workspace) -> tuple[str, list[FileChange]]:
@@ -155,12 +144,9 @@ def _kernel(needed: KernelMigrations, root: Path, *, alone: bool) -> WantedPull 
         body += f"Merge it after the pull request from `{EDITION_BRANCH}`: before that some of it is too early.\n\n"
     title = f"{needed.kernel}: {done[0].title}" + (f" and {len(done) - 1} more" if len(done) > 1 else "")
     body += _WAKE + "\n"
-    content = digest_of("\0".join([body, path, change.after.decode("utf-8")]))
-    return WantedPull(branch, about, printable(title, " ")[:200], body, (_file(path, change, file),), content)
-
-
-def _file(path: str, change: Update, file: Path) -> FileChange:
-    return FileChange(path, change.after.decode("utf-8"), bool(file.stat().st_mode & 0o100))
+    text = change.after.decode("utf-8")
+    files = (FileChange(path, text, executable=bool(file.stat().st_mode & 0o100)),)
+    return WantedPull(branch, about, printable(title, " ")[:200], body, files, digest_of("\0".join([body, path, text])))
 
 
 def _fenced(lines: Sequence[str]) -> str:
