@@ -27,7 +27,7 @@ from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import standing
 from kci.watch.history import Failure, RecordedRun, append, each_run, leg_key
 from kci.watch.leg_grid import grid_of
-from kci.watch.report_site import write_site
+from kci.watch.report_page import write_site
 from kci.workspace.workspace import open_workspace
 
 VARIANTS = 30

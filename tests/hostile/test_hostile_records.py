@@ -35,7 +35,7 @@ from kci.tree.manifest import Manifest
 from kci.tree.metadata import FILE_NAME as METADATA
 from kci.watch.github_api import Account, GitHubApi
 from kci.watch.history import RecordedRun
-from kci.watch.history_branch import HistoryBranch
+from kci.watch.history_places import HistoryBranch
 from planning import leg
 from variants import CPU, CUDA, leg_of, make_artifact, make_variant
 

@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
-from kci.watch.causes import cause_id, cause_of, first_error, is_outage
-from kci.watch.decide import ActionKind, IssueAction, WatchState, decide, whom
+from kci.watch.causes import cause_id, cause_of, error_line, is_outage
+from kci.watch.decide import ActionKind, IssueAction, WatchState, decide, mark, whom
 from kci.watch.history import Failure, RecordedRun, leg_key
-from kci.watch.issue_text import mark
 from watch.year import KERNELS, legs_of, make_year
 
 POLICY = Decisions()
@@ -209,7 +208,7 @@ def test_names_of_kernel_and_variant_are_no_part_of_a_cause() -> None:
 @pytest.mark.parametrize("text", ["", "\n\n", "\x00\x01", "a" * 10**6, "/" * 10**5, "error " * 10**5, "1:" * 10**5])
 def test_any_text_has_a_cause_of_bounded_length(text: str) -> None:
     assert 0 < len(cause_of(text, "relu", "v")) <= 1100
-    assert len(first_error(text)) <= 1000
+    assert len(error_line(text)) <= 1000
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from cli.runner import kci
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.watch.history import LegOutcome, LegResult, RecordedRun, each_run, leg_key
-from kci.watch.history_branch import FOLDER, HistoryBranch
-from kci.watch.history_dataset import HistoryDataset
+from kci.watch.history_places import FOLDER, HistoryBranch, HistoryDataset
 
 LEG = leg_key("relu", "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux", "2.13")
 

@@ -25,7 +25,7 @@ _TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _LINE_LENGTH = 200
 
 
-def first_error(text: str) -> str:
+def error_line(text: str) -> str:
     """The first line of an error that says something, printable and of a bounded length."""
     plain = _ANSI.sub("", text[: 64 * MAX_LENGTH])
     lines = [line.strip() for line in plain.splitlines() if line.strip()]
@@ -46,7 +46,7 @@ def excerpt(text: str) -> str:
 @lru_cache(maxsize=65536)  # a break says the same in thousands of legs
 def cause_of(error: str, kernel: str, variant: str) -> str:
     """The error without what differs between legs: names, places, addresses, lone numbers."""
-    text = _LOCATION.sub("", first_error(error))
+    text = _LOCATION.sub("", error_line(error))
     text = _PATH.sub(lambda found: "/" + re.split(r"[/\\]", found[0])[-1], text)
     for name, stand_in in ((variant, "<variant>"), (kernel, "<kernel>"), (python_name(kernel), "<kernel>")):
         if name:

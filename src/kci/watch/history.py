@@ -22,7 +22,7 @@ from msgspec import Meta
 from kci.diagnostics import Diagnostic, finding
 from kci.files.bounded_json import read_record, require_schema
 from kci.files.replace import write_atomic
-from kci.watch.causes import excerpt, first_error, is_outage
+from kci.watch.causes import error_line, excerpt, is_outage
 
 SCHEMA = 1
 MAX_BYTES = 64 * 1024 * 1024
@@ -192,7 +192,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
         commit=first.commit,
         passed=tuple(passed),
         failed=tuple(
-            Failure(item.leg, first_error(item.error), item.log, item.replay, excerpt(item.error))
+            Failure(item.leg, error_line(item.error), item.log, item.replay, excerpt(item.error))
             for item in sorted(failed, key=lambda item: item.leg)
         ),
         unknown=tuple(sorted(item.leg for item in results if item.leg not in known)),

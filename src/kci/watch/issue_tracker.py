@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -36,23 +36,54 @@ class TrackedIssue(msgspec.Struct, frozen=True):
         return (found[1], int(found[2])) if found else None
 
 
-class IssueTracker(Protocol):
-    """Where issues are."""
+class _Answer(msgspec.Struct, frozen=True):
+    # An issue or pull request, as GitHub tells it.
+    number: int
+    state: str
+    title: str
+    body: str | None = None
+    user: Account | None = None
+    pull_request: Any = None
 
-    def issues(self) -> Iterable[TrackedIssue]:
+
+class GitHubIssues:
+    """The issues of a repository on GitHub."""
+
+    def __init__(self, repository: str, author: str, run: Callable[..., Any] = subprocess.run) -> None:
+        """Name the repository.
+
+        Args:
+            repository: `owner/name`.
+            author: whose issues count; others may hold a mark that somebody has copied.
+            run: runs a command, as `subprocess.run` does.
+        """
+        hint = "may the job change issues (issues: write), and does the repository have any?"
+        self._api = GitHubApi(repository, hint, run)
+        self._author = author
+
+    def issues(self) -> Iterator[TrackedIssue]:
         """All that kci has opened, open or closed, the newest first."""
+        for page in range(1, _PAGES + 1):
+            query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
+            found = self._api.get(f"issues?{query}", list[_Answer])
+            for item in found:
+                if item.pull_request is None and item.user is not None and item.user.login == self._author:
+                    yield TrackedIssue(item.number, item.state == "open", item.title, item.body or "")
+            if len(found) < _PAGE:
+                return
 
     def create(self, title: str, body: str) -> None:
-        """Open one."""
+        self._api.ask("POST", "issues", title=title, body=body)
 
     def edit(self, number: int, title: str, body: str) -> None:
-        """Give one another title and text."""
+        self._api.ask("PATCH", f"issues/{number}", title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
         """Close one, and say why in its text."""
+        self._api.ask("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")
 
 
-def carry_out(actions: Iterable[IssueAction], tracker: IssueTracker) -> list[str]:
+def carry_out(actions: Iterable[IssueAction], tracker: GitHubIssues) -> list[str]:
     """Make the issues what they should be.
 
     Args:
@@ -81,53 +112,3 @@ def carry_out(actions: Iterable[IssueAction], tracker: IssueTracker) -> list[str
             tracker.edit(there.number, action.title, body)
             done.append(f"updated #{there.number}: {action.title}")
     return done
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    """An issue or pull request, as GitHub tells it."""
-
-    number: int
-    state: str
-    title: str
-    body: str | None = None
-    user: Account | None = None
-    pull_request: Any = None
-
-
-class GitHubIssues:
-    """The issues of a repository on GitHub."""
-
-    def __init__(self, repository: str, author: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """Name the repository.
-
-        Args:
-            repository: `owner/name`.
-            author: whose issues count; others may hold a mark that somebody has copied.
-            run: runs a command, as `subprocess.run` does.
-        """
-        hint = "may the job change issues (issues: write), and does the repository have any?"
-        self._api = GitHubApi(repository, hint, run)
-        self._author = author
-
-    def issues(self) -> Iterable[TrackedIssue]:
-        """See `IssueTracker`."""
-        for page in range(1, _PAGES + 1):
-            query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
-            found = self._api.get(f"issues?{query}", list[_Answer])
-            for item in found:
-                if item.pull_request is None and item.user is not None and item.user.login == self._author:
-                    yield TrackedIssue(item.number, item.state == "open", item.title, item.body or "")
-            if len(found) < _PAGE:
-                return
-
-    def create(self, title: str, body: str) -> None:
-        """See `IssueTracker`."""
-        self._api.ask("POST", "issues", title=title, body=body)
-
-    def edit(self, number: int, title: str, body: str) -> None:
-        """See `IssueTracker`."""
-        self._api.ask("PATCH", f"issues/{number}", title=title, body=body)
-
-    def close(self, number: int, title: str, body: str) -> None:
-        """See `IssueTracker`."""
-        self._api.ask("PATCH", f"issues/{number}", title=title, body=body, state="closed", state_reason="completed")

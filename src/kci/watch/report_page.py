@@ -1,21 +1,27 @@
-"""The report as HTML: pages that need no network, no script to be read, and no trust in what logs say.
+"""The report as a folder that any web server can show: HTML and badges, with no trust in what logs say.
 
-Every text is escaped by the template engine, and a policy in the page forbids whatever is not its own style and script.
+The pages need no network, and no script to be read. Every text is escaped by the template engine, and a policy in the
+page forbids whatever is not its own style and script.
 """
 
 from __future__ import annotations
 
+import hashlib
 import html
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from kci.errors import UnsafeError
+from kci.files.portable_names import folded, unsafe_name
+from kci.files.replace import replacing
 from kci.files.templates import html_environment, integrity, template_folder
 from kci.plurals import count
 from kci.version import __version__
-from kci.watch.issue_text import web_link
+from kci.watch.decide import web_link
 from kci.watch.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
 
 MAX_CELLS, MAX_BYTES = 2000, 1_000_000
@@ -39,86 +45,52 @@ _TRENDS = {Trend.WORSE: "↘", Trend.BETTER: "↗", Trend.STEADY: ""}
 _RECENT = str.maketrans({"p": "✓", "f": "✗", "u": "?", "-": "·"})
 
 
-class _CellView(msgspec.Struct, frozen=True):
-    """A cell as the template shows it."""
-
-    id: int
-    kernel: str
-    key: str
-    symbol: str
-    word: str
-    age: str
-    place: str
-    variant: str
-    story: str
-    recent: str
-    error: str
-    log_link: str
-    replay: str
-
-
-class _RowView(msgspec.Struct, frozen=True):
-    label: str
-    columns: tuple[tuple[_CellView, ...], ...] = ()
-    file: str = ""
-    counts: tuple[int, ...] = ()
-
-
 def whole_page(grid: LegGrid, title: str) -> str:
-    """One page with every cell.
-
-    Args:
-        grid: what to show.
-        title: what it is about.
-    """
+    """One page with every cell."""
     room = _room(cell for kernel in grid.kernels for cell in kernel.cells)
     numbers = iter(range(grid.size))
-    rows = []
+    rows, links = [], {}
     for kernel in grid.kernels:
-        at: dict[GridColumn, list[_CellView]] = {}
+        at: dict[GridColumn, list[dict[str, Any]]] = {}
         for cell in kernel.cells:
-            at.setdefault(cell.column, []).append(_view(next(numbers), kernel.kernel, cell, room))
-        rows.append(_RowView(kernel.kernel, tuple(tuple(at.get(column, ())) for column in grid.columns)))
+            shown = _view(next(numbers), kernel.kernel, cell, room)
+            links[f"{shown['kernel']} {shown['variant']}"] = f"#c{shown['id']}"
+            at.setdefault(cell.column, []).append(shown)
+        rows.append({"label": kernel.kernel, "columns": [at.get(column, []) for column in grid.columns]})
     columns = [
         {"backend": column.backend, "lines": [column.toolkit, *_torch(column), column.system]}
         for column in grid.columns
     ]
-    first = {cell.kernel + " " + cell.variant: cell.id for row in rows for cells in row.columns for cell in cells}
     return _render(
         grid,
         title,
         rows,
+        links,
         columns=columns,
         backends=sorted({column.backend for column in grid.columns}),
         first="kernel",
         search="Kernel",
         heading="All kernels",
         caption="Kernels, and what they are tested with",
-        link=lambda leg: f"#c{first[leg]}" if leg in first else "",
     )
 
 
 def kernel_page(grid: LegGrid, kernel: KernelCells, title: str) -> str:
-    """The page of one kernel: toolchains down, systems across.
-
-    Args:
-        grid: what it is part of.
-        kernel: the kernel.
-        title: what the whole report is about.
-    """
+    """The page of one kernel: toolchains down, systems across; `title` is that of the whole report."""
     room = _room(kernel.cells)
     systems = sorted({cell.column.system for cell in kernel.cells})
-    by_row: dict[str, dict[str, list[_CellView]]] = {}
+    by_row: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for number, cell in enumerate(kernel.cells):
         label = ", ".join([cell.column.toolkit, *_torch(cell.column)])
         shown = _view(number, kernel.kernel, cell, room)
         by_row.setdefault(label, {}).setdefault(cell.column.system, []).append(shown)
-    rows = [_RowView(label, tuple(tuple(at.get(system, ())) for system in systems)) for label, at in by_row.items()]
+    rows = [{"label": label, "columns": [at.get(system, []) for system in systems]} for label, at in by_row.items()]
     part = msgspec.structs.replace(grid, kernels=(kernel,), causes=())
     return _render(
         part,
         f"{kernel.kernel}: {title}",
         rows,
+        {},
         columns=[{"backend": "", "lines": [system]} for system in systems],
         backends=[],
         first="toolchain",
@@ -130,39 +102,25 @@ def kernel_page(grid: LegGrid, kernel: KernelCells, title: str) -> str:
 
 
 def index_page(grid: LegGrid, files: Mapping[str, str], title: str) -> str:
-    """The page that leads to those of the kernels.
-
-    Args:
-        grid: what to show.
-        files: the page of each kernel, relative to this one.
-        title: what it is about.
-    """
+    """The page that leads to those of the kernels, of which `files` has the addresses relative to this one."""
     order = list(CellState)
     kernels = sorted(grid.kernels, key=lambda kernel: (order.index(kernel.worst), kernel.kernel))
     rows = [
-        _RowView(kernel.kernel, file=files[kernel.kernel], counts=tuple(kernel.count(state) for state in order))
+        {"label": kernel.kernel, "file": files[kernel.kernel], "counts": [kernel.count(state) for state in order]}
         for kernel in kernels
     ]
-    return _render(grid, title, rows, search="Kernel", heading="All kernels", link=lambda _: "")
+    return _render(grid, title, rows, {}, search="Kernel", heading="All kernels")
 
 
-def _render(grid: LegGrid, title: str, rows: Sequence[_RowView], **more: Any) -> str:
+def _render(grid: LegGrid, title: str, rows: Sequence[dict[str, Any]], links: Mapping[str, str], **more: Any) -> str:
     style, script = _asset("page.css"), _asset("page.js")
-    link = more.pop("link", None)
     shown = grid.causes[:_CAUSES]
     cause_room = _CAUSE_ROOM // max(1, len(shown))
     values = {
         "title": title,
         "subtitle": _subtitle(grid),
         "states": [
-            {
-                "key": _KEYS[state],
-                "symbol": SYMBOLS[state],
-                "word": str(state),
-                "many": _MANY.get(state, str(state)),
-                "count": grid.count(state),
-            }
-            for state in CellState
+            _state(state) | {"many": _MANY.get(state, str(state)), "count": grid.count(state)} for state in CellState
         ],
         "causes": [
             {
@@ -171,7 +129,7 @@ def _render(grid: LegGrid, title: str, rows: Sequence[_RowView], **more: Any) ->
                 "kernels": cut(_some(cause.kernels), 400),
                 "note": "" if cause.is_open else ", not often enough for an issue",
                 "first": " ".join(cause.legs[0].split(" ")[:2])[:_NAME_ROOM],
-                "link": link(" ".join(cause.legs[0].split(" ")[:2])) if link else "",
+                "link": links.get(" ".join(cause.legs[0].split(" ")[:2]), ""),
             }
             for cause in shown
         ],
@@ -198,23 +156,26 @@ def _subtitle(grid: LegGrid) -> str:
     return f"After run {grid.latest.run} of {cut(grid.latest.at, 40)}{catalog}: {grid.size} legs of {kernels}."
 
 
-def _view(number: int, kernel: str, cell: GridCell, room: int) -> _CellView:
+def _state(state: CellState) -> dict[str, Any]:
+    return {"key": _KEYS[state], "symbol": SYMBOLS[state], "word": str(state)}
+
+
+def _view(number: int, kernel: str, cell: GridCell, room: int) -> dict[str, Any]:
+    """A cell as the template shows it."""
     failure = cell.failure
-    return _CellView(
-        id=number,
-        kernel=cut(kernel, _NAME_ROOM),
-        key=_KEYS[cell.state],
-        symbol=SYMBOLS[cell.state],
-        word=_WORDS.get(cell.state, str(cell.state)),
-        age=f"{_TRENDS[cell.trend]} {age_of(cell)}".strip(),
-        place=cut(cell.column.label, _NAME_ROOM),
-        variant=cut(cell.variant, _NAME_ROOM),
-        story=story_of(cell),
-        recent=cell.recent.translate(_RECENT) if cell.recent.strip("p") else "",
-        error=cut(failure.excerpt or failure.error, room) if failure else "",
-        log_link=web_link(failure.log) if failure and room > _LEAST else "",
-        replay=cut(failure.replay, max(_LEAST, room // 2)) if failure else "",
-    )
+    return _state(cell.state) | {
+        "id": number,
+        "kernel": cut(kernel, _NAME_ROOM),
+        "word": _WORDS.get(cell.state, str(cell.state)),
+        "age": f"{_TRENDS[cell.trend]} {age_of(cell)}".strip(),
+        "place": cut(cell.column.label, _NAME_ROOM),
+        "variant": cut(cell.variant, _NAME_ROOM),
+        "story": story_of(cell),
+        "recent": cell.recent.translate(_RECENT) if cell.recent.strip("p") else "",
+        "error": cut(failure.excerpt or failure.error, room) if failure else "",
+        "log_link": web_link(failure.log) if failure and room > _LEAST else "",
+        "replay": cut(failure.replay, max(_LEAST, room // 2)) if failure else "",
+    }
 
 
 def age_of(cell: GridCell) -> str:
@@ -272,3 +233,101 @@ def _some(names: Sequence[str]) -> str:
 @cache
 def _asset(name: str) -> str:
     return (template_folder() / "report" / name).read_text(encoding="utf-8")
+
+
+# --- the folder -------------------------------------------------------------------------------------------------------
+
+_MARK = ".kci-report"
+
+
+def write_site(grid: LegGrid, into: Path, title: str) -> list[Path]:
+    """Write the report, in place of an earlier one.
+
+    Args:
+        grid: what to show.
+        into: the folder; it is replaced as a whole.
+        title: what the report is about.
+
+    Returns:
+        the pages, relative to the folder.
+
+    Raises:
+        UnsafeError: something else than a report is there.
+        OSError: it cannot be written.
+    """
+    if into.exists() and not (into / _MARK).is_file() and (not into.is_dir() or any(into.iterdir())):
+        raise UnsafeError(f"{into} is not a report of kci's, and is not replaced", hint="name a new folder")
+    stems = file_stems([kernel.kernel for kernel in grid.kernels])
+    into.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(into) as made:
+        folder = made.staging
+        (folder / "badges").mkdir(parents=True)
+        for name in (_MARK, ".nojekyll"):
+            (folder / name).touch()
+        pages = _write_pages(grid, folder, stems, title)
+        for kernel in grid.kernels:
+            badge = folder / "badges" / stems[kernel.kernel]
+            badge.with_name(f"{badge.name}.svg").write_text(svg_badge(kernel), encoding="utf-8")
+            badge.with_name(f"{badge.name}.json").write_bytes(msgspec.json.encode(shields_badge(kernel)))
+        made.commit()
+    return pages
+
+
+def _write_pages(grid: LegGrid, folder: Path, stems: dict[str, str], title: str) -> list[Path]:
+    one = whole_page(grid, title).encode() if grid.size <= MAX_CELLS else b""
+    if one and len(one) <= MAX_BYTES:
+        (folder / "index.html").write_bytes(one)
+        return [Path("index.html")]
+    (folder / "kernels").mkdir()
+    files = {name: f"kernels/{stem}.html" for name, stem in stems.items()}
+    (folder / "index.html").write_text(index_page(grid, files, title), encoding="utf-8")
+    for kernel in grid.kernels:
+        (folder / files[kernel.kernel]).write_text(kernel_page(grid, kernel, title), encoding="utf-8")
+    return [Path("index.html"), *(Path(file) for file in files.values())]
+
+
+def file_stems(names: list[str]) -> dict[str, str]:
+    """What the files of each kernel are called: its name, unless some system would refuse it or mix it up."""
+    stems: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(names):
+        stem = name
+        if unsafe_name(f"{name}.html") or folded(stem) in taken or name.startswith("."):
+            stem = "kernel-" + hashlib.sha256(name.encode()).hexdigest()[:16]
+        taken.add(folded(stem))
+        stems[name] = stem
+    return stems
+
+
+# --- badges -----------------------------------------------------------------------------------------------------------
+
+_COLORS = {CellState.PASSES: "#0b6623", CellState.FAILS: "#a33a00", CellState.FLAKY: "#7a5900",
+           CellState.UNKNOWN: "#57606a"}  # fmt: skip
+_LABEL = "kci compat"
+
+
+def badge_message(kernel: KernelCells) -> str:
+    """Such as `28 of 30 pass`, with the symbol of the worst state."""
+    return f"{SYMBOLS[kernel.worst]} {kernel.count(CellState.PASSES)} of {len(kernel.cells)} pass"
+
+
+def shields_badge(kernel: KernelCells) -> dict[str, Any]:
+    """What shields.io's endpoint badge reads."""
+    return {"schemaVersion": 1, "label": _LABEL, "message": badge_message(kernel), "color": _COLORS[kernel.worst]}
+
+
+def svg_badge(kernel: KernelCells) -> str:
+    """The badge itself. Its text is made of a fixed label, a symbol and two numbers."""
+    message = badge_message(kernel)
+    left, right = 7 * len(_LABEL) + 10, 7 * len(message) + 10
+    width = left + right
+    size = f'width="{width}" height="20"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{_LABEL}: {message}">'
+        f"<title>{_LABEL}: {message}</title>"
+        f'<rect {size} rx="3" fill="#24292f"/>'
+        f'<path d="M{left} 0h{right - 3}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-{right - 3}z" fill="{_COLORS[kernel.worst]}"/>'
+        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
+        f'<text x="{left / 2:g}" y="14" textLength="{left - 10}">{_LABEL}</text>'
+        f'<text x="{left + right / 2:g}" y="14" textLength="{right - 10}">{message}</text></g></svg>\n'
+    )

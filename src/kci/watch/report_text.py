@@ -1,11 +1,9 @@
-"""The report as Markdown, for the summary of a run, and the badges of kernels."""
+"""The report as Markdown, for the summary of a run."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from kci.plurals import count
-from kci.watch.issue_text import plain
+from kci.watch.decide import plain
 from kci.watch.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid
 from kci.watch.report_page import SYMBOLS, age_of, story_of
 
@@ -77,37 +75,3 @@ def _text(text: str) -> str:
     """Text that is neither HTML nor a table's border nor a link."""
     safe = plain(text).replace("&", "&amp;").replace("<", "&lt;")
     return "".join("\\" + char if char in "\\|[]*_#!" else char for char in safe)
-
-
-# --- badges -----------------------------------------------------------------------------------------------------------
-
-_COLORS = {CellState.PASSES: "#0b6623", CellState.FAILS: "#a33a00", CellState.FLAKY: "#7a5900",
-           CellState.UNKNOWN: "#57606a"}  # fmt: skip
-_LABEL = "kci compat"
-
-
-def badge_message(kernel: KernelCells) -> str:
-    """Such as `28 of 30 pass`, with the symbol of the worst state."""
-    return f"{SYMBOLS[kernel.worst]} {kernel.count(CellState.PASSES)} of {len(kernel.cells)} pass"
-
-
-def shields_badge(kernel: KernelCells) -> dict[str, Any]:
-    """What shields.io's endpoint badge reads."""
-    return {"schemaVersion": 1, "label": _LABEL, "message": badge_message(kernel), "color": _COLORS[kernel.worst]}
-
-
-def svg_badge(kernel: KernelCells) -> str:
-    """The badge itself. Its text is made of a fixed label, a symbol and two numbers."""
-    message = badge_message(kernel)
-    left, right = 7 * len(_LABEL) + 10, 7 * len(message) + 10
-    width = left + right
-    size = f'width="{width}" height="20"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{_LABEL}: {message}">'
-        f"<title>{_LABEL}: {message}</title>"
-        f'<rect {size} rx="3" fill="#24292f"/>'
-        f'<path d="M{left} 0h{right - 3}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-{right - 3}z" fill="{_COLORS[kernel.worst]}"/>'
-        '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
-        f'<text x="{left / 2:g}" y="14" textLength="{left - 10}">{_LABEL}</text>'
-        f'<text x="{left + right / 2:g}" y="14" textLength="{right - 10}">{message}</text></g></svg>\n'
-    )

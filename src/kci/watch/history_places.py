@@ -1,22 +1,24 @@
-"""A history on a branch of a git repository: runs that record at the same time both get there.
+"""A history on a branch of a git repository or in a dataset on the Hub, where runs may record at the same time.
 
-The branch has nothing else in it. Files of a history never conflict, so whoever comes second takes what is there now
-and adds its own again.
+Files of a history are named after what they hold and never conflict. The branch has nothing else in it: whoever comes
+second takes what is there now and adds its own again. The Hub takes one commit after the other.
 """
 
 from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kci.errors import FindingsError, UnsafeError
 from kci.files.git import last_line, remote_git, run_git
-from kci.watch.history import RecordedRun, append
+from kci.hub.hub_listing import ask_hub, hub_client
+from kci.watch.history import RecordedRun, append, run_file
 
 FOLDER = "history"
-"""Where the history is on the branch."""
+"""Where the history is there."""
 
 _TRIES = 8
 _NO_SUCH_BRANCH = 2
@@ -94,6 +96,51 @@ class HistoryBranch:
 
     def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         return remote_git(place, *arguments, environment=self._environment)
+
+
+class HistoryDataset:
+    """A dataset that has a history, or will have one; `huggingface_hub` talks to it."""
+
+    def __init__(self, repo_id: str, client: Any = None) -> None:
+        """Name it.
+
+        Args:
+            repo_id: `owner/name`; the dataset exists.
+            client: an `HfApi`; by default one that takes its token from the environment.
+        """
+        self.repo_id = repo_id
+        self._client = client or hub_client()
+
+    def record(self, runs: Sequence[RecordedRun]) -> int:
+        """Append runs, in one commit.
+
+        Returns:
+            the number of new files.
+
+        Raises:
+            FindingsError: the dataset cannot be read or written.
+        """
+        there = set(self._ask(lambda: self._client.list_repo_files(self.repo_id, repo_type="dataset")))
+        files = {f"{FOLDER}/{name}": raw for name, raw in map(run_file, runs)}
+        new = {path: raw for path, raw in sorted(files.items()) if path not in there}
+        if new:
+            message = f"Results of run {', '.join(sorted({str(run.run) for run in runs}))}"
+            self._ask(
+                lambda: self._client.create_commit(
+                    self.repo_id, operations=_additions(new), commit_message=message, repo_type="dataset"
+                )
+            )
+        return len(new)
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
+        hint = "does the dataset exist, and does HF_TOKEN allow to write to it?"
+        return ask_hub(question, f"the dataset {self.repo_id} takes no commit", hint)
+
+
+def _additions(files: dict[str, bytes]) -> list[Any]:
+    from huggingface_hub import CommitOperationAdd
+
+    return [CommitOperationAdd(path_in_repo=path, path_or_fileobj=raw) for path, raw in files.items()]
 
 
 def address_of(directory: Path, remote: str) -> str:
