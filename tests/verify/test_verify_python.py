@@ -142,6 +142,7 @@ def test_a_name_that_is_registered_in_a_function_is_not_there_at_loading(tmp_pat
 def test_a_foreign_import_that_does_not_run_at_loading_is_a_warning(tmp_path: Path, text: str) -> None:
     (found,) = variant(tmp_path, text)
     assert (found.rule, found.severity) == ("KCI773", "warning")
+    assert found.hint.startswith("say why it may be absent (`# kci: ignore[KCI773] reason`), or do without")
 
 
 DECORATORS = ["custom_op", "triton_op", "register_kernel", "register_fake", "register_vmap", "register_torch_dispatch"]

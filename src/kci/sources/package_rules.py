@@ -228,8 +228,13 @@ def _import(
             *sorted(depends_table().general),
             *sorted({name for table in depends_table().backends.values() for name in table}),
         ]
-        hint = f"import it in the function that needs it, or do without; `python-depends` can name {', '.join(known)}"
-    message = f"it imports {site.module}, which nobody declares{_WHEN[reach]}"
+        late = (
+            "import it in the function that needs it"
+            if reach is Reach.LOADED
+            else "say why it may be absent (`# kci: ignore[KCI773] reason`)"
+        )
+        hint = f"{late}, or do without; `python-depends` can name {', '.join(known)}"
+    message = f"it imports {site.module}, which the kernel does not declare{_WHEN[reach]}"
     yield finding(rule, message, hint=hint, path=where, span=site.span)
 
 
