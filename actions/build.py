@@ -26,7 +26,6 @@ from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import printable
 from kci.errors import first_error
-from kci.files.cache import default_cache
 from kci.matrix.names import upload_name
 from kci.plan.hardware_tests import needs_hardware
 from kci.plurals import count
@@ -42,26 +41,30 @@ class Leg:
 
     def __init__(self) -> None:
         self.names = required_input("variant").split()
-        self.directory, self.builder = text_input("kernel", "."), text_input("builder", "auto")
-        self.container, self.tier = text_input("container", "auto"), text_input("tier") or None
+        self.directory = text_input("kernel", ".")
         self.output = Path(text_input("output", str(runner_temp() / "kci-build")))
         self.name = text_input("leg", self.names[0] if len(self.names) == 1 else "")
         flag_input("upload")  # the upload step compares text; a word that it would take for false must not pass
-        self.jobs, self.threads, self.disk = count_input("jobs"), count_input("threads"), count_input("disk")
+        self.threads, self.disk, self.run = count_input("threads"), count_input("disk"), ci_run()
+        self.options = kci.BuildOptions(
+            builder=text_input("builder", "auto"),
+            container=text_input("container", "auto"),
+            tier=text_input("tier") or None,
+            jobs=count_input("jobs"),
+            attempt=self.run.attempt or 1,
+            run=self.run.id,
+        )
         if not self.name:
             fail("the input `leg` is missing: several variants need a name for their artifact", 2)
-        self.run = ci_run()
         self.packed = runner_temp() / "kci-artifacts-out"
         self.workspace = kci.open_workspace([self.directory])
         self.kernel = self.workspace.only_kernel()
         # All of them are looked up before the first is built: a misspelt name is known at once.
-        self.variants = [self.workspace.variant(name, tier=self.tier) for name in self.names]
+        self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
 
     def replay(self, variant: str) -> str:
         """The command that builds a variant elsewhere."""
-        options = [f"--variant={variant}", f"--builder={self.builder}", f"--container={self.container}"]
-        options += [f"--tier={self.tier}"] if self.tier else []
-        options += [f"--jobs={self.jobs}"] if self.jobs else []
+        options = [f"--variant={variant}", *self.options.words()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
 
@@ -71,16 +74,8 @@ class Leg:
             kernel=self.kernel,
             variant=variant,
             output=self.output,
-            options=kci.BuildOptions(
-                cache=default_cache(),
-                builder=self.builder,
-                jobs=self.jobs,
-                attempt=self.run.attempt or 1,
-                run=self.run.id,
-            ),
-            container=self.container,
+            options=self.options,
             artifact=self.packed / artifact_name(self.kernel.build.name, variant.name),
-            tier=self.tier,
         )
 
     def build(self, variant: kci.Variant) -> kci.BuiltLeg:
@@ -107,7 +102,7 @@ def main() -> None:
     leg = Leg()
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # a container is told too
-    if leg.disk and leg.container != "none":
+    if leg.disk and leg.options.container != "none":
         make_room(leg.disk, lambda line: print(line, flush=True))
     if flag_input("results", "false"):
         watch(leg)

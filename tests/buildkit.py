@@ -8,10 +8,11 @@ from functools import cache
 from pathlib import Path
 from textwrap import dedent
 
+import msgspec
 import pytest
 
 from kci.builders import build_variant
-from kci.builders.request import Request
+from kci.builders.request import BuildOptions, Request
 from kci.config.model import Build
 from kci.config.reader import read_kernel
 from kci.files.cache import default_cache
@@ -81,7 +82,14 @@ def noarch_kernel(root: Path, **files: str) -> Path:
 
 
 def request(directory: Path, name: str, tmp_path: Path, **changes: object) -> Request:
-    """A request to build a variant of a kernel, with everything else below a temporary directory."""
+    """A request to build a variant of a kernel, with everything else below a temporary directory.
+
+    Args:
+        directory: the kernel's.
+        name: the variant's.
+        tmp_path: the directory.
+        changes: fields of the request, or of its options.
+    """
     build = build_of(directory)
     made = variant(name)
     fields = {
@@ -90,10 +98,16 @@ def request(directory: Path, name: str, tmp_path: Path, **changes: object) -> Re
         "variant": made,
         "kernel_id": f"_{build.name.replace('-', '_')}_{made.backend}_1a2b3c4",
         "output": tmp_path / "out" / name,
-        "cache": tmp_path / "cache",
-        **changes,
+        "options": BuildOptions(tmp_path / "cache"),
     }
-    return Request(**fields)  # type: ignore[arg-type]
+    return with_changes(Request(**fields), **changes)  # type: ignore[arg-type]
+
+
+def with_changes(request: Request, **changes: object) -> Request:
+    """A request with other fields, or with other fields of its options."""
+    said = {name: changes.pop(name) for name in tuple(changes) if name in BuildOptions.__struct_fields__}
+    options = msgspec.structs.replace(request.options, **said)
+    return msgspec.structs.replace(request, options=options, **changes)
 
 
 def built_once(shared: Path, kernel: str, name: str) -> Request:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kci.builders import native, noarch
 from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
-from kci.builders.request import Request
+from kci.builders.request import BuildOptions, Request
 from kci.config.reader import read_kernel
 from kci.config.settings import Settings
 from kci.errors import KciError
@@ -32,7 +32,8 @@ from kci.tree.identity import kernel_id
 def request_for(root: Path, kernel: Path, variant: Variant, cache: Path) -> Request:
     """The request to build a variant."""
     build = read_kernel(kernel).build
-    return Request(kernel, build, variant, kernel_id(build.name, variant.backend, "1a2b3c4"), root / "out", cache)
+    name = kernel_id(build.name, variant.backend, "1a2b3c4")
+    return Request(kernel, build, variant, name, root / "out", BuildOptions(cache))
 
 
 def planned(root: Path, kernel: Path, variant: Variant, settings: Settings) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kci.version import __version__
 
 if TYPE_CHECKING:
+    from kci.builders.request import BuildOptions
     from kci.diagnostics import Diagnostic, Severity
     from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, UnsafeError, UsageError
     from kci.matrix.variants import Matrix, Variant
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from kci.render.repository import RenderedFiles, render_workflows
     from kci.run.build_leg import BuiltLeg, LegRequest, build_leg, leg_commands
     from kci.run.local import RunResult, outcomes_of, run_here, tree_places
-    from kci.run.one_variant import BuildOptions
     from kci.tree.manifest import Manifest
     from kci.tree.merge import merge as merge_artifacts
     from kci.tree.planned import read_plan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BuildFailedError": "kci.errors",
-    "BuildOptions": "kci.run.one_variant",
+    "BuildOptions": "kci.builders.request",
     "BuiltLeg": "kci.run.build_leg",
     "Choice": "kci.workspace.workspace",
     "Diagnostic": "kci.diagnostics",

@@ -88,7 +88,7 @@ def printed(kernel: Path, name: str, tmp_path: Path) -> list[str]:
     asked = request(kernel, name, tmp_path)
     lines = plan_commands(asked, quiet)
     assert lines[0].startswith("# not run by kci: ")
-    assert not asked.cache.exists()
+    assert not asked.options.cache.exists()
     return lines
 
 

@@ -49,7 +49,7 @@ def test_a_build_without_a_compiler_leaves_nothing_behind(tmp_path: Path, monkey
     with pytest.raises(MissingToolError, match=r"C\+\+ compiler"):
         build_variant(asked, quiet)
     assert not asked.output.parent.exists()
-    assert not asked.cache.exists()
+    assert not asked.options.cache.exists()
 
 
 def test_cxx_is_respected_with_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +341,7 @@ def test_a_dry_run_prints_every_command_and_changes_nothing(
     assert "https://download.pytorch.org/whl/cpu" in lines[1]
     assert "-gencode=arch=compute_90,code=compute_90" in text
     assert lines[-1].startswith(str(folder / "g++") + " -shared -o _twice_cuda_1a2b3c4.abi3.so")
-    assert not asked.cache.exists()
+    assert not asked.options.cache.exists()
     assert not asked.output.exists()
 
 
@@ -352,7 +352,7 @@ def test_a_hostile_source_is_refused_before_anything_is_installed(tmp_path: Path
     asked = request(kernel, CPU, tmp_path)
     with pytest.raises(UnsafeError, match="leads out"):
         build_variant(asked, quiet)
-    assert not asked.cache.exists()
+    assert not asked.options.cache.exists()
 
 
 # --- nvcc from wheels, with the real pip, offline ---

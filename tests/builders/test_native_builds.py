@@ -9,7 +9,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import msgspec
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -26,6 +25,7 @@ from buildkit import (
     request,
     runtime,
     warm_cache,
+    with_changes,
     write_tree,
 )
 from kci.builders import Built, build_variant
@@ -180,7 +180,7 @@ def test_a_stable_abi_cuda_build_has_its_archs_and_names_its_libraries(tmp_path:
     assert ".nv_fatbin" in binary.sections
     # The stub has no place in the variant.
     assert [path.name for path in what.output.glob("*.so")] == [module(what).name]
-    cuobjdump = shutil.which("cuobjdump") or str(find_toolkit("13.0", what.cache, quiet).root / "bin/cuobjdump")
+    cuobjdump = shutil.which("cuobjdump") or str(find_toolkit("13.0", what.options.cache, quiet).root / "bin/cuobjdump")
     if not Path(cuobjdump).exists():
         return  # the fat binary is taken apart by the tests of verify
     listed = {
@@ -285,9 +285,9 @@ def test_no_isolation_uses_the_torch_at_hand(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(str(environment.torch.parent))
     monkeypatch.setenv("PATH", f"{environment.ninja.parent}:{os.environ['PATH']}")
     what = request(copy_kernel("bare", tmp_path), STABLE_CPU, tmp_path)
-    build_variant(msgspec.structs.replace(what, isolation=False), quiet)
+    build_variant(with_changes(what, isolation=False), quiet)
     assert module(what).is_file()
-    assert not (what.cache / "envs").exists()
+    assert not (what.options.cache / "envs").exists()
 
 
 @pytest.mark.network

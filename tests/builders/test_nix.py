@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from buildkit import CPU, copy_kernel, only_these, program, quiet, request
+from buildkit import CPU, copy_kernel, only_these, program, quiet, request, with_changes
 from kci.builders import build_variant, nix, plan_commands
 from kci.errors import BuildFailedError, MissingToolError
 
@@ -30,7 +29,7 @@ def test_the_result_is_copied_with_its_metadata(tmp_path: Path, monkeypatch: pyt
     asked = request(kernel, CPU, tmp_path)
     folder = only_these(monkeypatch, tmp_path, "mkdir", "chmod")
     program(folder, "nix", STAND_IN.format(name=CPU, store=tmp_path / "store", inner=inner))
-    built = build_variant(msgspec.structs.replace(asked, builder="nix"), quiet)
+    built = build_variant(with_changes(asked, builder="nix"), quiet)
     assert built.sealed
     assert sorted(path.name for path in asked.output.iterdir()) == ["__init__.py", "metadata.json"]
     assert {path.stat().st_mode & 0o777 for path in asked.output.iterdir()} == {0o644}
@@ -66,5 +65,5 @@ def test_a_kernel_without_a_flake_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_dry_run_shows_the_command(tmp_path: Path) -> None:
     asked = request(copy_kernel("plus-one", tmp_path), CPU, tmp_path)
-    lines = plan_commands(msgspec.structs.replace(asked, builder="nix"))
+    lines = plan_commands(with_changes(asked, builder="nix"))
     assert f"nix build '.#redistributable.{CPU}' -L --no-link --print-out-paths" in lines

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, variant
+from kci.builders.request import BuildOptions
 from kci.config.reader import read_kernel
-from kci.run.one_variant import BuildOptions, BuiltVariant, make_variant_dir
+from kci.run.one_variant import BuiltVariant, make_variant_dir
 from kci.toolchains.compiler_cache import CacheUse
 
 pytestmark = [

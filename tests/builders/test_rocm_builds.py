@@ -15,7 +15,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from buildkit import built_once, copy_kernel, quiet, request, warm_cache, write_tree
+from buildkit import built_once, copy_kernel, quiet, request, warm_cache, with_changes, write_tree
 from conftest import ROOT
 from kci.builders import Built, build_variant, hipify, native
 from kci.builders.hipify import hip_path
@@ -133,7 +133,7 @@ def test_a_rebuild_compiles_what_changed_in_the_sources_and_in_their_translation
             """,
         },
     )
-    what = request(kernel, NAME, tmp_path, cache=asked.cache)
+    what = request(kernel, NAME, tmp_path, cache=asked.options.cache)
 
     def compiled() -> list[str]:
         said: list[str] = []
@@ -155,7 +155,7 @@ def test_a_rebuild_compiles_what_changed_in_the_sources_and_in_their_translation
 def test_the_same_sources_give_the_same_bytes_elsewhere(halve: Request, asked: Request, tmp_path: Path) -> None:
     elsewhere = tmp_path / "some where" / "else"
     shutil.copytree(halve.kernel_dir, elsewhere)
-    other = request(elsewhere, NAME, tmp_path, cache=asked.cache, output=tmp_path / "other" / NAME)
+    other = request(elsewhere, NAME, tmp_path, cache=asked.options.cache, output=tmp_path / "other" / NAME)
     made = built(other)
     assert made.archs == ("gfx1100", "gfx90a", "gfx942")
     binary = module(other).read_bytes()
@@ -187,11 +187,13 @@ def test_a_source_that_hipify_cannot_read_is_a_plain_error(asked: Request) -> No
 def test_a_full_build_refuses_a_torch_that_is_not_for_rocm(
     asked: Request, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = request(asked.kernel_dir, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.cache, isolation=False)
-    cpu = msgspec.structs.replace(isolated(asked.cache, "2.13", "cpu"), root=None)
+    full = request(
+        asked.kernel_dir, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.options.cache, isolation=False
+    )
+    cpu = msgspec.structs.replace(isolated(asked.options.cache, "2.13", "cpu"), root=None)
     monkeypatch.setattr(native, "own", lambda: cpu)
     with pytest.raises(MissingToolError, match=r"needs a torch for ROCm 7\.1, and .* is for the CPU"):
-        build_variant(msgspec.structs.replace(full, isolation=False), quiet)
+        build_variant(with_changes(full, isolation=False), quiet)
 
 
 def test_a_full_build_links_the_libraries_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +237,7 @@ def test_a_full_build_links_the_libraries_of_torch(tmp_path: Path, monkeypatch: 
         {"build.toml": PLAIN, "binding.cpp": binding, "csrc/cuda/a.cu": device, "torch-ext/plain/__init__.py": ""},
     )
     full = request(kernel, "torch213-cxx11-rocm71-x86_64-linux", tmp_path)
-    build_variant(msgspec.structs.replace(full, isolation=False), quiet)
+    build_variant(with_changes(full, isolation=False), quiet)
     needed, undefined, device_code = looked_at(module(full))
     assert {"libtorch_hip.so", "libamdhip64.so.7w"} <= needed
     assert "libamdhip64.so.7" not in needed
@@ -250,7 +252,7 @@ def test_the_name_of_a_translation_is_the_one_that_hipify_gives(asked: Request) 
         "print(*(hipify.get_hip_file_path(name, True) for name in sys.argv[3:]), sep='\\n')\n"
         "assert 'torch' not in sys.modules"
     )
-    environment = isolated(asked.cache, "2.13", "cpu")
+    environment = isolated(asked.options.cache, "2.13", "cpu")
     names = ["a.cu", "csrc/cuda/a.cu", "cuda/deep/CUDA_a_cuda.cu", "a.b.cu", "THC/THC.cu", "torch/x.cu", "x/gpu/y.cu"]
     done = subprocess.run(
         [environment.python, "-c", program, hipify._SCRIPT, environment.torch / "utils/hipify", *names],
@@ -264,14 +266,16 @@ def translated_only(what: Request) -> Recipe:
     recipe = native.plan(what, quiet)
     assert recipe.translation is not None
     recipe.work.mkdir(parents=True)
-    plan = msgspec.structs.replace(recipe.translation, environment=isolated(what.cache, "2.13", "cpu"))
+    plan = msgspec.structs.replace(recipe.translation, environment=isolated(what.options.cache, "2.13", "cpu"))
     hipify.translate(plan, quiet)
     return recipe
 
 
 def test_the_example_that_shares_its_source_with_cuda_is_translated_whole(asked: Request, tmp_path: Path) -> None:
     example = ROOT / "examples" / "relu"
-    recipe = translated_only(request(example, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.cache))
+    recipe = translated_only(
+        request(example, "torch213-cxx11-rocm71-x86_64-linux", tmp_path, cache=asked.options.cache)
+    )
     text = (recipe.work / "hip/csrc/relu.hip").read_text()
     assert "hipLaunchKernelGGL" in text
     assert "<<<" not in text

@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
-from buildkit import quiet, request, runtime, variant, warm_cache, write_tree
+from buildkit import quiet, request, runtime, variant, warm_cache, with_changes, write_tree
 from conftest import ROOT
 from kci.builders import build_variant, native
 from kci.builders.build import plan_commands
@@ -93,7 +92,7 @@ def test_what_is_not_known_is_named(tmp_path: Path) -> None:
 def test_a_dry_run_installs_tvm_ffi_and_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "this_system", lambda: "x86_64-linux")
     what = request(EXAMPLE, CPU, tmp_path)
-    lines = plan_commands(msgspec.structs.replace(what, cache=tmp_path))
+    lines = plan_commands(with_changes(what, cache=tmp_path))
     assert "apache-tvm-ffi==" in "\n".join(lines)
     assert not any("torch==" in line for line in lines)
 
@@ -106,7 +105,7 @@ def test_the_example_builds_verifies_loads_and_passes_its_tests(tmp_path: Path) 
     build_variant(what, quiet)
     seal(what.output, metadata_for(kernel.build, "cpu", "1a2b3c4", archs=None))
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []
-    report = run_kernel_tests(what.output, EXAMPLE, quiet, cache=what.cache, torch="2.13")
+    report = run_kernel_tests(what.output, EXAMPLE, quiet, cache=what.options.cache, torch="2.13")
     assert (report.state, report.passed) == (TestState.PASSED, 9), report.output
 
 
@@ -128,6 +127,6 @@ def test_a_new_cuda_kernel_builds_verifies_and_loads_where_no_gpu_is(tmp_path: P
     seal(what.output, metadata_for(what.build, "cuda", "1a2b3c4", archs=("9.0",)))
     assert [item for item in verify(what.output) if item.severity.value == "error"] == []
     (module,) = what.output.glob("*.so")
-    environment = tvm_ffi_environment(what.cache, "0.1")
+    environment = tvm_ffi_environment(what.options.cache, "0.1")
     command = [sys.executable, "-c", LOAD, environment.torch / "lib" / "libtvm_ffi.so", module]
     assert "FuncPtr" in subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -8,7 +8,7 @@ import pytest
 
 from buildkit import build_of, copy_kernel, quiet, request, write_tree
 from kci.builders.paths import inside, source_file
-from kci.builders.request import Request
+from kci.builders.request import BuildOptions, Request
 from kci.builders.units import Language, collect
 from kci.catalog.loading import load_catalog
 from kci.config.reader import parse_kernel
@@ -307,6 +307,7 @@ def test_a_variant_of_an_older_edition_is_compiled_for_the_archs_of_its_day(tmp_
     for edition, expected in (("2026-08-20", False), ("2026-09-17", True)):
         variants = select(read, load_catalog(edition)).variants
         made = next(variant for variant in variants if variant.compute == "13.0")
-        request = Request(tmp_path, read.build, made, "_some_kernel_cuda_x", tmp_path / "out", tmp_path / "cache")
+        options = BuildOptions(tmp_path / "cache")
+        request = Request(tmp_path, read.build, made, "_some_kernel_cuda_x", tmp_path / "out", options)
         assert collect(request, lambda _: None).archs == made.archs
         assert ("10.3" in (made.archs or ())) is expected

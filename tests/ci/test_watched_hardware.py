@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from act.test_workflow import add_kernel
+from kci.builders.request import BuildOptions
 from kci.ci.watched_hardware import unpack_legs, watch_hardware
 from kci.ci.watched_leg import WatchedRun, write_results
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.run.build_leg import LegRequest, build_leg
-from kci.run.one_variant import BuildOptions
 from kci.tree.leg_record import artifact_name
 from kci.watch.history import LegOutcome, LegResult, gather, read_results
 from kci.workspace.workspace import open_workspace

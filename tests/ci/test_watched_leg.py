@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from conftest import ROOT
+from kci.builders.request import BuildOptions
 from kci.ci import watched_leg
 from kci.ci.watched_leg import WatchedRun, watch_leg, write_results
 from kci.errors import BuildFailedError, MissingToolError
 from kci.matrix.names import Kind
 from kci.run.build_leg import BuiltLeg, LegRequest
 from kci.run.kernel_tests import TestReport, TestState
-from kci.run.one_variant import BuildOptions
 from kci.watch.history import LegOutcome, LegResult, gather, read_results
 from kci.workspace.workspace import open_workspace
 

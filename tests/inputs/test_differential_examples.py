@@ -6,10 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from buildkit import CPU, STABLE_CPU, STABLE_CUDA, variant, warm_cache
+from buildkit import CPU, STABLE_CPU, STABLE_CUDA, variant, warm_cache, with_changes
 from conftest import ROOT
 from kci.builders import native
 from kci.config.settings import Settings
@@ -59,7 +58,7 @@ def test_a_fingerprint_moves_if_and_only_if_the_variant_does(name: str, wanted: 
     made = variant(wanted)
     # One arch is enough: all of them are compiled from the same text, but for what it asks of the arch.
     archs = ("9.0",) if made.backend == "cuda" else ()
-    request = msgspec.structs.replace(request_for(tmp_path, kernel, made, warm_cache(tmp_path)), archs=archs)
+    request = with_changes(request_for(tmp_path, kernel, made, warm_cache(tmp_path)), archs=archs)
     if made.kind is not Kind.NOARCH:
         ensure(native.plan(request, silent).chain.environment, silent)
     judged = judge(files_of(root), lambda: planned(root, kernel, made, Settings())[0], Compiler(request).content, print)

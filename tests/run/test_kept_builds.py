@@ -11,6 +11,7 @@ import pytest
 from buildkit import CPU, variant, write_tree
 from cli.runner import kci
 from conftest import ROOT
+from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel, read_kernel
 from kci.files.lock import beside
 from kci.inputs.recorded import RecordedInputs
@@ -19,7 +20,7 @@ from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.run import kept_builds
 from kci.run.kept_builds import RECORD, KeptBuilds
-from kci.run.one_variant import BuildOptions, BuiltVariant
+from kci.run.one_variant import BuiltVariant
 from variants import leg_of, make_variant
 
 FILES = {

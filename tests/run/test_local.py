@@ -15,12 +15,12 @@ import pytest
 
 from cli.runner import kci
 from conftest import AT_TOP, ROOT
+from kci.builders.request import BuildOptions
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import BuildFailedError
 from kci.run import kept_builds, local
 from kci.run.kept_builds import KEPT_BUILDS
 from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
-from kci.run.one_variant import BuildOptions
 from kci.tree.manifest import Manifest, read_manifest
 from kci.tree.merge import merge
 from kci.verify import verify

@@ -11,12 +11,12 @@ import pytest
 
 from cli.runner import kci
 from conftest import many
+from kci.builders.request import BuildOptions
 from kci.config.values import Tier
 from kci.errors import MissingToolError
 from kci.plan.plan import promised
 from kci.run.build_leg import LegRequest, leg_commands
 from kci.run.local import outcomes_of
-from kci.run.one_variant import BuildOptions
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import Choice, Workspace, open_workspace
 

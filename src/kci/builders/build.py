@@ -38,7 +38,7 @@ def build_variant(request: Request, log: Log) -> Built:
         BuildFailedError: a compiler failed, the variant cannot be built at all, or its compilers read a file of the
             repository that its fingerprint does not cover (KCI510).
     """
-    name = choose_builder(request.builder, request.variant)
+    name = choose_builder(request.options.builder, request.variant)
     started = time.monotonic()
     with placed(request.kernel_dir):
         request = msgspec.structs.replace(request, inputs=request.files())
@@ -58,7 +58,7 @@ def plan_commands(request: Request, log: Log = silent) -> list[str]:
     Nothing is installed, written or compiled. What this machine lacks is assumed to be where it usually is; the first
     line says so then. The arguments and errors are those of `build_variant`.
     """
-    match choose_builder(request.builder, request.variant):
+    match choose_builder(request.options.builder, request.variant):
         case "noarch":
             return noarch.commands(request)
         case "native":

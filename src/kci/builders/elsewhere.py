@@ -47,7 +47,9 @@ def elsewhere_commands(request: Request, lacking: MissingToolError, log: Log) ->
     note = f"# not run by kci: {lacking.message.splitlines()[0]}"
     sources = checked_sources(request, log)
     if variant.system.endswith("linux") and variant.backend != "metal":
-        headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=variant.compute or "")
+        headers = find_headers(
+            sources.depends, request.options.cache, request.options.mirrors, log, compute=variant.compute or ""
+        )
         recipe = make_recipe(request, sources, _assumed(request, headers))
         return [note, *_setup(request), *_in_work_directory(recipe)]
     if variant.system.endswith("darwin") and variant.backend in apple.BACKENDS:
@@ -92,7 +94,7 @@ def _flavour(request: Request) -> str:
 
 
 def _folder(request: Request) -> Path:
-    return request.cache / "elsewhere" / request.variant.name
+    return request.options.cache / "elsewhere" / request.variant.name
 
 
 def _assumed(request: Request, headers: tuple[Headers, ...]) -> Toolchain:

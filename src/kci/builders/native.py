@@ -89,9 +89,9 @@ def plan(request: Request, log: Log) -> Recipe:
     sources = checked_sources(request, log)
     environment = _environment(request)
     variant, compute = request.variant, request.variant.compute or ""
-    headers = find_headers(sources.depends, request.cache, request.mirrors, log, compute=compute)
+    headers = find_headers(sources.depends, request.options.cache, request.options.mirrors, log, compute=compute)
     cxx = find_icpx(compute) if variant.backend == "xpu" else compiler_of(variant)
-    cuda = find_toolkit(compute, request.cache, log) if variant.backend == "cuda" else None
+    cuda = find_toolkit(compute, request.options.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
     sycl = code_for(request.build, compute) if variant.backend == "xpu" else None
     launcher = find_compiler_cache(cxx)
@@ -104,7 +104,9 @@ def plan(request: Request, log: Log) -> Recipe:
         environment=environment,
         python_include=python_include(),
         cuda=cuda,
-        cuda_headers=find_library_headers(cuda, request.cache) if cuda is not None and wants_libraries else None,
+        cuda_headers=find_library_headers(cuda, request.options.cache)
+        if cuda is not None and wants_libraries
+        else None,
         rocm=rocm,
         sycl=sycl,
         spirv_extensions=default_extensions(cxx) if sycl and sycl.extensions else ASKED_OF_ICPX,
@@ -178,7 +180,7 @@ def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Fin
         tools |= share.settings | (_FRESH if request.fresh else {})
         if found is None:
             return guarded(command, _readable(log, recipe, request.kernel_dir), env=tools, lock=lock), None
-        tools |= found.settings(recipe.work, request.cache)
+        tools |= found.settings(recipe.work, request.options.cache)
         before = found.start(recipe.work, tools)
         done = guarded(command, _readable(log, recipe, request.kernel_dir), env=tools, lock=lock)
         use = found.use(recipe.work, tools, before)
@@ -245,14 +247,14 @@ def _environment(request: Request) -> Environment:
     """
     variant = request.variant
     if variant.kind is Kind.TVM_FFI:
-        return tvm_ffi_environment(request.cache, variant.tvm_ffi or "")
-    if not request.isolation:
+        return tvm_ffi_environment(request.options.cache, variant.tvm_ffi or "")
+    if not request.options.isolation:
         return own()
     assert variant.torch is not None  # noqa: S101  - every torch variant has a torch
     full_gpu = variant.kind is Kind.FULL and variant.backend in ("cuda", "rocm", "xpu")
     flavour = toolchains().flavour(variant.backend, variant.compute) if full_gpu else "cpu"
     headers_only = full_gpu and variant.backend == "cuda"
-    return isolated(request.cache, variant.torch, flavour, headers_only=headers_only)
+    return isolated(request.options.cache, variant.torch, flavour, headers_only=headers_only)
 
 
 def _check_torch(request: Request, environment: Environment) -> None:

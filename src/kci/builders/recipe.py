@@ -97,7 +97,7 @@ def make_recipe(
         chain: the tools.
         compiler_cache: the one that the compilers are started through.
     """
-    work = work_dir(request.cache, request.kernel_dir, request.variant.name).absolute()
+    work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
     target = Target(request.variant, request.kernel_id)
     generated = _generated(chain)
     translation, units = _translation(request, work, chain, sources)
@@ -112,7 +112,7 @@ def make_recipe(
         steps=tuple(_steps(chain, target, units, tuple(sorted(generated)))),
         files=generated,
         package=installed_files(request.kernel_dir, package, request.build),
-        jobs=job_count(request.jobs, request.variant.backend),
+        jobs=job_count(request.options.jobs, request.variant.backend),
         compiler_cache=compiler_cache,
     )
 

@@ -6,13 +6,67 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from msgspec import field
 
 from kci.config.model import Build
+from kci.files.cache import default_cache
 from kci.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.inputs.recorded import RecordedInputs
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
 from kci.toolchains.compiler_cache import CacheUse
+
+
+class BuildOptions(msgspec.Struct, frozen=True):
+    """How to build, whatever the variant. A field is an option of `kci build` of the same name; see `words`."""
+
+    cache: Path = field(default_factory=default_cache)
+    """Where environments, toolkits and objects are kept."""
+    builder: str = "auto"
+    """One of `BUILDERS`; auto is noarch for a noarch variant and native for every other."""
+    container: str = "none"
+    """An image, `auto` (the image of the variant's leg), or `none`."""
+    tier: str | None = None
+    """The tier that the variant was looked up in."""
+    jobs: int | None = None
+    """How many compilers to run at once; by default as many as cores and memory allow."""
+    isolation: bool = True
+    """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
+    unique_id: str | None = None
+    """In place of the one derived from the sources."""
+    commit: str | None = None
+    """The commit of the sources, where they came without their repository."""
+    archs: tuple[str, ...] = ()
+    """Only these of the archs that the components are for; what is made is marked as a part, which no merge takes."""
+    check_reproducible: bool = False
+    """Build it a second time elsewhere, and refuse it if the two differ."""
+    mirrors: Mapping[str, str] = {}
+    """Where to get what GitHub has, by name: `[mirrors]` of kci.toml, which `build_leg` and `run_here` fill in."""
+    attempt: int = 1
+    """Which attempt of a CI run this is; the newest wins in a merge."""
+    run: str = ""
+    """The CI run, empty outside of one."""
+
+    def words(self) -> list[str]:
+        """The options that tell another `kci build` the same. What it knows by its environment or kci.toml is left out.
+
+        `unique_id` is `--unique-id`, one of `archs` is `--arch`, and a flag is said if it is not as by default.
+        """
+        made: list[str] = []
+        for item in msgspec.structs.fields(self):
+            value, option = getattr(self, item.name), f"--{item.name.replace('_', '-')}"
+            if item.name in _KNOWN_ELSEWHERE or value is None:
+                continue
+            if isinstance(value, bool):
+                made += [] if value is item.default else [option if value else f"--no-{item.name}"]
+            elif isinstance(value, tuple):
+                made += [f"{option.removesuffix('s')}={part}" for part in value]
+            else:
+                made.append(f"{option}={value}")
+        return made
+
+
+_KNOWN_ELSEWHERE = ("cache", "mirrors", "attempt", "run")
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -25,24 +79,14 @@ class Request(msgspec.Struct, frozen=True):
     """Name of the native module and of the operator namespace, for example `_relu_cpu_1a2b3c4`."""
     output: Path
     """The variant directory to make."""
-    cache: Path
-    """Where environments, toolkits and objects are kept, as an absolute path; see `default_cache`."""
-    builder: str = "auto"
-    """One of `BUILDERS`; auto is noarch for a noarch variant and native for every other."""
-    isolation: bool = True
-    """Compile against a torch of kci's own; otherwise against the one that this Python can import."""
-    jobs: int | None = None
-    """How many compilers to run at once; by default as many as cores and memory allow."""
+    options: BuildOptions
+    """How; the cache as an absolute path."""
     budget: JobBudget | None = None
-    """What it shares with other builds in place of `jobs` of its own."""
+    """What it shares with other builds, in place of `options.jobs`."""
     fresh: bool = False
     """Compile everything, whatever a compiler cache has."""
     inputs: KernelInputs | None = None
     """What the variant is made from, as the plan's fingerprint sees it; see `files`."""
-    archs: tuple[str, ...] = ()
-    """Only these of the archs that the components are for, for a quick build; all of them if there is none."""
-    mirrors: Mapping[str, str] = {}
-    """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
 
     def files(self) -> KernelInputs:
         """Its inputs; those that are on the disk now if they were not given.

@@ -131,9 +131,9 @@ def collect(request: Request, log: Log) -> Sources:
         raise BuildFailedError(f"{request.variant.name} has no component to compile", hint=hint)
     origins = [_Origin(request.build.framework_name, framework.src, framework.include or (), framework.cxx_flags or ())]
     origins += [_origin(request, label, component, log) for label, component in components.items()]
-    if request.archs and all(origin.left for origin in origins if origin.archs):
+    if request.options.archs and all(origin.left for origin in origins if origin.archs):
         hint = "kci matrix --format json says which archs it is for"
-        raise UsageError(f"no component has code for {', '.join(request.archs)}", hint=hint)
+        raise UsageError(f"no component has code for {', '.join(request.options.archs)}", hint=hint)
     units: dict[PurePosixPath, Unit] = {}
     for origin in origins:
         for unit in _units(request, origin):
@@ -179,7 +179,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
         flags = component.hip_flags or ()
     tables = arch_tables(request.variant.archs_since or OLDEST)
     listed = component_archs(component, compute, tables)
-    archs = _chosen(request, listed) if request.archs else listed
+    archs = _chosen(request, listed) if request.options.archs else listed
     if not listed:
         wanted = ", ".join(asked or ()) or "no archs"
         raise refused("KCI508", f"kernel.{label} lists {wanted}, and {toolkit} {compute} supports none of it")
@@ -188,7 +188,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
             if not toolkits().builds(arch.removesuffix(PTX), compute):
                 raise refused("KCI508", f"kernel.{label} lists {arch}, which CUDA {compute} does not support")
     if not archs:
-        log(f"component {label} has no code for {', '.join(request.archs)}: compiled for {listed[0]} alone")
+        log(f"component {label} has no code for {', '.join(request.options.archs)}: compiled for {listed[0]} alone")
     # Its functions have to be there all the same.
     return msgspec.structs.replace(
         origin, device=language, device_flags=flags, archs=archs or listed[:1], left=not archs
@@ -202,12 +202,12 @@ def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
         UsageError: one that is asked for is none that the toolkit knows.
     """
     if request.variant.backend == Backend.ROCM:
-        return tuple(arch for arch in archs if arch in request.archs)
+        return tuple(arch for arch in archs if arch in request.options.archs)
     compute = Version.parse(request.variant.compute or "")
-    for arch in request.archs:
+    for arch in request.options.archs:
         if not toolkits().builds(arch.removesuffix(PTX), compute):
             raise UsageError(f"CUDA {compute} knows no arch {arch!r}", hint="write it as 9.0, 9.0a or 12.0")
-    bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.archs)
+    bases = tuple(arch.removesuffix(PTX).rstrip("af") for arch in request.options.archs)
     return intersect_capabilities(archs, bases, exact=False)
 
 

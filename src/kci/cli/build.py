@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
+from kci.builders.request import BuildOptions
 from kci.ci.run_records import ci_run
 from kci.cli import PATH, Command, Options, completed
 from kci.cli._output import print_diagnostics, progress_log
@@ -14,7 +16,6 @@ from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
 from kci.files.cache import default_cache
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, leg_commands
-from kci.run.one_variant import BuildOptions
 from kci.tree.leg_record import artifact_name
 
 
@@ -57,49 +58,41 @@ from kci.tree.leg_record import artifact_name
     help="Only for this GPU, such as 9.0a: quick, and only for your own use.",
 )
 @click.option("--unique-id", help="In place of the id derived from the sources.")
-@click.option("--commit", metavar="SHA", help="The commit of the sources, where they lie outside of their repository.")
-@click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
+@click.option(
+    "--commit",
+    metavar="SHA",
+    callback=lambda _context, _parameter, said: _full(said),
+    help="The commit of the sources, where they lie outside of their repository.",
+)
+@click.option(
+    "--no-isolation",
+    "isolation",
+    is_flag=True,
+    callback=lambda _context, _parameter, said: not said,
+    help="Compile against the torch of this Python, not one of kci's own.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
-@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, default=default_cache, help="Where kci keeps its environments.")
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj
 def command(
     options: Options,
+    /,
     kernel: str,
     names: tuple[str, ...],
     output: Path | None,
-    builder: str,
-    container: str,
     artifact: Path | None,
-    tier: str | None,
     catalog: str | None,
-    archs: tuple[str, ...],
-    unique_id: str | None,
-    commit: str | None,
-    no_isolation: bool,
-    jobs: int | None,
-    cache: Path | None,
-    check_reproducible: bool,
     dry_run: bool,
+    **said: Any,
 ) -> None:
     """Build variants of KERNEL, one after the other. Prints each directory that was made."""
     workspace = opened(options, [kernel], catalog)
     read = workspace.only_kernel()
-    variants = [workspace.variant(name, tier=tier) for name in dict.fromkeys(names)]
     run = ci_run()
-    how = BuildOptions(
-        cache=cache or default_cache(),
-        builder=builder,
-        isolation=not no_isolation,
-        jobs=jobs,
-        unique_id=unique_id,
-        commit=_full(commit),
-        attempt=run.attempt or 1,
-        run=run.id,
-        archs=archs,
-        mirrors=workspace.settings.settings.mirrors.addresses(),
-    )
+    how = BuildOptions(**said, attempt=run.attempt or 1, run=run.id)
+    variants = [workspace.variant(name, tier=how.tier) for name in dict.fromkeys(names)]
     artifacts = {variant.name: artifact_name(read.build.name, variant.name) for variant in variants}
     for variant in variants:
         request = LegRequest(
@@ -107,10 +100,7 @@ def command(
             variant=variant,
             output=output or Path(read.directory) / "build",
             options=how,
-            container=container,
             artifact=artifact_place(artifact, artifacts, variant.name),
-            tier=tier,
-            check_reproducible=check_reproducible,
         )
         if dry_run:
             click.echo("\n".join(leg_commands(workspace, request)))

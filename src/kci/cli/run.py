@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kci.builders.request import BuildOptions
 from kci.cli import PATH, Command, Options, completed
 from kci.cli._engine_run import follow
 from kci.cli._findings import print_trees
@@ -20,7 +21,6 @@ from kci.files.cache import default_cache
 from kci.plurals import count
 from kci.remote.engine_plan import EngineRequest, open_run, prepare_run
 from kci.run import local
-from kci.run.one_variant import BuildOptions
 
 
 @click.command("run", cls=Command)
@@ -87,8 +87,7 @@ def command(
     if test:
         raise UsageError("--test is for --engine", hint="test what was built here: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
-    mirrors = workspace.settings.settings.mirrors.addresses()
-    how = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs, mirrors=mirrors)
+    how = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
     with RunDisplay(outcomes, options) as changed:
         result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)
     return _report(result, options)

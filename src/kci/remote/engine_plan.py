@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from kci.builders.request import BuildOptions
 from kci.ci.run_records import TEST_FILE
 from kci.config.discover import refuse_faulty
 from kci.config.engine_settings import EngineKind, EngineSettings
@@ -287,10 +288,10 @@ class _Jobs:
 
     def _on(self, leg: Leg, name: str, need: HardwareNeed | None) -> EngineLeg:
         engine, kernel = self.engines[name], self.kernels[leg.kernel]
-        words = _build_words(leg, engine, self.request) if need is None else test_words(engine, need)
-        words += ["--unique-id", self.ids[leg.kernel]] if need is None else []
-        words += ["--commit", self.commit] if self.commit and need is None else []
-        words += ["--allow-empty"] if need is not None and self.request.allow_empty else []
+        if need is None:
+            words = self._build_words(leg, engine)
+        else:
+            words = test_words(engine, need) + (["--allow-empty"] if self.request.allow_empty else [])
         if self.workspace.catalog_name:
             words += ["--catalog", "catalog.toml" if self.workspace.catalog_file else self.workspace.catalog_name]
         place = str(PurePosixPath("source") / place_of(self.workspace, kernel))
@@ -300,20 +301,22 @@ class _Jobs:
             job = msgspec.structs.replace(job, hardware=need, artifacts=(TEST_FILE,))
         return EngineLeg(f"{leg.kernel}/{leg.name}", name, job, leg.minutes, leg.rate, tests=need is not None)
 
+    def _build_words(self, leg: Leg, engine: EngineSettings) -> list[str]:
+        how = BuildOptions(
+            container=leg.image if engine.container == "auto" and leg.image else "none",
+            tier=self.request.choice.tier,
+            jobs=self.request.jobs or leg.max_jobs or engine.cores,
+            unique_id=self.ids[leg.kernel],
+            commit=self.commit or None,
+        )
+        variants = [f"--variant={variant}" for variant in leg.variants]
+        return ["--output", "{work}/built", "--pack", "{out}", *variants, *how.words()]
+
 
 def _kci(engine: EngineSettings, leg: Leg) -> list[str]:
     """How kci is started on an engine."""
     own = [sys.executable, "-m", "kci"] if engine.type is EngineKind.LOCAL else ["kci"]
     return [part.replace("{image}", leg.image) for part in engine.kci or own]
-
-
-def _build_words(leg: Leg, engine: EngineSettings, request: EngineRequest) -> list[str]:
-    """The options of a leg's `kci build`."""
-    words = ["--output", "{work}/built", "--pack", "{out}", "--tier", request.choice.tier]
-    for variant in leg.variants:
-        words += ["--variant", variant]
-    words += ["--container", leg.image if engine.container == "auto" and leg.image else "none"]
-    return [*words, "--jobs", str(request.jobs or leg.max_jobs or engine.cores)]
 
 
 def _job(run: str, leg: Leg, engine: EngineSettings, words: Iterable[str], source: InputFile) -> EngineJob:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.build import plan_commands
+from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
@@ -16,7 +17,7 @@ from kci.matrix.variants import Variant
 from kci.plan.legs import Unplaced, place
 from kci.processes.container import build_command, choose_image, run_in_container
 from kci.processes.process import Log
-from kci.run.one_variant import BuildOptions, check_replaceable, make_variant_dir, request_for
+from kci.run.one_variant import check_replaceable, make_variant_dir, request_for
 from kci.run.reproducible import require_reproducible
 from kci.sources.source_rules import source_findings
 from kci.tree.archive import SUFFIXES
@@ -36,14 +37,8 @@ class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
     output: Path
     """The directory in which `<variant name>/` is made."""
     options: BuildOptions
-    container: str = "none"
-    """An image, `auto` (the image of the variant's leg), or `none`."""
     artifact: Path | None = None
     """Also make this artifact."""
-    tier: str | None = None
-    """The tier that the variant was looked up in."""
-    check_reproducible: bool = False
-    """Build it a second time elsewhere, and refuse it if the two differ."""
 
     @property
     def directory(self) -> Path:
@@ -81,17 +76,18 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
             asked for, and the binary does not meet the requirements; or it is not reproducible (KCI512), which was to
             be checked.
     """
+    request = _with_mirrors(workspace, request)
     if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
         raise UsageError(f"{request.variant.name} has no archs to choose from", hint="leave out --arch")
-    if request.check_reproducible and request.options.builder == "nix":
+    if request.options.check_reproducible and request.options.builder == "nix":
         raise UsageError("kci does not build twice with nix", hint="nix build --rebuild compares two builds")
     check_replaceable(request.directory, request.kernel.build.name)
     _require_sources(workspace, request)
     own = image_of(workspace, request.kernel, request.variant)
-    image = choose_image(request.container, own, log)
+    image = choose_image(request.options.container, own, log)
     if image is None:
         made = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
-        if request.check_reproducible:
+        if request.options.check_reproducible:
             require_reproducible(request.kernel, request.variant, made.directory, request.options, log)
         findings = tuple(verify(made.directory, select=_ABOUT_BINARIES))
         if request.artifact is not None:
@@ -143,8 +139,9 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     Raises:
         KciError: as `build_leg`.
     """
+    request = _with_mirrors(workspace, request)
     own = image_of(workspace, request.kernel, request.variant)
-    image = {"none": None, "auto": own or None}.get(request.container, request.container)
+    image = {"none": None, "auto": own or None}.get(request.options.container, request.options.container)
     if image is not None:
         directory, arguments = Path(request.kernel.directory).resolve(), _inner_arguments(workspace, request)
         command = build_command(
@@ -157,6 +154,11 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
         )
         return [shlex.join(command)]
     return plan_commands(request_for(request.kernel, request.variant, request.directory, request.options))
+
+
+def _with_mirrors(workspace: Workspace, request: LegRequest) -> LegRequest:
+    mirrors = workspace.settings.settings.mirrors.addresses()
+    return msgspec.structs.replace(request, options=msgspec.structs.replace(request.options, mirrors=mirrors))
 
 
 def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
@@ -176,22 +178,11 @@ def _readable(workspace: Workspace) -> list[Path]:
 def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
     """The `kci build` that the container runs: the same build, with absolute paths and without a container."""
     directory = Path(request.kernel.directory).resolve()
-    arguments = ["build", str(directory), "--variant", request.variant.name, "--container", "none"]
-    arguments += ["--output", str(request.output.resolve()), "--builder", request.options.builder]
-    optional = {
-        "--pack": request.artifact.resolve() if request.artifact else None,
-        "--tier": request.tier,
-        "--catalog": next((path.resolve() for path in _readable(workspace)), workspace.catalog_name),
-        "--unique-id": request.options.unique_id,
-        "--commit": request.options.commit,
-        "--jobs": request.options.jobs,
-    }
-    for name, value in optional.items():
-        arguments += [name, str(value)] if value is not None else []
-    for arch in request.options.archs:
-        arguments += ["--arch", arch]
-    arguments += ["--check-reproducible"] if request.check_reproducible else []
-    return arguments if request.options.isolation else [*arguments, "--no-isolation"]
+    arguments = ["build", str(directory), "--variant", request.variant.name, "--output", str(request.output.resolve())]
+    catalog = next((path.resolve() for path in _readable(workspace)), workspace.catalog_name)
+    arguments += ["--pack", str(request.artifact.resolve())] if request.artifact else []
+    arguments += ["--catalog", str(catalog)] if catalog is not None else []
+    return arguments + msgspec.structs.replace(request.options, container="none").words()
 
 
 def artifact_place(given: Path | None, names: dict[str, str], variant: str) -> Path | None:

@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel
 from kci.errors import KciError
 from kci.files.bounded_json import read_json, require_schema
@@ -28,7 +29,7 @@ from kci.plan.fingerprint import Fingerprints
 from kci.plurals import count
 from kci.processes.job_budget import JobBudget
 from kci.processes.process import silent
-from kci.run.one_variant import BuildOptions, BuiltVariant, make_variant_dir
+from kci.run.one_variant import BuiltVariant, make_variant_dir
 from kci.tree.leg_record import read_sealed
 
 KEPT_BUILDS = 3

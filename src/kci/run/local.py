@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from kci.builders.request import BuildOptions
 from kci.config.discover import refuse_faulty
 from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
@@ -28,7 +29,6 @@ from kci.plan.fingerprint import Fingerprints
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
 from kci.run.at_once import at_once
 from kci.run.kept_builds import KeptBuilds
-from kci.run.one_variant import BuildOptions
 from kci.toolchains.compilers import toolchain_identity
 from kci.toolchains.downloads import read_transfer
 from kci.tree.manifest import Manifest
@@ -213,7 +213,7 @@ class _KeptBuildsOf:
 
     def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
         self._settings = workspace.settings.settings
-        self._options = options
+        self._options = msgspec.structs.replace(options, mirrors=self._settings.mirrors.addresses())
         self._sources = SourceTrees()
         self._made: dict[str, KeptBuilds] = {}
         self._guard = Lock()

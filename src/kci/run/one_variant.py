@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from kci.builders.build import build_variant
-from kci.builders.request import Request
+from kci.builders.request import BuildOptions, Request
 from kci.config.reader import Kernel
 from kci.errors import FindingsError, UnsafeError
 from kci.files.replace import replacing
@@ -21,27 +21,6 @@ from kci.tree.metadata import FILE_NAME, metadata_for, read_metadata, seal
 from kci.tree.partial import mark_partial
 
 
-class BuildOptions(msgspec.Struct, frozen=True):
-    """How to build, whatever the variant."""
-
-    cache: Path
-    builder: str = "auto"
-    isolation: bool = True
-    jobs: int | None = None
-    unique_id: str | None = None
-    """In place of the one derived from the sources."""
-    archs: tuple[str, ...] = ()
-    """Only for these GPU archs; what is made is then marked as a part, which no merge takes."""
-    mirrors: Mapping[str, str] = {}
-    """Where to get what GitHub has, by name: `[mirrors]` of kci.toml."""
-    attempt: int = 1
-    """Which attempt of a CI run this is; the newest wins in a merge."""
-    run: str = ""
-    """The CI run, empty outside of one."""
-    commit: str | None = None
-    """The commit of the sources, where they came without their repository."""
-
-
 class BuiltVariant(msgspec.Struct, frozen=True):
     """A sealed variant directory and the record of how it came to be."""
 
@@ -49,9 +28,7 @@ class BuiltVariant(msgspec.Struct, frozen=True):
     leg: LegRecord
 
 
-def request_for(
-    kernel: Kernel, variant: Variant, output: Path, options: BuildOptions, unique: str | None = None
-) -> Request:
+def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOptions) -> Request:
     """What to ask of a builder.
 
     Args:
@@ -59,22 +36,16 @@ def request_for(
         variant: one of its variants.
         output: the directory to make.
         options: how to build.
-        unique: the unique id of the sources, where it is known.
     """
     directory = Path(kernel.directory)
-    unique = unique or options.unique_id or identity.unique_id(directory)
+    unique = options.unique_id or identity.unique_id(directory)
     return Request(
         kernel_dir=directory,
         build=kernel.build,
         variant=variant,
         kernel_id=identity.kernel_id(kernel.build.name, variant.backend, unique),
         output=output,
-        cache=options.cache.absolute(),
-        builder=options.builder,
-        isolation=options.isolation,
-        jobs=options.jobs,
-        archs=options.archs,
-        mirrors=options.mirrors,
+        options=msgspec.structs.replace(options, cache=options.cache.absolute()),
     )
 
 
@@ -104,10 +75,11 @@ def make_variant_dir(
     """
     kernel_dir = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(kernel_dir)
+    options = msgspec.structs.replace(options, unique_id=unique)
     final = output / variant.name
     with replacing(final, log) as replacement:
         check_replaceable(final, kernel.build.name)
-        request = request_for(kernel, variant, replacement.staging, options, unique)
+        request = request_for(kernel, variant, replacement.staging, options)
         built = build_variant(msgspec.structs.replace(request, budget=budget), log)
         if options.archs:
             mark_partial(replacement.staging, options.archs)

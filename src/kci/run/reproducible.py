@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.build import build_variant
+from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel
 from kci.diagnostics import finding, rules
 from kci.errors import FindingsError
@@ -17,7 +18,7 @@ from kci.files.cache import work_dir
 from kci.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
-from kci.run.one_variant import BuildOptions, request_for
+from kci.run.one_variant import request_for
 from kci.tree.differences import compare, listed
 from kci.tree.metadata import FILE_NAME
 from kci.tree.partial import mark_partial

@@ -1,0 +1,74 @@
+"""What `BuildOptions.words` says, the real command line reads: kci in a container or on an engine builds the same."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.runner import Result, kci
+from conftest import ROOT
+from kci.builders import BUILDERS
+from kci.builders.request import BuildOptions
+from kci.cli import build
+from kci.run.build_leg import BuiltLeg, LegRequest
+
+SWIGLU = ROOT / "examples" / "swiglu"
+TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "cache": st.sampled_from([Path("/c"), Path("/some where/c")]),
+    "builder": st.sampled_from(BUILDERS),
+    "container": TEXT,
+    "tier": st.sampled_from([None, "release", "all"]),
+    "jobs": st.none() | st.integers(1, 10**6),
+    "isolation": st.booleans(),
+    "unique_id": st.none() | TEXT,
+    "commit": st.none() | st.text("0123456789abcdef", min_size=40, max_size=40),
+    "archs": st.lists(TEXT, max_size=3).map(tuple),
+    "check_reproducible": st.booleans(),
+    "attempt": st.integers(1, 99),
+    "run": st.text("abc-", min_size=1, max_size=5),
+}
+
+
+def requested(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[LegRequest, Result]:
+    """What `kci build` makes of a command line, without building it."""
+    asked: list[LegRequest] = []
+
+    def built(_workspace: object, request: LegRequest, _log: object) -> BuiltLeg:
+        asked.append(request)
+        return BuiltLeg(request.directory, None, None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(build, "build_leg", built)
+    done = kci("build", *words)
+    assert asked, done.stderr
+    return asked[0], done
+
+
+@given(st.builds(BuildOptions, **VALUES))
+def test_the_command_line_gives_the_options_back(options: BuildOptions) -> None:
+    assert {*VALUES, "mirrors"} == set(options.__struct_fields__), "a new field needs a value above"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("KCI_CACHE", str(options.cache))
+        monkeypatch.setenv("KCI_RUN", options.run)
+        monkeypatch.setenv("KCI_ATTEMPT", str(options.attempt))
+        request, done = requested(monkeypatch, str(SWIGLU), "--variant=torch-cpu", *options.words())
+    assert done.code == 0, done.stderr
+    assert request.options == options
+
+
+def test_what_runs_in_a_container_is_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = [str(SWIGLU), "--variant=torch-cpu", "--output", str(tmp_path / "o"), "--pack", str(tmp_path / "p.tar")]
+    words += ["--tier=all", "--jobs=3", "--no-isolation", "--unique-id=-x y", "--catalog=2026-08-20"]
+    outside, _ = requested(monkeypatch, *words)
+    said = kci("build", *words, "--container=image:1", "--dry-run")
+    assert said.code == 0, said.stderr
+    line = shlex.split(said.stdout)
+    inside, _ = requested(monkeypatch, *line[line.index("build") + 1 :])
+    assert inside == msgspec.structs.replace(outside, kernel=inside.kernel)
+    assert inside.kernel.build == outside.kernel.build
