@@ -8,7 +8,7 @@ import pytest
 
 from growth import assert_in_proportion
 from kci.inputs.include_scan import quoted_includes
-from kci.sources.cpp_rules import check_cpp
+from kci.sources.op_rules import check_cpp
 
 
 @pytest.mark.parametrize(

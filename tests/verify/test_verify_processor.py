@@ -12,7 +12,7 @@ import pytest
 
 from kci.diagnostics import Diagnostic
 from kci.verify import verify
-from kci.verify.disassembly import disassemble, feature_of
+from kci.verify.processor_rules import disassemble, feature_of
 from lying_elf import Lie
 from variants import CPU, make_variant
 

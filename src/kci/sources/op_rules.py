@@ -1,8 +1,8 @@
-"""Registrations of torch ops: every one has to take its namespace from `._ops`, which differs between builds.
+"""Registrations of torch ops in Python, C++ and CUDA: each takes its namespace from the build, which chooses it.
 
-The reference looks at decorators of top-level definitions, by their last name (docs/format.md#requirements). Those are
-judged here as it does. Beyond that, what a file says outright is judged wherever it stands: a name written out in a
-call, a keyword, below a condition, behind an alias, or with a prefix function that is not the one of `._ops`.
+In Python, the reference looks at decorators of top-level definitions, by their last name (docs/format.md#requirements).
+Those are judged here as it does. Beyond that, what a file says outright is judged wherever it stands: a name written
+out in a call, a keyword, below a condition, behind an alias, or with a prefix function that is not the one of `._ops`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, Span, finding
 from kci.sources.imports import last_name, span_of
 
 PREFIX = "add_op_namespace_prefix"
@@ -170,3 +171,57 @@ def _fixed(argument: ast.expr) -> bool:
             return isinstance(left, ast.Constant) and isinstance(left.value, str) and "::" in left.value
         case _:
             return False
+
+
+SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hip", ".hpp", ".mm", ".sycl")
+_MAX_BYTES = 4 * 1024 * 1024
+_EXISTING = frozenset(("aten", "prim", "prims", "_"))
+"""Namespaces of torch itself, for which a kernel may add implementations."""
+
+# A line comment, a block comment, a character, a string, a macro's definition with its continued lines.
+_NOT_CODE = re.compile(
+    r"""//[^\n]*|/\*.*?(?:\*/|\Z)|'(?:\\.|[^'\\\n])'|"(?:\\.|[^"\\\n])*+"?"""
+    r"""|^[ \t]*\#[ \t]*define\b(?:[^\n]*\\\r?\n)*[^\n]*""",
+    re.DOTALL | re.MULTILINE,
+)
+# `TORCH_LIBRARY(ns`, with its forms for torch's stable ABI, for fragments and implementations, and the expanding ones.
+_REGISTRATION = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(_FRAGMENT|_IMPL)?(_EXPAND)?\s*\(\s*(\w+)")
+
+
+def check_cpp(files: Iterable[tuple[Path, str]]) -> Iterator[Diagnostic]:
+    """The rules about source files.
+
+    Args:
+        files: each with its path for diagnostics.
+    """
+    for path, shown in files:
+        try:
+            with path.open("rb") as file:
+                text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            yield finding("KCI700", f"cannot read it: {error.strerror}", path=shown)
+            continue
+        if "TORCH_LIBRARY" in text:
+            yield from _registrations(text, shown)
+
+
+def _registrations(text: str, shown: str) -> Iterator[Diagnostic]:
+    code = _NOT_CODE.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
+    line, counted = 1, 0
+    for found in _REGISTRATION.finditer(code):
+        impl, expand, namespace = found[1] == "_IMPL", bool(found[2]), found[3]
+        line += code.count("\n", counted, found.start(3))
+        counted = found.start(3)
+        macro = namespace.isupper() and not namespace.isdigit()
+        if (expand and macro) or (impl and namespace in _EXISTING):
+            continue
+        name = found[0].partition("(")[0].strip()
+        column = counted - code.rfind("\n", 0, counted)
+        why = (
+            f"{name} does not expand {namespace}" if macro else f"{name} registers ops under the fixed name {namespace}"
+        )
+        base = name.removesuffix("_EXPAND")
+        yield finding(
+            "KCI781", why, hint=f"#include \"registration.h\", then {base}_EXPAND(TORCH_EXTENSION_NAME, ...)",
+            path=shown, span=Span(line, column, line, column + len(namespace)),
+        )  # fmt: skip

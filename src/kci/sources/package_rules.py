@@ -20,11 +20,18 @@ from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.files.dated_data import Dated, load_dated
 from kci.files.walk import Entry, is_bytecode
-from kci.sources.imports import ImportGraph, ImportSite, PackageModule, Reach, module_name, read_module
+from kci.sources.imports import (
+    ImportGraph,
+    ImportSite,
+    PackageModule,
+    Reach,
+    module_name,
+    python_span,
+    read_module,
+    shown_version,
+)
 from kci.sources.op_rules import check_ops, may_register
 from kci.sources.package_facts import FileFacts, PackageFacts
-from kci.sources.python_versions import python_span
-from kci.sources.python_versions import shown as shown_version
 
 MAX_BYTES = 4 * 1024 * 1024
 _NATIVE = (".so", ".pyd", ".dylib", ".dll")

@@ -15,7 +15,7 @@ from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.walk import walk
-from kci.sources.cpp_rules import SUFFIXES, check_cpp
+from kci.sources.op_rules import SUFFIXES, check_cpp
 from kci.sources.package_facts import PackageFacts
 from kci.sources.package_rules import OPS, check_package, package_of
 

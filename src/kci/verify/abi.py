@@ -1,9 +1,22 @@
-"""The tables behind the native rules: version caps, allowed libraries and symbols, Python's and torch's ABI."""
+"""What a library may ask for: version caps, libraries and symbols of its system, Python's and torch's ABI.
+
+What each torch version exports is recorded too, so that a binary can be held against the torch in its name. Besides
+torch's own names these are names of `std::`: the compiler of torch's wheels links the newer parts of libstdc++
+statically, torch's libraries export them, and a kernel that is linked with torch takes them from there.
+
+That data is a list of hashes with one bit for each version: 32 bits of a hash tell a name that torch has from one that
+it has not in all but one of ten thousand cases, in a thirtieth of the space.
+"""
 
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import re
+import struct
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +24,7 @@ import msgspec
 
 from kci.files.dated_data import Dated, load_dated
 
-_DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "data"
 
 
 class MacosTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,19 +65,19 @@ class AddedTable(Dated, frozen=True):
 @cache
 def native_table() -> NativeTable:
     """What a library on Linux may rely on."""
-    return load_dated(_DATA / "native.toml", NativeTable)
+    return load_dated(DATA / "native.toml", NativeTable)
 
 
 @cache
 def python_symbols() -> dict[str, tuple[int, ...]]:
     """The symbols of CPython's stable ABI, by the version that added them."""
-    return load_dated(_DATA / "python-stable-abi.toml", AddedTable).by_name()
+    return load_dated(DATA / "python-stable-abi.toml", AddedTable).by_name()
 
 
 @cache
 def torch_shims() -> dict[str, tuple[int, ...]]:
     """Torch's C shim functions newer than its first stable ABI, by the version that added them."""
-    return load_dated(_DATA / "torch-shims.toml", AddedTable).by_name()
+    return load_dated(DATA / "torch-shims.toml", AddedTable).by_name()
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -154,3 +167,108 @@ def cpp_namespace(name: str) -> str | None:
     """The outermost namespace of a mangled C++ name, empty if it has none, None for a C name."""
     scope = cpp_scope(name)
     return None if scope is None else (scope[0] if scope else "")
+
+
+LIBRARIES = frozenset(
+    ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_cuda_linalg.so",
+     "libtorch_python.so")
+)  # fmt: skip
+"""The libraries of a torch wheel that a kernel for CPU or CUDA can link to."""
+
+_NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
+_STD = re.compile(r"_Z(?:T[VTIS])?(?:N[rVK]*[RO]?)?S[tabsiod]")
+_C_NAME = re.compile(r"THP\w+|aoti_torch_\w+|torch_\w+")
+_DEPENDS_ON_BUILD = re.compile(
+    r"hip|xpu|mps|sycl|miopen|metal|mkldnn|onednn|cublas|cusparse|cudnn|cusolver|THRUST_|CUB_|magma|DECLARE_DISPATCH_type",
+    re.IGNORECASE,
+)
+"""Parts of names that only some builds of one torch version have: of another backend, toolkit or processor."""
+
+
+class ExportsTable(Dated, frozen=True):
+    """`torch-exports.toml`."""
+
+    versions: tuple[str, ...]
+    sha256: str
+
+
+class TorchExports(msgspec.Struct, frozen=True):
+    """Sorted hashes of names, and for each a bit for every version that has it."""
+
+    versions: tuple[str, ...]
+    hashes: tuple[int, ...]
+    masks: bytes
+
+    def missing(self, names: Iterable[str], version: str) -> list[str]:
+        """The names of torch's that the version does not export, sorted. Empty for a version that is not recorded."""
+        if version not in self.versions:
+            return []
+        bit = 1 << self.versions.index(version)
+        return sorted(name for name in set(names) if is_torch_name(name) and not self._mask(name) & bit)
+
+    def versions_with(self, names: Iterable[str]) -> list[str]:
+        """The recorded versions that export all of the names."""
+        mask = (1 << len(self.versions)) - 1
+        for name in names:
+            mask &= self._mask(name) if is_torch_name(name) or is_std_name(name) else mask
+        return [version for bit, version in enumerate(self.versions) if mask >> bit & 1]
+
+    def gives(self, name: str, wanted: Iterable[str]) -> bool:
+        """Whether all of these versions give a name of `std::`, or their libstdc++ does; any, if none is recorded."""
+        if not is_std_name(name):
+            return False
+        recorded = [1 << self.versions.index(version) for version in wanted if version in self.versions]
+        return all(self._mask(name) & bit for bit in recorded) if recorded else self._mask(name) != 0
+
+    def _mask(self, name: str) -> int:
+        number = name_hash(name)
+        place = bisect_left(self.hashes, number)
+        return self.masks[place] if place < len(self.hashes) and self.hashes[place] == number else 0
+
+
+def name_hash(name: str) -> int:
+    """32 bits of a hash of a symbol's name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
+
+def is_torch_name(name: str) -> bool:
+    """Whether a symbol can only come from torch itself, as built for CPU or CUDA."""
+    if _DEPENDS_ON_BUILD.search(name):
+        return False
+    return cpp_namespace(name) in _NAMESPACES or _C_NAME.fullmatch(name) is not None
+
+
+def is_std_name(name: str) -> bool:
+    """Whether a symbol is of the C++ library."""
+    return _STD.match(name) is not None
+
+
+def encode(masks: Mapping[int, int]) -> bytes:
+    """The table before compression: a count, the steps between the sorted hashes, then the masks."""
+    ordered = sorted(masks)
+    steps = [number - before for before, number in zip([0, *ordered], ordered, strict=False)]
+    # Bytes of equal weight lie together: the upper ones are mostly zero and compress to nothing.
+    planes = b"".join(bytes(step >> shift & 0xFF for step in steps) for shift in (24, 16, 8, 0))
+    return struct.pack("<I", len(ordered)) + planes + bytes(masks[number] for number in ordered)
+
+
+@cache
+def torch_exports() -> TorchExports:
+    """The table that ships with kci.
+
+    Raises:
+        ValueError: the two files do not belong together (a bug in kci, which a test finds).
+    """
+    about = load_dated(DATA / "torch-exports.toml", ExportsTable)
+    packed = (DATA / "torch-exports.bin").read_bytes()
+    if hashlib.sha256(packed).hexdigest() != about.sha256:
+        raise ValueError("torch-exports.bin is not the one that torch-exports.toml speaks of")
+    data = zlib.decompress(packed)
+    (count,) = struct.unpack_from("<I", data)
+    planes = [data[4 + count * plane : 4 + count * (plane + 1)] for plane in range(5)]
+    hashes = []
+    number = 0
+    for high, upper, lower, low in zip(*planes[:4], strict=True):
+        number += high << 24 | upper << 16 | lower << 8 | low
+        hashes.append(number)
+    return TorchExports(about.versions, tuple(hashes), planes[4])

@@ -19,9 +19,8 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.tree.archive import LIMITS, zstandard
-from kci.verify.binaries import BinaryKind
 from kci.verify.elf import ElfError, read_sections
-from kci.verify.subject import VariantDir
+from kci.verify.subject import BinaryKind, VariantDir
 
 CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"

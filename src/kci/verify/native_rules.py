@@ -12,20 +12,21 @@ from kci.matrix.names import Kind, VariantName
 from kci.verify.abi import (
     above_cap,
     cpp_scope,
+    is_std_name,
+    is_torch_name,
     library_allowed,
     numbers,
     old_string,
     python_symbols,
     symbol_explained,
+    torch_exports,
     torch_shims,
 )
-from kci.verify.binaries import BinaryKind, is_static_executable
 from kci.verify.elf import Elf, ElfError, read_elf
 from kci.verify.foreign_binaries import check_macho, check_pe
-from kci.verify.metadata_rules import module_file
 from kci.verify.processor_rules import check_processor
-from kci.verify.subject import VariantDir
-from kci.verify.torch_exports import is_std_name, is_torch_name, torch_exports
+from kci.verify.subject import BinaryKind, VariantDir, is_static_executable
+from kci.verify.variant_rules import module_file
 
 _SHOWN = 5
 _CPU_LEVEL = 2

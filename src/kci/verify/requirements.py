@@ -1,4 +1,10 @@
-"""Everything that can be verified about a path, in a fixed order."""
+"""Everything that can be verified about a path, in a fixed order, without what somebody suppressed.
+
+A kernel's own repository may suppress, a tree that came from elsewhere may not. Sources: a comment behind a finding or
+on the line above it, a comment `# kci: ignore[KCI771] reason` in build.toml for the whole kernel, and `[lint] ignore`
+of kci.toml. Trees and variants: `[lint] ignore` of the kci.toml above them, for a comment inside of a tree would be
+whoever made the tree judging it.
+"""
 
 from __future__ import annotations
 
@@ -6,38 +12,74 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
+from kci.config.document import Document
+from kci.config.find_settings import find_settings
 from kci.config.reader import read_kernel
-from kci.diagnostics import Diagnostic, in_file_order, rules
+from kci.config.suppression import SuppressedFinding, apply_settings, apply_source_comments
+from kci.diagnostics import Diagnostic, finding, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.sources.source_rules import check_sources
-from kci.verify import (
-    digest_rules,
-    fatbin,
-    layout_rules,
-    manifest_rules,
-    metadata_rules,
-    native_rules,
-    python_rules,
-    signature_rules,
-    top_rules,
-)
+from kci.verify import fatbin, native_rules, signature_rules, variant_rules
 from kci.verify.load_rules import check_loads, probe
 from kci.verify.subject import VariantDir, load_variant
-from kci.verify.suppressed import Verification, apply_suppressions
-from kci.verify.verified_places import PlaceKind, VerifiedPlace, places_of
-from kci.verify.workflow_rules import check_workflows
+from kci.verify.tree_rules import check_tree
+from kci.verify.verified_places import WORKFLOW_ENDINGS, PlaceKind, VerifiedPlace, places_of
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """What verification of one path found."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    suppressed: tuple[SuppressedFinding, ...] = ()
+    places: tuple[VerifiedPlace, ...] = ()
+    """What was looked at."""
+
+
+def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
+    """Sort out the findings that somebody suppressed.
+
+    Args:
+        found: what was found there.
+        place: what was verified.
+    """
+    path = place.directory
+    # A workflow file is the repository's own too.
+    sources = place.kind in (PlaceKind.SOURCES, PlaceKind.WORKFLOWS)
+    try:
+        # A kci.toml inside of a tree is part of what is judged.
+        settings = find_settings(path if sources and path.is_dir() else path.resolve().parent)
+    except FindingsError as error:
+        return Verification((*found, *error.diagnostics))
+    suppressed: list[SuppressedFinding] = []
+    kept = list(found)
+    if sources:
+        kept = apply_source_comments(kept, _build_toml(place), suppressed.append)
+    checked = {item.path for item in found}
+    kept = apply_settings(kept, settings, checked, suppressed.append, verification=True)
+    return Verification(tuple(kept), tuple(suppressed))
+
+
+def _build_toml(place: VerifiedPlace) -> Document | None:
+    try:
+        return read_kernel(place.path).document if place.kind is PlaceKind.SOURCES else None
+    except FindingsError:
+        return None
+
 
 VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
-    layout_rules.check_variant,
-    metadata_rules.check_variant,
-    digest_rules.check_variant,
+    variant_rules.check_layout,
+    variant_rules.check_metadata,
+    variant_rules.check_digest,
     native_rules.check_variant,
     fatbin.check_variant,
-    python_rules.check_variant,
+    variant_rules.check_python,
     signature_rules.check_variant,
 )
 
 
+_MAX_WORKFLOW = 4 * 1024 * 1024
 _UNREAD = ("KCI700", "KCI710")
 """A variant could not be read, or its metadata: that no other rule says anything of it means nothing then."""
 
@@ -111,7 +153,7 @@ def _require_rules(names: Sequence[str]) -> None:
 def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
     match place.kind:
         case PlaceKind.WORKFLOWS:
-            yield from check_workflows(place.directory, place.path)
+            yield from _check_workflows(place.directory, place.path)
         case PlaceKind.SOURCES:
             try:
                 kernel = read_kernel(place.path)
@@ -127,17 +169,33 @@ def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
             pass
 
 
+def _check_workflows(path: Path, shown: str) -> Iterator[Diagnostic]:
+    # The other files beside a file are read too, for what it calls.
+    from kci.render.any_workflow import check_any
+
+    folder = path if path.is_dir() else path.parent
+    base = shown.rstrip("/") if path.is_dir() else shown.rpartition("/")[0]
+    texts = {}
+    for file in sorted(folder.iterdir()):
+        if file.suffix not in WORKFLOW_ENDINGS or not file.is_file() or (path.is_file() and path.is_symlink()):
+            continue
+        name = f"{base}/{file.name}" if base else file.name
+        try:
+            texts[name] = file.read_bytes()[:_MAX_WORKFLOW].decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            yield finding("KCI418", f"cannot be read: {error}", path=name)
+    wanted = set(texts) if path.is_dir() else {shown}
+    yield from (item for item in check_any(texts) if item.path in wanted)
+
+
 def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
     root = place.directory
-    yield from layout_rules.check_tree(root, place.path)
     variants = []
     for name in place.variants:
         variant, found = _variant(root / name, place.below(name))
         variants.append(variant)
         yield from found
-    yield from metadata_rules.check_tree(place.path, variants)
-    yield from manifest_rules.check_tree(root, place.path, variants)
-    yield from top_rules.check_card(root, place.path)
+    yield from check_tree(root, place.path, variants)
     yield from signature_rules.check_attestations(root, place.path)
 
 

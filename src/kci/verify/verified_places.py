@@ -18,10 +18,12 @@ from kci.plurals import count
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.verify.subject import holds_variants, looks_like_variant
-from kci.verify.workflow_rules import is_workflows
 
 BINARIES = ("build", "result")
 """Where the variants of a kernel lie: what kci and the reference make, and the link that nix leaves."""
+
+
+WORKFLOW_ENDINGS = (".yml", ".yaml")
 
 
 class PlaceKind(enum.StrEnum):
@@ -70,7 +72,7 @@ def places_of(shown: str) -> list[VerifiedPlace]:
         UsageError: it is nothing that can be verified.
     """
     root = Path(shown)
-    if is_workflows(root):
+    if _is_workflows(root):
         return [VerifiedPlace(PlaceKind.WORKFLOWS, shown)]
     _require_not_aside(root, shown)
     if not root.is_dir():
@@ -87,6 +89,12 @@ def places_of(shown: str) -> list[VerifiedPlace]:
         hint = "a tree has variant directories such as torch213-cxx11-cpu-x86_64-linux, a kernel has a build.toml"
         raise UsageError(f"{shown} is neither a tree nor a variant directory nor a kernel", hint=hint)
     return found
+
+
+def _is_workflows(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix in WORKFLOW_ENDINGS
+    return path.is_dir() and path.resolve().parts[-2:] == (".github", "workflows")
 
 
 def said(shown: str, places: Sequence[VerifiedPlace]) -> str:
