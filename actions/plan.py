@@ -38,7 +38,7 @@ from kci.plan.github import only_hosted, only_own, tests_matrix, untested
 from kci.plan.plan import promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
-from kci.tree.published_tree import read_published
+from kci.tree.manifest import read_published
 
 
 def main() -> None:

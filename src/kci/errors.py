@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, ClassVar
 
+from kci.diagnostics import Diagnostic, finding
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from kci.diagnostics import Diagnostic
 
 
 class KciError(Exception):
@@ -38,6 +38,11 @@ class ClientError(FindingsError):
 
     What it was about to judge may be fine.
     """
+
+
+def rule_error(rule: str, message: str, *, hint: str = "", path: str = "") -> FindingsError:
+    """A FindingsError with the one finding that it is about."""
+    return FindingsError(message, hint=hint, diagnostics=[finding(rule, message, hint=hint, path=path)])
 
 
 class UsageError(KciError):

@@ -11,7 +11,7 @@ import pytest
 from cli.runner import kci
 from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
-from kci.tree.binding import CiRun
+from kci.tree.artifacts import CiRun
 from kci.tree.identity import GitState
 from kci.tree.leg_record import MAX_ATTEMPT, decode_leg
 from kci.tree.manifest import Replaced

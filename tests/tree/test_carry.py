@@ -11,9 +11,9 @@ from kci.errors import FindingsError
 from kci.inputs import stat_cache
 from kci.inputs.stat_cache import StatCache
 from kci.tree import carry, digest
-from kci.tree.checksums import SUMS_NAME, decode_sums
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
+from kci.tree.tree_top import SUMS_NAME, decode_sums
 from kci.verify import verify
 from variants import CPU, CUDA, STABLE, make_artifact, make_variant
 

@@ -13,8 +13,8 @@ from kci.errors import FindingsError, UnsafeError, UsageError
 from kci.files import replace
 from kci.tree.manifest import read_manifest
 from kci.tree.merge import merge
+from kci.tree.metadata import MARK
 from kci.tree.pack import pack
-from kci.tree.partial import MARK
 from kci.tree.planned import Planned, PlannedKernel, parse_plan, read_plan
 from kci.verify import verify
 from variants import COMMIT, CPU, CUDA, STABLE, leg_of, make_artifact, make_variant, variant_digest

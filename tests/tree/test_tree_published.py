@@ -13,13 +13,12 @@ from cli.runner import kci
 from conftest import add_package
 from kci.errors import FindingsError
 from kci.inputs.recorded import RecordedInputs
+from kci.tree.artifacts import record_durations
 from kci.tree.identity import GitState
-from kci.tree.manifest import read_manifest
+from kci.tree.manifest import read_manifest, read_published
 from kci.tree.merge import merge
 from kci.tree.metadata import metadata_for, seal
 from kci.tree.planned import Planned, PlannedKernel, parse_plan
-from kci.tree.published_tree import read_published
-from kci.tree.record_durations import record
 from variants import COMMIT, CPU, CUDA, STABLE, build_of, make_artifact, make_variant
 
 NEXT = "f" * 40
@@ -217,7 +216,7 @@ def test_durations_of_the_newest_attempt_are_recorded(tmp_path: Path) -> None:
     path = tmp_path / "durations.json"
     known = [{"kernel": "gated-norm", "variant": name, "seconds": 5} for name in (CUDA, CPU)]
     path.write_text(json.dumps({"schema": 1, "durations": known}))
-    record(path, [tmp_path / "in"])
+    record_durations(path, [tmp_path / "in"])
     assert other.is_file()
     assert json.loads(path.read_text())["durations"] == [
         {"kernel": "gated-norm", "variant": CPU, "seconds": 20.0},

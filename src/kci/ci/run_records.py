@@ -20,7 +20,7 @@ from kci.config.values import LeaveOut
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_record, require_schema
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
-from kci.tree.binding import CiRun
+from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
 

@@ -25,7 +25,7 @@ from kci.moves.image_registry import behind_tag
 from kci.moves.proposals import wanted_moves
 from kci.moves.staleness import behind, newest_commit
 from kci.plurals import count
-from kci.tree.published_tree import read_published
+from kci.tree.manifest import read_published
 from kci.watch.coverage import CoverageState, coverage
 from kci.watch.decide import decide
 from kci.watch.history import RecordedRun, append, each_run, gather, read_results

@@ -13,11 +13,10 @@ from kci.cli._signing import policy
 from kci.cli._tables import tree_title
 from kci.diagnostics import Diagnostic
 from kci.tree.artifact_attestation import check_artifact
-from kci.tree.binding import CiRun
+from kci.tree.artifacts import CiRun, record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, read_plan
-from kci.tree.record_durations import record
 from kci.verify.elf import symbol_names
 
 
@@ -84,7 +83,7 @@ def command(
     )
     print_diagnostics(warnings, quiet=options.quiet)
     if durations is not None:
-        record(durations, artifacts)
+        record_durations(durations, artifacts)
     if as_json:
         answer = {"schema": 1, "complete": all(item.complete for item in manifests), "manifests": manifests}
         click.echo(to_json(answer))

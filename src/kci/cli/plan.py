@@ -27,7 +27,7 @@ from kci.files.cache import default_cache
 from kci.plan.affected import Touch
 from kci.plan.plan import Estimate, Plan
 from kci.plan.plan_page import mermaid, plan_page
-from kci.tree.published_tree import read_published
+from kci.tree.manifest import read_published
 from kci.workspace.planning import PlanRequest, plan_run
 
 

@@ -47,7 +47,6 @@ _BUILDING = (
     "toolchains",
     "catalog/data/floors.toml",
     "run/one_variant.py",
-    "tree/depends.py",
     "tree/digest.py",
     "tree/identity.py",
     "tree/metadata.py",

@@ -12,7 +12,7 @@ from kci.remote.engine_run import Driver
 from kci.remote.leg_sources import pack_variants
 from kci.remote.run_journal import LegPhase, RunEvent
 from kci.run.local import TreeResult
-from kci.tree.binding import CiRun
+from kci.tree.artifacts import CiRun
 from kci.tree.merge import merge
 from kci.verify import verify
 

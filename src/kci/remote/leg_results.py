@@ -12,8 +12,7 @@ from kci.files.bounded_json import read_record
 from kci.remote.engine_plan import EngineRun
 from kci.remote.job import EngineJob
 from kci.remote.job_folder import Fetched, log_tail
-from kci.tree.artifacts import find_sources
-from kci.tree.binding import CiRun, require_bound
+from kci.tree.artifacts import CiRun, find_sources, require_bound
 from kci.tree.unpack import unpack_whole
 
 _RECORD_BYTES = 1024 * 1024

@@ -17,8 +17,7 @@ from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
 from kci.tree import identity
 from kci.tree.leg_record import LegRecord, leg_for
-from kci.tree.metadata import FILE_NAME, metadata_for, read_metadata, seal
-from kci.tree.partial import mark_partial
+from kci.tree.metadata import FILE_NAME, mark_partial, metadata_for, read_metadata, seal
 
 
 class BuiltVariant(msgspec.Struct, frozen=True):

@@ -20,8 +20,7 @@ from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
 from kci.run.one_variant import request_for
 from kci.tree.differences import compare, listed
-from kci.tree.metadata import FILE_NAME
-from kci.tree.partial import mark_partial
+from kci.tree.metadata import FILE_NAME, mark_partial
 from kci.verify.elf import symbol_names
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kci.errors import rule_error
 from kci.files.bounded_json import read_bounded
 from kci.tree.digest import file_hash
 from kci.tree.dsse import Statement, open_statement
-from kci.tree.findings import tree_error
 from kci.tree.signing import Signers, SigningContext, artifact_attestation
 from kci.tree.sigstore_bundles import open_bundle
 
@@ -40,17 +40,17 @@ def check_artifact(artifact: Path, signers: Signers, context: SigningContext) ->
         statement = open_statement(data, signers.keys) if path == own else open_bundle(data, context, signers.trust)
     except FileNotFoundError:
         hint = f"`kci sign` makes {own.name} beside it; the bundle of actions/attest is called {bundle.name}"
-        raise tree_error("KCI616", f"{artifact} has no attestation", hint=hint, path=where) from None
+        raise rule_error("KCI616", f"{artifact} has no attestation", hint=hint, path=where) from None
     except OSError as error:
-        raise tree_error("KCI616", f"cannot read {path}: {error.strerror}", path=where) from error
+        raise rule_error("KCI616", f"cannot read {path}: {error.strerror}", path=where) from error
     except ValueError as error:
-        raise tree_error("KCI616", f"the attestation of {artifact} does not count: {error}", path=where) from error
+        raise rule_error("KCI616", f"the attestation of {artifact} does not count: {error}", path=where) from error
     wrong = context.disagreements(_said(statement))
     digests = {item.name: item.digest.get("sha256") for item in statement.subject}
     if digests.get(artifact.name) != file_hash(artifact):
         wrong.append("it is about other bytes, or another name")
     if wrong:
-        raise tree_error("KCI616", f"the attestation of {artifact} is not about it: {wrong[0]}", path=where)
+        raise rule_error("KCI616", f"the attestation of {artifact} is not about it: {wrong[0]}", path=where)
 
 
 def _said(statement: Statement) -> Mapping[str, Any]:

@@ -10,13 +10,13 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.values import SYSTEMS
+from kci.errors import rule_error
 from kci.files.bounded_json import decode_json
 from kci.inputs.recorded import RecordedInputs
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
 from kci.toolchains.compiler_cache import CacheUse
 from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
-from kci.tree.findings import tree_error
 from kci.tree.identity import GitState
 from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata
 from kci.version import __version__
@@ -106,7 +106,7 @@ def leg_for(
     try:
         name = parse_variant_name(variant_dir.name)
     except ValueError as error:
-        raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+        raise rule_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
     sealed = read_sealed(variant_dir)
     metadata = sealed.metadata
     try:
@@ -130,7 +130,7 @@ def leg_for(
             cache=cache,
         )
     except ValueError as error:
-        raise tree_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
+        raise rule_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
 
 
 def _fitting(inputs: RecordedInputs | None) -> RecordedInputs | None:
@@ -166,7 +166,7 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
     hint = "seal it again: kci pack --seal"
     where = str(variant_dir)
     if metadata.digest is None:
-        raise tree_error("KCI603", f"{variant_dir} has no digest in its metadata", hint=hint, path=where)
+        raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", hint=hint, path=where)
     hashes = file_hashes(variant_dir) if hashes is None else hashes
     if metadata.digest.algorithm == "sha256":
         violations = validate(metadata.digest, digest_of(hashes))
@@ -175,11 +175,11 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
     if violations:
         shown = "; ".join(str(violation) for violation in violations[:5])
         more = f" (and {len(violations) - 5} more)" if len(violations) > 5 else ""
-        raise tree_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", hint=hint, path=where)
+        raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", hint=hint, path=where)
     name = name or variant_dir.name
     if metadata.kci is not None and metadata.kci.variant != name:
         message = f"{variant_dir} was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
-        raise tree_error("KCI612", message, hint=f"call it {metadata.kci.variant}, or build {name}", path=where)
+        raise rule_error("KCI612", message, hint=f"call it {metadata.kci.variant}, or build {name}", path=where)
     return SealedVariant(metadata, hashes)
 
 

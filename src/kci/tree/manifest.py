@@ -1,21 +1,25 @@
 """`kci-manifest.json` at a tree's top: what was planned, what is there, and where each variant came from.
 
-It holds no times but those of commits, and no paths of the machine that merged, so equal inputs give equal bytes.
+It holds no times but those of commits, and no paths of the machine that merged, so equal inputs give equal bytes. What
+is published is read from it too, as far as the files are there and are what was merged.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kci.config.schema import answer_schema
+from kci.diagnostics import Diagnostic, finding
+from kci.errors import KciError, rule_error
 from kci.files.bounded_json import read_json
 from kci.inputs.recorded import RecordedInputs
-from kci.tree.findings import tree_error
+from kci.plan.fingerprint import Key, PublishedVariant
+from kci.tree.leg_record import read_sealed
 from kci.version import __version__
 
 FILE_NAME = "kci-manifest.json"
@@ -131,9 +135,9 @@ def read_manifest(tree: Path) -> Manifest | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise tree_error("KCI611", f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise rule_error("KCI611", f"cannot read {path}: {error.strerror}", path=str(path)) from error
     except ValueError as error:
-        raise tree_error(
+        raise rule_error(
             "KCI611", f"{path} is not a manifest: {error}", hint="remove it and merge again", path=str(path)
         ) from error
 
@@ -141,3 +145,68 @@ def read_manifest(tree: Path) -> Manifest | None:
 def manifest_schema() -> dict[str, Any]:
     """The JSON Schema of a manifest."""
     return answer_schema(Manifest, f"{FILE_NAME}: the record of a merged tree")
+
+
+def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant], list[Diagnostic]]:
+    """The variants of published trees, by kernel and variant name, and what is wrong with others.
+
+    The files of a tree are compared with the digests in its manifest. A manifest without its tree is taken at its word:
+    whoever merges then needs the tree.
+
+    Args:
+        places: manifests, trees that have one, or folders of such trees.
+
+    Raises:
+        FindingsError: a manifest is not there or cannot be read (KCI313).
+    """
+    found: dict[Key, PublishedVariant] = {}
+    problems: list[Diagnostic] = []
+    for place in places:
+        for path in _manifests(place):
+            manifest = _load(path)
+            beside = path.name == FILE_NAME and any((path.parent / item.variant).is_dir() for item in manifest.present)
+            with_tree = place.is_dir() or beside
+            for entry in manifest.present:
+                problem = _problem(path.parent, manifest, entry) if with_tree else ""
+                if problem:
+                    message = f"{manifest.kernel}: the published variant {entry.variant} {problem}; it is built again"
+                    problems.append(finding("KCI314", message, path=str(path)))
+                elif entry.fingerprint is not None:
+                    inputs = manifest.inputs.get(entry.inputs or "")
+                    found[manifest.kernel, entry.variant] = PublishedVariant(entry.fingerprint, inputs)
+    return found, problems
+
+
+def _manifests(place: Path) -> Iterator[Path]:
+    if not place.is_dir():
+        yield place
+    elif (place / FILE_NAME).is_file():
+        yield place / FILE_NAME
+    else:
+        yield from sorted(place.glob(f"*/{FILE_NAME}")) or [place / FILE_NAME]
+
+
+def _problem(tree: Path, manifest: Manifest, entry: Present) -> str:
+    """What is wrong with a variant of a tree; empty if nothing is."""
+    directory = tree / entry.variant
+    if directory.is_symlink() or not directory.is_dir():
+        return "is not in the tree"
+    try:
+        sealed = read_sealed(directory)
+    except KciError as error:
+        return f"is damaged: {error.message}"
+    metadata = sealed.metadata
+    if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
+        return f"is {metadata.name} version {metadata.version}, not {manifest.kernel} version {manifest.version}"
+    return "" if sealed.digest == entry.digest else "was changed since it was merged"
+
+
+def _load(path: Path) -> Manifest:
+    try:
+        return load_manifest(path)
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+    except ValueError as error:
+        message = f"{path} is not a manifest: {error}"
+    hint = f"name the {FILE_NAME} of a published tree, or the tree"
+    raise rule_error("KCI313", message, hint=hint, path=str(path))

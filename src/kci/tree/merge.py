@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.cache import default_cache
 from kci.files.replace import Log, replacing
 from kci.files.walk import is_bytecode, walk
@@ -24,18 +24,25 @@ from kci.inputs.recorded import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.tree import manifest as manifests
 from kci.tree import metadata
-from kci.tree.artifacts import Source, find_sources, is_variant_dir, newest
-from kci.tree.binding import CiRun, older_attempts, report_replaced, require_bound
+from kci.tree.artifacts import (
+    CiRun,
+    Source,
+    find_sources,
+    is_variant_dir,
+    newest,
+    older_attempts,
+    report_replaced,
+    require_bound,
+    several,
+)
 from kci.tree.carry import carry, copy
-from kci.tree.checksums import FORMS, SUMMED_AT_TOP, tree_hashes
 from kci.tree.differences import SymbolsOf, differences, listed
-from kci.tree.findings import several, tree_error
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
+from kci.tree.metadata import refuse_partial
 from kci.tree.pack import packable
-from kci.tree.partial import refuse_partial
 from kci.tree.planned import Planned, PlannedKernel
-from kci.tree.tree_top import CARD, require_tree
+from kci.tree.tree_top import CARD, FORMS, SUMMED_AT_TOP, require_tree, tree_hashes
 from kci.tree.unpack import unpack_whole
 
 _CARRIED_AT_TOP = (CARD, "benchmarks")
@@ -123,7 +130,7 @@ def merge(
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
     if not sources and not (planned is not None and (allow_partial or _may_be_carried(planned))):
-        raise tree_error(
+        raise rule_error(
             "KCI606",
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
             hint="an artifact is called kci-<kernel>-<variant>.tar or .tar.zst",
@@ -205,7 +212,7 @@ def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]
         versions.setdefault(source.leg.version, str(source.path))
     if len(versions) > 1:
         shown = ", ".join(f"{version} in {where}" for version, where in sorted(versions.items()))
-        raise tree_error("KCI609", f"{name} has more than one version: {shown}", hint="merge one version at a time")
+        raise rule_error("KCI609", f"{name} has more than one version: {shown}", hint="merge one version at a time")
     return next(iter(versions), None)
 
 
@@ -284,14 +291,14 @@ def _place(source: Source, tree: Path) -> SealedVariant:
     if source.artifact:
         unpacked = unpack_whole(source.path, tree)
         if unpacked.leg != source.leg:
-            raise tree_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
+            raise rule_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
         return SealedVariant(unpacked.metadata, unpacked.hashes)
     directory = tree / source.leg.variant
     packable(source.path)
     copy(source.path, directory)
     sealed = read_sealed(directory)
     if sealed.digest != source.leg.digest:
-        raise tree_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
+        raise rule_error("KCI603", f"{source.path} changed while it was merged", path=str(source.path))
     return sealed
 
 
@@ -352,7 +359,7 @@ def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
 
 
 def _mixed(directory: Path, data: metadata.Metadata, expected: str) -> FindingsError:
-    return tree_error(
+    return rule_error(
         "KCI609",
         f"{directory} is {data.name} version {data.version}; this merge is about {expected}",
         hint="merge into an empty directory",

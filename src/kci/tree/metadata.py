@@ -1,30 +1,95 @@
-"""`metadata.json` of a variant: its keys, making it from a build.toml, reading, writing (docs/format.md#metadata)."""
+"""What a variant says of itself: `metadata.json` (docs/format.md#metadata), and the mark of one that is partial."""
 
 from __future__ import annotations
 
 import json
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from kci.catalog.floors import floors
+from kci.config.depends_table import PythonPackage, depends_table
 from kci.config.model import Build, KernelDependency
 from kci.config.urls import check_git_url
 from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
-from kci.errors import FindingsError
+from kci.errors import FindingsError, rule_error
 from kci.files.bounded_json import read_bounded, strict_object
 from kci.files.replace import write_atomic
 from kci.files.typed_data import to_type
 from kci.files.walk import remove_bytecode
-from kci.tree.depends import kernel_depends, kernels_minver, python_depends
 from kci.tree.digest import SIGNATURE, Digest, compute
-from kci.tree.findings import tree_error
 from kci.tree.identity import GitState, kernel_id
 from kci.version import __version__
+
+_RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
+"""Backends whose `python-depends` reach the metadata. `general.neuron.python-depends` is read and then ignored."""
+
+
+def python_depends(build: Build, backend: str) -> tuple[str, ...]:
+    """The names for a variant's metadata: the general ones, then the backend's own.
+
+    Every backend's list is checked, declared or not, because the reference resolves all of them.
+
+    Raises:
+        FindingsError: a name is not in the curated table that it was looked up in.
+    """
+    table = depends_table()
+    general = build.general.python_depends or ()
+    _require(general, table.general, "general.python-depends")
+    by_backend: dict[str, tuple[str, ...]] = {}
+    for name in _RESOLVED:
+        part = getattr(build.general, name.value)
+        names = (part.python_depends or ()) if part is not None else ()
+        _require(names, table.backends.get(name.value, {}), f"general.{name.value}.python-depends")
+        by_backend[name.value] = names
+    return general + by_backend.get(backend, ())
+
+
+def unrecorded_depends(backend: str) -> tuple[str, ...]:
+    """The names that a kernel may depend on for a backend, and that no metadata can say: every one may be declared."""
+    return () if backend in _RESOLVED else tuple(sorted(depends_table().backends.get(backend, ())))
+
+
+def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) -> None:
+    for name in names:
+        if name not in known:
+            raise _unknown(name, known, key)
+
+
+def _unknown(name: str, known: dict[str, PythonPackage], key: str) -> FindingsError:
+    choice = f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
+    return rule_error(
+        "KCI601",
+        f"{key} names {name!r}, which the loader does not know",
+        hint=f"{choice}; no other package can be a dependency",
+        path="build.toml",
+    )
+
+
+def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
+    """The kernels that a variant depends on: the general ones, then the backend's own (cuda, neuron, xpu)."""
+    part = getattr(build.general, backend, None) if backend in ("cuda", "neuron", "xpu") else None
+    own = (part.kernel_depends or ()) if part is not None else ()
+    return (build.general.kernel_depends or ()) + own
+
+
+def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -> str:
+    """The oldest release of the `kernels` library that can load a variant (docs/format.md#later).
+
+    Args:
+        kernel_depends: the kernels that the variant depends on.
+        upstreams: how many upstreams its metadata names.
+    """
+    oldest = floors().kernels
+    if upstreams > 1:
+        return oldest.several_upstreams
+    return oldest.kernel_depends if kernel_depends else oldest.any
+
 
 FILE_NAME = "metadata.json"
 MAX_BYTES = 16 * 1024 * 1024
@@ -216,9 +281,9 @@ def read_metadata(path: Path) -> Metadata:
     try:
         return decode(read_bounded(path, MAX_BYTES))
     except OSError as error:
-        raise tree_error("KCI602", f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise rule_error("KCI602", f"cannot read {path}: {error.strerror}", path=str(path)) from error
     except ValueError as error:
-        raise tree_error("KCI602", f"{path} is not a metadata file: {error}", path=str(path)) from error
+        raise rule_error("KCI602", f"{path} is not a metadata file: {error}", path=str(path)) from error
 
 
 def decode(data: bytes) -> Metadata:
@@ -282,3 +347,29 @@ def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
     write_atomic(variant_dir / FILE_NAME, encode(sealed))
     (variant_dir / FILE_NAME).chmod(0o644)  # as the other files of a variant, whatever the umask is
     return sealed
+
+
+MARK = "kci-partial.json"
+"""Beside metadata.json. The loader does not look at it."""
+
+
+def mark_partial(variant_dir: Path, archs: Iterable[str]) -> None:
+    """Mark a variant before it is sealed.
+
+    Args:
+        variant_dir: its directory.
+        archs: what was asked for, such as `9.0a`.
+    """
+    text = json.dumps({"archs": sorted(archs), "note": "made with `kci build --arch`: a part, not to be published"})
+    (variant_dir / MARK).write_text(f"{text}\n", encoding="utf-8")
+
+
+def refuse_partial(variant_dir: Path) -> None:
+    """Refuse a variant that is marked.
+
+    Raises:
+        FindingsError: it is (KCI617).
+    """
+    if (variant_dir / MARK).exists():
+        message = f"{variant_dir} was built with --arch and lacks code for the other GPUs"
+        raise rule_error("KCI617", message, hint="build the variant again without --arch", path=str(variant_dir))

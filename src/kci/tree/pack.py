@@ -12,14 +12,13 @@ from typing import IO, cast
 
 import msgspec
 
-from kci.errors import UnsafeError, UsageError
+from kci.errors import UnsafeError, UsageError, rule_error
 from kci.files.full_disk import room_hint
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import replacing
 from kci.files.walk import Entry, is_bytecode, is_executable, walk
 from kci.plurals import count
 from kci.tree.archive import LIMITS, SUFFIXES, zstandard
-from kci.tree.findings import tree_error
 from kci.tree.leg_record import LEG_NAME, LegRecord
 
 _ZSTD_LEVEL = 10
@@ -56,7 +55,7 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
                 _write(stream, leg, files)
         except OSError as error:
             message = f"cannot write {out_file}: {error.strerror or error}"
-            raise tree_error("KCI604", message, hint=room_hint(error), path=str(out_file)) from error
+            raise rule_error("KCI604", message, hint=room_hint(error), path=str(out_file)) from error
         made.commit()
     return out_file
 
@@ -72,7 +71,7 @@ def packable(variant_dir: Path) -> list[Entry]:
     for item, _, reason in untransportable(found):
         raise UnsafeError(f"{variant_dir}: {item.name!r} cannot be packed: {reason}")
     if size := too_large(found):
-        raise tree_error(
+        raise rule_error(
             "KCI604",
             f"{variant_dir} is too large for an artifact: {size}",
             hint=f"an artifact holds up to {LIMITS.members} files and {LIMITS.size} bytes",

@@ -9,10 +9,9 @@ import msgspec
 from msgspec import Meta
 
 from kci.config.settings import Ignore
-from kci.errors import FindingsError
+from kci.errors import FindingsError, rule_error
 from kci.files.bounded_json import decode_json, read_bounded
 from kci.matrix.names import parse_variant_name
-from kci.tree.findings import tree_error
 from kci.tree.metadata import NAME_PATTERN
 
 SCHEMA = 1
@@ -94,4 +93,4 @@ def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
 
 
 def _error(message: str, where: str) -> FindingsError:
-    return tree_error("KCI611", message, hint="kci plan --format json makes one", path=where)
+    return rule_error("KCI611", message, hint="kci plan --format json makes one", path=where)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kci.errors import FindingsError
+from kci.errors import FindingsError, rule_error
 from kci.files.replace import write_atomic
 from kci.files.walk import is_bytecode
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
@@ -24,7 +24,6 @@ from kci.tree.dsse import (
     StatementSubject,
     sign_statement,
 )
-from kci.tree.findings import tree_error
 from kci.tree.manifest import read_manifest
 
 ATTESTATION_NAME = "kci-attestation.dsse.json"
@@ -81,7 +80,7 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
     """
     manifest = read_manifest(tree)
     if manifest is None:
-        raise tree_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
+        raise rule_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
     predicate = msgspec.structs.asdict(context) | {
         "kernel": manifest.kernel,
         "version": manifest.version,

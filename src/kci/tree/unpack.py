@@ -16,13 +16,12 @@ from typing import IO, Any, NoReturn, cast
 import msgspec
 
 from kci.diagnostics import finding
-from kci.errors import FindingsError, KciError, UnsafeError
+from kci.errors import FindingsError, KciError, UnsafeError, rule_error
 from kci.files.full_disk import write_all, writing
 from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import start_writing
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 from kci.tree.digest import directory_digest
-from kci.tree.findings import tree_error
 from kci.tree.identity import GitState
 from kci.tree.leg_record import LEG_NAME, LegRecord, decode_leg, read_sealed
 from kci.tree.metadata import Metadata
@@ -94,9 +93,9 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
     where = str(artifact)
     if not artifact.name.endswith(SUFFIXES):
         ends = " or ".join(SUFFIXES)
-        raise tree_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", path=where)
+        raise rule_error("KCI604", f"{artifact} is not an artifact: its name does not end with {ends}", path=where)
     if not artifact.is_file():
-        raise tree_error("KCI604", f"{artifact} is not a file", path=where)
+        raise rule_error("KCI604", f"{artifact} is not a file", path=where)
     try:
         with artifact.open("rb") as raw:
             yield TarStream(_decompressed(raw, artifact))
@@ -105,13 +104,13 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
     except KciError:
         raise
     except OSError as error:
-        raise tree_error("KCI604", f"cannot read {artifact}: {error.strerror}", path=where) from error
+        raise rule_error("KCI604", f"cannot read {artifact}: {error.strerror}", path=where) from error
     except Exception as error:
         # zstandard's own error type is only at hand where that package is.
         if not isinstance(error, DamagedError) and type(error).__name__ != "ZstdError":
             raise
         message = f"{artifact} is truncated or corrupt: {error}"
-        raise tree_error("KCI604", message, hint="download it again, or rerun its leg", path=where) from error
+        raise rule_error("KCI604", message, hint="download it again, or rerun its leg", path=where) from error
 
 
 def _refuse(artifact: Path, error: RefusedError) -> NoReturn:
@@ -136,13 +135,13 @@ def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRe
     if first is None or first.name != LEG_NAME or first.directory:
         shown = "nothing" if first is None else repr(first.name)
         message = f"{artifact} is not an artifact: it starts with {shown}, not {LEG_NAME}"
-        raise tree_error("KCI604", message, path=str(artifact))
+        raise rule_error("KCI604", message, path=str(artifact))
     if first.size > LIMITS.leg:
         raise RefusedError(first.name, f"it is larger than {LIMITS.leg} bytes")
     try:
         return decode_leg(archive.read(first.size))
     except ValueError as error:
-        raise tree_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", path=str(artifact)) from error
+        raise rule_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", path=str(artifact)) from error
 
 
 def _extract(archive: TarStream, members: Iterator[Member], leg: LegRecord, variant_dir: Path) -> dict[str, str]:
@@ -196,7 +195,7 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
     """Compare the unpacked directory with what the leg and its own metadata say."""
     found = directory_digest(hashes)
     if found != leg.digest:
-        raise tree_error(
+        raise rule_error(
             "KCI604",
             f"{artifact} is truncated or corrupt: the files of {leg.variant} have the digest {found[:12]}, "
             f"not {leg.digest[:12]} as {LEG_NAME} says",
@@ -208,7 +207,7 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
     except FindingsError as error:
         # The path in that message is a temporary one.
         rule = "KCI612" if any(item.rule == "KCI612" for item in error.diagnostics) else "KCI604"
-        raise tree_error(rule, f"{artifact}: {_relocated(error.message, variant_dir)}", path=str(artifact)) from error
+        raise rule_error(rule, f"{artifact}: {_relocated(error.message, variant_dir)}", path=str(artifact)) from error
     commit = metadata.provenance.kernel if metadata.provenance else None
     source = GitState(commit.commit, commit.dirty) if commit else leg.source
     for what, said, holds in (
@@ -219,7 +218,7 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
         ("commit", leg.source, source),
     ):
         if said != holds:
-            raise tree_error(
+            raise rule_error(
                 "KCI604",
                 f"{artifact} contradicts itself about the {what}: {LEG_NAME} says {said}, metadata.json says {holds}",
                 path=str(artifact),

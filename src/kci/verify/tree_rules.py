@@ -14,10 +14,9 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.matrix.names import parse_variant_name
-from kci.tree.checksums import FORMS, SUMMED_AT_TOP, tree_hashes
 from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_of, read_manifest
 from kci.tree.pack import untransportable
-from kci.tree.tree_top import CARD, KEPT_AT_TOP, files_at_top
+from kci.tree.tree_top import CARD, FORMS, KEPT_AT_TOP, SUMMED_AT_TOP, files_at_top, tree_hashes
 from kci.verify.subject import VariantDir, holds_variants, looks_like_variant
 
 _CARD_BYTES = 1024 * 1024

@@ -16,10 +16,9 @@ from kci.files.walk import is_bytecode
 from kci.matrix.names import Kind
 from kci.sources.imports import module_name
 from kci.sources.package_rules import MAX_BYTES, OPS, check_package, package_of
-from kci.tree.depends import kernels_minver, unrecorded_depends
 from kci.tree.digest import Deviation, digest_of, validate, validate_dir
 from kci.tree.identity import kernel_id
-from kci.tree.metadata import FILE_NAME, Metadata
+from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
 from kci.tree.pack import too_large, untransportable
 from kci.verify.subject import VariantDir
 
