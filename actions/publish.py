@@ -20,7 +20,7 @@ from kci.cli._output import print_diagnostics
 from kci.cli._signing import ci_context
 from kci.config.find_settings import find_settings
 from kci.publish.publish_tree import PublishRequest, publish_tree
-from kci.tree.sigstore_bundles import sign_tree_as_run
+from kci.tree.signing import sign_tree_as_run
 
 
 def main() -> None:

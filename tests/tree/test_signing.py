@@ -19,12 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from cli.runner import kci
 from kci.errors import FindingsError
-from kci.tree import sigstore_bundles
-from kci.tree.artifact_attestation import check_artifact
-from kci.tree.dsse import open_statement
+from kci.tree import signing, sigstore_bundles
+from kci.tree.dsse import Signers, SigningContext, Statement, open_statement
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
-from kci.tree.signing import Signers, SigningContext
+from kci.tree.signing import check_artifact
 from kci.verify import verify
 from variants import COMMIT, CPU, CUDA, STABLE, make_artifact, make_variant
 
@@ -77,7 +76,7 @@ def test_a_signed_tree_verifies_and_nothing_that_was_digested_changed(tree: Path
     assert done.stdout.strip() == str(tree / "kci-attestation.dsse.json")
     assert {path: path.read_bytes() for path in before} == before
     assert problems(tree, "--key", keys[1], "--repository", "acme/norm") == []
-    (tree / CPU / "metadata.json.sigstore").write_text(StandIn((tree / CPU / "metadata.json").read_bytes()).to_json())
+    (tree / CPU / "metadata.json.sigstore").write_bytes(StandIn((tree / CPU / "metadata.json").read_bytes()).to_json())
     assert problems(tree, "--key", keys[1]) == []
     assert verify(tree, ignore=["KCI74"]) == []
 
@@ -235,19 +234,20 @@ class StandIn:
     def __init__(self, payload: bytes = b"") -> None:
         self.payload = payload
 
-    def sign_artifact(self, data: bytes) -> StandIn:
-        return StandIn(data)
+    def sign_artifact(self, data: bytes) -> bytes:
+        return StandIn(data).to_json()
 
-    def sign_dsse(self, payload: bytes) -> StandIn:
-        return StandIn(payload)
+    def sign_statement(self, statement: Statement) -> bytes:
+        return StandIn(msgspec.json.encode(statement)).to_json()
 
-    def to_json(self) -> str:
+    def to_json(self) -> bytes:
         text = base64.b64encode(self.payload).decode()
         digest = base64.b64encode(hashlib.sha256(self.payload).digest()).decode()
         message = {"messageDigest": {"algorithm": "SHA2_256", "digest": digest}, "signature": "MEQ="}
         envelope = {"payload": text, "payloadType": "application/vnd.in-toto+json", "signatures": []}
         kind = {"dsseEnvelope": envelope} if b"https://in-toto.io/" in self.payload else {"messageSignature": message}
-        return json.dumps({"stand-in": text, "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}}} | kind)
+        said = {"stand-in": text, "verificationMaterial": {"certificate": {"rawBytes": "MEQ="}}} | kind
+        return json.dumps(said).encode()
 
 
 @pytest.fixture
@@ -257,8 +257,7 @@ def sigstore(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError("Certificate's source repository does not match")
         return "application/vnd.in-toto+json", base64.b64decode(json.loads(data)["stand-in"])
 
-    monkeypatch.setattr(sigstore_bundles, "_signer", lambda _trust: contextlib.nullcontext(StandIn()))
-    monkeypatch.setattr(sigstore_bundles, "_sigstore_statement", msgspec.json.encode)
+    monkeypatch.setattr(signing, "run_signer", lambda _trust: contextlib.nullcontext(StandIn()))
     monkeypatch.setattr(sigstore_bundles, "_verified", verified)
 
 
@@ -304,7 +303,7 @@ def slsa(artifact: Path, **changes: str) -> bytes:
             }
         },
     }
-    return StandIn(json.dumps(statement).encode()).to_json().encode()
+    return StandIn(json.dumps(statement).encode()).to_json()
 
 
 @pytest.mark.usefixtures("sigstore")
@@ -406,6 +405,6 @@ def test_a_failure_of_sigstore_is_told_in_its_words() -> None:
         raise RuntimeError from OSError("no network")
 
     with pytest.raises(FindingsError, match=r"Sigstore does not sign: ValueError no token$"):
-        sigstore_bundles._asked_raw(says)
+        sigstore_bundles._asked(says)
     with pytest.raises(FindingsError, match=r"Sigstore does not sign: RuntimeError no network$"):
-        sigstore_bundles._asked_raw(says_it_in_its_cause)
+        sigstore_bundles._asked(says_it_in_its_cause)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from kci.tree.dsse import SigningContext
 from kci.tree.merge import merge
-from kci.tree.signing import SigningContext, tree_statement
+from kci.tree.signing import tree_statement
 from kci.tree.tree_top import decode_sums
 from kci.verify import verify
 from variants import make_artifact, make_variant

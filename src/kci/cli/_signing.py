@@ -11,7 +11,8 @@ import click
 
 from kci.config.find_settings import find_settings
 from kci.errors import UsageError
-from kci.tree.signing import Signers, SigningContext, read_public_key
+from kci.tree.dsse import Signers, SigningContext
+from kci.tree.signing import read_public_key
 
 
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,11 +12,11 @@ from kci.cli._output import print_diagnostics, to_json
 from kci.cli._signing import policy
 from kci.cli._tables import tree_title
 from kci.diagnostics import Diagnostic
-from kci.tree.artifact_attestation import check_artifact
 from kci.tree.artifacts import CiRun, record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, read_plan
+from kci.tree.signing import check_artifact
 from kci.verify.elf import symbol_names
 
 

@@ -11,8 +11,7 @@ from kci.cli._signing import ci_context, context_options
 from kci.config.find_settings import find_settings
 from kci.errors import UsageError
 from kci.tree.dsse import SigningKey
-from kci.tree.signing import sign_artifact, sign_tree
-from kci.tree.sigstore_bundles import sign_tree_as_run
+from kci.tree.signing import sign_artifact, sign_tree, sign_tree_as_run
 
 
 @click.command("sign", cls=Command)

@@ -12,7 +12,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,31 @@ class SigningKey(msgspec.Struct, frozen=True):
     """A key to sign with: a file with an ed25519 key in PEM, or an ssh key that ssh-keygen can use."""
 
     path: Path
+
+
+class SigningContext(msgspec.Struct, frozen=True):
+    """What a signer says of where the files come from, and a verifier asks for. Empty: not said, not asked."""
+
+    repository: str = ""
+    commit: str = ""
+    workflow: str = ""
+
+    def disagreements(self, predicate: Mapping[str, Any]) -> list[str]:
+        """What a predicate says otherwise."""
+        return [
+            f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {wanted!r}"
+            for name, wanted in msgspec.structs.asdict(self).items()
+            if wanted and predicate.get(name) != wanted
+        ]
+
+
+class Signers(msgspec.Struct, frozen=True):
+    """Who may sign: holders of a key, or workflows of the repository that a context names."""
+
+    keys: tuple[str, ...] = ()
+    """Public keys."""
+    trust: Path | None = None
+    """The trust configuration of a Sigstore of one's own; None for the public one."""
 
 
 def sign_statement(statement: Statement, key: SigningKey) -> bytes:

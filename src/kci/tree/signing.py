@@ -14,47 +14,30 @@ from typing import Any
 import msgspec
 
 from kci.errors import FindingsError, rule_error
+from kci.files.bounded_json import read_bounded
 from kci.files.replace import write_atomic
 from kci.files.walk import is_bytecode
+from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
 from kci.tree.dsse import (
     STATEMENT_TYPE,
+    Signers,
+    SigningContext,
     SigningKey,
     Statement,
     StatementSubject,
+    open_statement,
     sign_statement,
 )
 from kci.tree.manifest import read_manifest
+from kci.tree.metadata import FILE_NAME as METADATA_NAME
+from kci.tree.sigstore_bundles import open_bundle, run_signer
 
 ATTESTATION_NAME = "kci-attestation.dsse.json"
 PREDICATE_TYPE = "https://github.com/kci/build/attestations/v1"
 BUNDLE_NAME = "kci-attestation.sigstore.json"
+_SLSA = "https://slsa.dev/provenance/"
 _SIGNATURES = (ATTESTATION_NAME, BUNDLE_NAME)
-
-
-class SigningContext(msgspec.Struct, frozen=True):
-    """What a signer says of where the files come from, and a verifier asks for. Empty: not said, not asked."""
-
-    repository: str = ""
-    commit: str = ""
-    workflow: str = ""
-
-    def disagreements(self, predicate: Mapping[str, Any]) -> list[str]:
-        """What a predicate says otherwise."""
-        return [
-            f"it is about the {name} {str(predicate.get(name, ''))[:100]!r}, not {wanted!r}"
-            for name, wanted in msgspec.structs.asdict(self).items()
-            if wanted and predicate.get(name) != wanted
-        ]
-
-
-class Signers(msgspec.Struct, frozen=True):
-    """Who may sign: holders of a key, or workflows of the repository that a context names."""
-
-    keys: tuple[str, ...] = ()
-    """Public keys."""
-    trust: Path | None = None
-    """The trust configuration of a Sigstore of one's own; None for the public one."""
 
 
 def signed_files(tree: Path) -> dict[str, str]:
@@ -103,6 +86,36 @@ def sign_tree(tree: Path, key: SigningKey, context: SigningContext) -> Path:
     return path
 
 
+def sign_tree_as_run(tree: Path, context: SigningContext, trust: Path | None = None) -> list[Path]:
+    """Sign every variant's metadata and the whole tree with the identity of the CI run that this is.
+
+    `metadata.json.sigstore` is for today's loader; the bundle over the whole tree binds what that does not.
+    Every signature is checked as a reader would check it, and nothing is written unless all of them are good.
+
+    Args:
+        tree: the merged tree.
+        context: what to say of where it comes from.
+        trust: the trust configuration of a Sigstore of one's own; None for the public one.
+
+    Returns:
+        The files that were written.
+
+    Raises:
+        MissingToolError: there is no identity here, or no sigstore package.
+        FindingsError: the service refuses, what it answers does not verify, or the tree cannot be read.
+    """
+    statement = tree_statement(tree, context)
+    bundles = {}
+    with run_signer(trust) as signer:
+        for variant in sorted(path for path in tree.iterdir() if is_variant_dir(path)):
+            data = (variant / METADATA_NAME).read_bytes()
+            bundles[variant / SIGNATURE] = signer.sign_artifact(data)
+        bundles[tree / BUNDLE_NAME] = signer.sign_statement(statement)
+    for path, bundle in bundles.items():
+        write_atomic(path, bundle)
+    return list(bundles)
+
+
 def sign_artifact(artifact: Path, key: SigningKey, context: SigningContext) -> Path:
     """Write the attestation of an artifact beside it.
 
@@ -118,6 +131,75 @@ def sign_artifact(artifact: Path, key: SigningKey, context: SigningContext) -> P
 def artifact_attestation(artifact: Path) -> Path:
     """Where the attestation of an artifact lies."""
     return artifact.with_name(f"{artifact.name}.dsse.json")
+
+
+def opened(data: bytes, signers: Signers, context: SigningContext, *, with_key: bool) -> Statement:
+    """The statement of an attestation that one of the keys has signed, or else one of the context's workflows.
+
+    Raises:
+        ValueError: it is none, or nobody who may has signed it.
+        FindingsError, MissingToolError: see `open_statement` and `open_bundle`.
+    """
+    return open_statement(data, signers.keys) if with_key else open_bundle(data, context, signers.trust)
+
+
+def github_bundle(artifact: Path) -> Path:
+    """Where the bundle of GitHub's attest action is looked for."""
+    return artifact.with_name(f"{artifact.name}.sigstore.json")
+
+
+def check_artifact(artifact: Path, signers: Signers, context: SigningContext) -> None:
+    """Refuse an artifact without an attestation that names what is asked for.
+
+    Args:
+        artifact: the file; its attestation lies beside it.
+        signers: who may sign.
+        context: the repository, workflow and commit that have to be named.
+
+    Raises:
+        FindingsError: there is none, nobody who may has signed it, or it is about something else.
+    """
+    where = str(artifact)
+    own, bundle = artifact_attestation(artifact), github_bundle(artifact)
+    path = bundle if bundle.exists() and not own.exists() else own
+    try:
+        data = read_bounded(path)
+        statement = opened(data, signers, context, with_key=path == own)
+    except FileNotFoundError:
+        hint = f"`kci sign` makes {own.name} beside it; the bundle of actions/attest is called {bundle.name}"
+        raise rule_error("KCI616", f"{artifact} has no attestation", hint=hint, path=where) from None
+    except OSError as error:
+        raise rule_error("KCI616", f"cannot read {path}: {error.strerror}", path=where) from error
+    except ValueError as error:
+        raise rule_error("KCI616", f"the attestation of {artifact} does not count: {error}", path=where) from error
+    wrong = context.disagreements(_said(statement))
+    digests = {item.name: item.digest.get("sha256") for item in statement.subject}
+    if digests.get(artifact.name) != file_hash(artifact):
+        wrong.append("it is about other bytes, or another name")
+    if wrong:
+        raise rule_error("KCI616", f"the attestation of {artifact} is not about it: {wrong[0]}", path=where)
+
+
+def _said(statement: Statement) -> Mapping[str, Any]:
+    """Repository, workflow and commit as a statement names them: kci's own form, or GitHub's provenance."""
+    if not statement.predicate_type.startswith(_SLSA):
+        return statement.predicate
+    definition = _table(statement.predicate, "buildDefinition")
+    workflow = _table(_table(definition, "externalParameters"), "workflow")
+    repository = str(workflow.get("repository", "")).removeprefix("https://github.com/")
+    dependencies = definition.get("resolvedDependencies")
+    first = dependencies[0] if isinstance(dependencies, list) and dependencies else {}
+    digest = _table(first, "digest") if isinstance(first, dict) else {}
+    return {
+        "repository": repository,
+        "workflow": f"{repository}/{workflow.get('path', '')}@{workflow.get('ref', '')}",
+        "commit": digest.get("gitCommit", ""),
+    }
+
+
+def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = data.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def tree_differences(tree: Path, statement: Statement, context: SigningContext) -> list[str]:

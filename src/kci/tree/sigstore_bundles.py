@@ -1,12 +1,11 @@
 """Sigstore bundles: signing with the identity of a CI run, and checking who that was, offline.
 
-Where there is an identity, `metadata.json.sigstore` is written for today's loader, and beside it one bundle over the
-whole tree, which binds what the loader's signature does not.
+Each call loads the sigstore package, which is large and need not be installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,44 +14,10 @@ import msgspec
 
 from kci.errors import FindingsError, MissingToolError
 from kci.files.bounded_json import read_bounded
-from kci.files.replace import write_atomic
-from kci.tree.artifacts import is_variant_dir
-from kci.tree.digest import SIGNATURE
-from kci.tree.dsse import PAYLOAD_TYPE, Statement, read_statement
-from kci.tree.metadata import FILE_NAME
-from kci.tree.signing import BUNDLE_NAME, SigningContext, tree_statement
+from kci.tree.dsse import PAYLOAD_TYPE, SigningContext, Statement, read_statement
 
 _GITHUB_ISSUER = "https://token.actions.githubusercontent.com"
 _GITHUB = "https://github.com/"
-
-
-def sign_tree_as_run(tree: Path, context: SigningContext, trust: Path | None = None) -> list[Path]:
-    """Sign every variant's metadata and the whole tree with the identity of the CI run that this is.
-
-    Every signature is checked as a reader would check it, and nothing is written unless all of them are good.
-
-    Args:
-        tree: the merged tree.
-        context: what to say of where it comes from.
-        trust: the trust configuration of a Sigstore of one's own; None for the public one.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        MissingToolError: there is no identity here, or no sigstore package.
-        FindingsError: the service refuses, what it answers does not verify, or the tree cannot be read.
-    """
-    statement = tree_statement(tree, context)
-    bundles = {}
-    with _signer(trust) as signer:
-        for variant in sorted(path for path in tree.iterdir() if is_variant_dir(path)):
-            data = (variant / FILE_NAME).read_bytes()
-            bundles[variant / SIGNATURE] = _asked(lambda data=data: signer.sign_artifact(data))
-        bundles[tree / BUNDLE_NAME] = _asked(lambda: signer.sign_dsse(_sigstore_statement(statement)))
-    for path, bundle in bundles.items():
-        write_atomic(path, bundle)
-    return list(bundles)
 
 
 def open_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
@@ -110,7 +75,13 @@ def _trust_config(path: Path) -> Any:
 
 
 @contextmanager
-def _signer(trust: Path | None) -> Iterator[Any]:
+def run_signer(trust: Path | None) -> Iterator[RunSigner]:
+    """What signs with the identity of the CI run that this is.
+
+    Raises:
+        MissingToolError: there is no identity here, or no sigstore package.
+        FindingsError: the service refuses, or the trust configuration cannot be read.
+    """
     try:
         from sigstore.models import ClientTrustConfig
         from sigstore.oidc import IdentityToken, detect_credential
@@ -118,53 +89,57 @@ def _signer(trust: Path | None) -> Iterator[Any]:
         from sigstore.verify import Verifier
     except ImportError as error:
         raise MissingToolError("the sigstore package is not installed", hint="pip install 'kci[sign]'") from error
-    token = _asked_raw(detect_credential)
+    token = _asked(detect_credential)
     if token is None:
         hint = "in GitHub Actions give the job `id-token: write`; elsewhere sign with --key"
         raise MissingToolError("there is no identity to sign with here", hint=hint)
-    config = _trust_config(trust) if trust else _asked_raw(ClientTrustConfig.production)
-    service = _asked_raw(lambda: Service.from_trust_config(config))
+    config = _trust_config(trust) if trust else _asked(ClientTrustConfig.production)
+    service = _asked(lambda: Service.from_trust_config(config))
     with ExitStack() as stack:  # entering asks for the certificate
-        signer = _asked_raw(lambda: stack.enter_context(service.signer(IdentityToken(token))))
-        yield _CheckedSigner(signer, Verifier(trusted_root=config.trusted_root))
+        signer = _asked(lambda: stack.enter_context(service.signer(IdentityToken(token))))
+        yield RunSigner(signer, Verifier(trusted_root=config.trusted_root))
 
 
-class _CheckedSigner:
-    """Sigstore's signer, which does not look at what its transparency log answers."""
+class RunSigner:
+    """Sigstore's signer, whose answers are checked: it does not look at what its transparency log says.
+
+    Both methods return the JSON of a bundle, and raise FindingsError if there is no good one.
+    """
 
     def __init__(self, signer: Any, verifier: Any) -> None:
-        self.signer, self.verifier = signer, verifier
+        self._signer, self._verifier = signer, verifier
 
-    def sign_artifact(self, data: bytes) -> Any:
-        bundle = self.signer.sign_artifact(data)
-        self.verifier.verify_artifact(data, bundle, _OurOwn())
-        return bundle
+    def sign_artifact(self, data: bytes) -> bytes:
+        def signed() -> Any:
+            bundle = self._signer.sign_artifact(data)
+            self._verifier.verify_artifact(data, bundle, _OurOwn())
+            return bundle
 
-    def sign_dsse(self, payload: Any) -> Any:
-        bundle = self.signer.sign_dsse(payload)
-        self.verifier.verify_dsse(bundle, _OurOwn())
-        return bundle
+        return _json(signed)
+
+    def sign_statement(self, statement: Statement) -> bytes:
+        from sigstore.dsse import Statement as Payload
+
+        def signed() -> Any:
+            bundle = self._signer.sign_dsse(Payload(msgspec.json.encode(statement)))
+            self._verifier.verify_dsse(bundle, _OurOwn())
+            return bundle
+
+        return _json(signed)
 
 
 class _OurOwn:
-    """Whose signature it is needs no look: it was made with a key of this process."""
-
+    # Whose signature it is needs no look: it was made with a key of this process.
     def verify(self, cert: Any) -> None:
-        """Accept."""
+        pass
 
 
-def _sigstore_statement(statement: Statement) -> Any:
-    from sigstore.dsse import Statement as Payload
-
-    return Payload(msgspec.json.encode(statement))
-
-
-def _asked(sign: Any) -> bytes:
-    text: str = _asked_raw(sign).to_json()
+def _json(sign: Callable[[], Any]) -> bytes:
+    text: str = _asked(sign).to_json()
     return text.encode()
 
 
-def _asked_raw(ask: Any) -> Any:
+def _asked(ask: Callable[[], Any]) -> Any:
     """What a service of Sigstore answers; it fails in the ways of several libraries."""
     try:
         return ask()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.tree.digest import SIGNATURE
-from kci.tree.dsse import Statement, claimed_statement, open_statement
+from kci.tree.dsse import Signers, SigningContext, Statement, claimed_statement
 from kci.tree.metadata import FILE_NAME
 from kci.tree.signer import signature_problem
-from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME, Signers, SigningContext, tree_differences
-from kci.tree.sigstore_bundles import open_bundle
+from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME, opened, tree_differences
 from kci.verify.subject import VariantDir
 
 _SHOWN = 20
@@ -52,19 +52,17 @@ def check_signatures(tree: Path, shown: str, signers: Signers, context: SigningC
     if not (tree / name).exists():
         yield finding("KCI790", f"there is no {ATTESTATION_NAME}, and no {BUNDLE_NAME}", path=shown)
         return
-
-    def opened(data: bytes) -> Statement:
-        return open_statement(data, signers.keys) if with_key else open_bundle(data, context, signers.trust)
-
-    yield from _differences(tree, shown, name, opened, context)
+    yield from _differences(
+        tree, shown, name, partial(opened, signers=signers, context=context, with_key=with_key), context
+    )
 
 
 def _differences(
-    tree: Path, shown: str, name: str, opened: Callable[[bytes], Statement], context: SigningContext
+    tree: Path, shown: str, name: str, read: Callable[[bytes], Statement], context: SigningContext
 ) -> Iterator[Diagnostic]:
     where = f"{shown}/{name}"
     try:
-        statement = opened(read_bounded(tree / name))
+        statement = read(read_bounded(tree / name))
     except (OSError, ValueError) as error:
         yield finding("KCI791", f"the attestation does not count: {error}", path=where)
         return
