@@ -137,7 +137,7 @@ def opened(data: bytes, signers: Signers, context: SigningContext, *, with_key: 
     """The statement of an attestation that one of the keys has signed, or else one of the context's workflows.
 
     Raises:
-        ValueError: it is none, or nobody who may has signed it.
+        ValueError: it is no attestation, or nobody who may has signed it.
         FindingsError, MissingToolError: see `open_statement` and `open_bundle`.
     """
     return open_statement(data, signers.keys) if with_key else open_bundle(data, context, signers.trust)
