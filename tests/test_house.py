@@ -111,3 +111,10 @@ def test_no_two_types_have_the_same_name() -> None:
 def test_a_room_says_what_it_is_for() -> None:
     for room, path in drawing.rooms().items():
         assert (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").split("\n")[0].endswith("."), room
+
+
+def test_the_page_says_who_needs_each_room() -> None:
+    page = (ROOT / "docs" / "house.md").read_text(encoding="utf-8").partition("## Why each room is there")[2]
+    told = re.findall(r"^\| `(\w+)` \| \S", page.partition("\n## ")[0], re.MULTILINE)
+    packages = {room for room, path in drawing.rooms().items() if path.name == "__init__.py"}
+    assert sorted(told) == sorted(packages)
