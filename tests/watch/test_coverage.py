@@ -20,8 +20,8 @@ from cli.runner import kci
 from conftest import ROOT, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.errors import FindingsError, MissingToolError, UsageError
-from kci.hub.held import held_in
-from kci.hub.hub_listing import OLDEST_CLIENT, HubRepository, held_on_hub, hub_client
+from kci.hub.client import OLDEST_CLIENT, hub_client
+from kci.hub.held import HubRepository, held_in, held_on_hub
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
@@ -249,7 +249,7 @@ class RecordedHub:
             large = file.suffix == ".so"
             sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
             lfs = SimpleNamespace(sha256=sha256) if large else None
-            listed.append(SimpleNamespace(path=name, size=file.stat().st_size, lfs=lfs))
+            listed.append(SimpleNamespace(path=name, size=file.stat().st_size, lfs=lfs, blob_id=""))
         return listed
 
     def hf_hub_download(self, repo_id: str, path: str, **asked: Any) -> str:

@@ -18,8 +18,7 @@ from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
-from kci.hub.held import Holding, held_in
-from kci.hub.hub_listing import HubRepository, held_on_hub
+from kci.hub.held import Holding, HubRepository, held_in, held_on_hub
 from kci.matrix.variants import Matrix
 from kci.moves.image_registry import behind_tag
 from kci.moves.proposals import wanted_moves

@@ -1,20 +1,34 @@
-"""What a tree or a manifest has: its variants, whether their files are those of their digests, and who signed them."""
+"""What a tree, a manifest or a repository on the Hub has: its variants, whether they are whole, and who signed them.
+
+The Hub lists the digests of large files, so that no library is downloaded.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
 from kci.errors import FindingsError, KciError, UsageError
 from kci.files.bounded_json import read_bounded
+from kci.hub.client import ask_hub, hub_client
 from kci.matrix.names import parse_variant_name
-from kci.tree.digest import SIGNATURE
+from kci.tree.digest import SIGNATURE, Digest, validate
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import read_manifest
-from kci.tree.metadata import FILE_NAME, MAX_BYTES
+from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
 from kci.tree.signer import signature_problem, signer_of
+
+_Answer = TypeVar("_Answer")
+
+FOLDER = "build/"
+"""Where a branch of a repository has the tree; loaders look there."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -70,6 +84,12 @@ def is_variant_name(name: str) -> bool:
     return True
 
 
+def variant_of(path: str) -> str | None:
+    """The variant that a file of a repository on the Hub belongs to."""
+    name, slash, _ = path.removeprefix(FOLDER).partition("/")
+    return name if path.startswith(FOLDER) and slash and is_variant_name(name) else None
+
+
 def _tree(tree: Path) -> Holding:
     try:
         manifest = read_manifest(tree)
@@ -108,3 +128,119 @@ def _manifest(path: Path) -> Holding:
         for entry in manifest.present
     )
     return Holding(str(path), tuple(variants), path, digests_checked=False)
+
+
+# --- the Hub ----------------------------------------------------------------------------------------------------------
+
+
+class HubFile(msgspec.Struct, frozen=True):
+    """A file of a repository."""
+
+    path: str
+    size: int
+    sha256: str | None = None
+    """In hexadecimal; None for a small file, whose content the Hub keeps in git."""
+    git_oid: str = ""
+    """What git calls the file's content, or for a large file what points to it."""
+
+
+def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = None) -> list[HubFile]:
+    """The files of a repository of kernels, or of a folder of it; whatever the client raises is the caller's."""
+    entries = client.list_repo_tree(repo_id, folder, recursive=True, revision=revision, repo_type="kernel")
+    return [
+        HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None, entry.blob_id)
+        for entry in entries
+        if hasattr(entry, "size")  # folders have none
+    ]
+
+
+class HubRepository:
+    """A repository of kernels on the Hub, read through `huggingface_hub`."""
+
+    def __init__(self, repo_id: str, revision: str, client: Any = None) -> None:
+        self.repo_id = repo_id
+        self.revision = revision
+        self.source = f"{repo_id}@{revision}"
+        self.client = client or hub_client()
+
+    def files(self) -> list[HubFile]:
+        """Every file below `build/`."""
+        return self._ask(lambda: listed_files(self.client, self.repo_id, self.revision, FOLDER.rstrip("/")))
+
+    def read(self, path: str) -> bytes:
+        """The content of a small file."""
+        local: str = self._ask(
+            lambda: self.client.hf_hub_download(self.repo_id, path, revision=self.revision, repo_type="kernel")
+        )
+        return read_bounded(Path(local), MAX_BYTES)
+
+    def _ask(self, question: Callable[[], _Answer]) -> _Answer:
+        hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
+        return ask_hub(question, f"{self.source} cannot be read", hint)
+
+
+def held_on_hub(repository: HubRepository) -> Holding:
+    """The variants of a repository, each compared with the digest in its metadata.
+
+    Raises:
+        KciError: the repository cannot be read.
+    """
+    variants: dict[str, dict[str, HubFile]] = defaultdict(dict)
+    for file in repository.files():
+        if variant := variant_of(file.path):
+            variants[variant][file.path.removeprefix(f"{FOLDER}{variant}/")] = file
+    found = (_held(repository, variant, files) for variant, files in sorted(variants.items()))
+    return Holding(repository.source, tuple(found))
+
+
+def _held(repository: HubRepository, variant: str, files: dict[str, HubFile]) -> Held:
+    if FILE_NAME not in files:
+        return Held(variant, problem=f"it has no {FILE_NAME}")
+    raw = _content(repository, files[FILE_NAME])
+    if raw is None:
+        return Held(variant, problem=f"{FILE_NAME} is larger than a metadata file may be")
+    try:
+        metadata = decode(raw)
+    except ValueError as error:
+        return Held(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
+    problem, signer = "", None
+    if SIGNATURE in files and (bundle := _content(repository, files[SIGNATURE])) is not None:
+        problem, signer = signature_problem(bundle, raw), signer_of(bundle)
+    return Held(
+        variant,
+        metadata.name,
+        metadata.version,
+        problem or _digest_problem(repository, metadata.digest, files),
+        signer,
+    )
+
+
+def _digest_problem(repository: HubRepository, digest: Digest | None, files: dict[str, HubFile]) -> str:
+    if digest is None:
+        return "it has no digest in its metadata"
+    if digest.algorithm != "sha256":
+        return ""  # the Hub lists no other digests
+    covered = {path: file for path, file in files.items() if path not in (FILE_NAME, SIGNATURE) and not _bytecode(path)}
+    actual = {path: _sha256(repository, file) for path, file in covered.items()}
+    violations = validate(digest, Digest("sha256", actual))
+    more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
+    return "; ".join(map(str, violations[:3])) + more
+
+
+def _bytecode(path: str) -> bool:
+    return path.endswith(".pyc") or "__pycache__" in path.split("/")
+
+
+def _sha256(repository: HubRepository, file: HubFile) -> str:
+    """As metadata.json writes it."""
+    if file.sha256 is not None:
+        try:
+            return base64.b64encode(bytes.fromhex(file.sha256)).decode()
+        except ValueError:
+            return ""
+    raw = _content(repository, file)
+    return base64.b64encode(hashlib.sha256(raw).digest()).decode() if raw is not None else ""
+
+
+def _content(repository: HubRepository, file: HubFile) -> bytes | None:
+    return repository.read(file.path) if file.size <= MAX_BYTES else None

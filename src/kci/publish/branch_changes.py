@@ -1,21 +1,41 @@
-"""What has to change on a branch so that it has the tree: a pure function of the tree and of what the Hub lists."""
+"""What has to change on a branch so that it has the tree, and whether it may: from the tree and what the Hub lists.
+
+A tree may take the place of what a branch has if it is of the same version, not older, and leaves nothing behind. The
+branch says what it has: in its manifest, and in the metadata of the variants that the tree does not have. All of it is
+settled before anything is written.
+"""
 
 from __future__ import annotations
 
+import datetime
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
-from kci.hub.held import is_variant_name
-from kci.hub.hub_listing import HubFile
-from kci.publish.release import BENCHMARKS, FOLDER, LocalFile, Release
+from kci.config.values import LeaveOut
+from kci.diagnostics import finding
+from kci.errors import FindingsError
+from kci.files.bounded_json import MAX_BYTES, decode_json
+from kci.files.replace import Log
+from kci.hub.held import FOLDER, HubFile, variant_of
+from kci.plurals import count
+from kci.publish.release import BENCHMARKS, LocalFile, Release
+from kci.tree import identity, manifest, metadata
 from kci.tree.digest import SIGNATURE
-from kci.tree.metadata import FILE_NAME
+from kci.tree.manifest import Manifest, Origin, Present
+from kci.tree.metadata import FILE_NAME, Metadata
 from kci.tree.tree_top import KEPT_AT_TOP
 
 MAIN_VERSION = 1
 """The version whose builds `main` has, if it has any: of the time before there were versions, or a mirror."""
+_RECORDS = frozenset(KEPT_AT_TOP) - {"benchmarks"}
+"""What kci writes at the top of a tree; an older tree may have more of it, which says nothing about a newer one."""
+_SHOWN = 3
+_Shape = TypeVar("_Shape")
 
 
 class BranchChanges(msgspec.Struct, frozen=True):
@@ -67,7 +87,7 @@ class WantedBranch(msgspec.Struct, frozen=True):
         wanted = self.files.keys()
         same = {path for path in wanted & there.keys() if is_same(there[path], self.files[path])}
         owned = {path for path in there if self._owns(path) or (inherited and path.startswith(FOLDER))}
-        owned |= {path for path in there if _variant(path) in removed}
+        owned |= {path for path in there if variant_of(path) in removed}
         # A signature counts as long as what it signs is the same, whoever has added it.
         signatures = {f"{path}{SIGNATURE.removeprefix(FILE_NAME)}" for path in same if path.endswith(FILE_NAME)}
         return BranchChanges(
@@ -94,19 +114,21 @@ class WantedBranch(msgspec.Struct, frozen=True):
         return script and any(wanted.startswith(BENCHMARKS) for wanted in self.files)
 
 
-_RECORDS = frozenset(KEPT_AT_TOP) - {"benchmarks"}
-"""What kci writes at the top of a tree; an older tree may have more of it, which says nothing about a newer one."""
-
-
 def branch_of(release: Release, branch: str, expected: Collection[str] | None) -> WantedBranch:
     """What the version branch is to have."""
     kept = frozenset(expected) if expected is not None else None
     return WantedBranch(branch, release.files, release.variants, kept, release.manifest.version)
 
 
+def version_of(branch: str) -> int | None:
+    """The version that a branch is for by its name, `v2` for example; None where the name says nothing about that."""
+    found = re.fullmatch(r"v([0-9]{1,19})", branch)
+    return int(found[1]) if found else None
+
+
 def variants_on(there: Iterable[str]) -> set[str]:
     """The variants that a branch has files of."""
-    return {name for path in there if (name := _variant(path))}
+    return {name for path in there if (name := variant_of(path))}
 
 
 def is_same(there: HubFile, here: LocalFile) -> bool:
@@ -119,7 +141,156 @@ def is_same(there: HubFile, here: LocalFile) -> bool:
     return there.git_oid == hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-def _variant(path: str) -> str | None:
-    """The variant that a file of a branch belongs to."""
-    name, slash, _ = path.removeprefix(FOLDER).partition("/")
-    return name if path.startswith(FOLDER) and slash and is_variant_name(name) else None
+# --- whether it may ---------------------------------------------------------------------------------------------------
+
+
+class TakeoverTerms(msgspec.Struct, frozen=True):
+    """What is decided about a branch before anybody looks at it."""
+
+    expected: frozenset[str] | None = None
+    """The variants that the kernel should have today; None where the kernel is not known."""
+    prune: bool = False
+    """Whether others than these are removed."""
+    leave_out: LeaveOut = LeaveOut.ASK
+    """What becomes of those of these that the tree does not have and that are of other sources."""
+    older: bool = False
+    """Whether the tree may be older than what it replaces."""
+    sources: Path | None = None
+    """The kernel's directory, whose repository may know which of two commits is the older one."""
+
+
+class Takeover(msgspec.Struct, frozen=True):
+    """A tree, and the branch that is to have it."""
+
+    release: Release
+    terms: TakeoverTerms
+    place: str
+    """What to call the branch in messages."""
+    there: Mapping[str, HubFile]
+    """Every file of the branch."""
+    read: Callable[[str], bytes]
+    """Reads one of them."""
+    log: Log
+
+    def settle(self, wanted: WantedBranch, changes: BranchChanges) -> WantedBranch:
+        """What the branch is to have, with what is decided about the variants that the tree leaves out.
+
+        Args:
+            wanted: what it is to have as far as the tree says so.
+            changes: what that would change.
+
+        Raises:
+            FindingsError: the branch has another version (KCI813), variants of other sources that nobody has decided
+                about (KCI814), or newer variants (KCI815).
+            HubAnswerError: the Hub does not answer.
+        """
+        before = self._read(f"{FOLDER}{manifest.FILE_NAME}", lambda data: decode_json(data, Manifest))
+        self._require_version(wanted, before)
+        if before is not None and before.version == self.release.manifest.version:
+            self._require_newer(before)
+        return msgspec.structs.replace(wanted, removed=self._left_out(changes.kept_variants))
+
+    def _require_version(self, wanted: WantedBranch, before: Manifest | None) -> None:
+        """KCI813. What lies wrongly on the branch of the tree's own version makes way for what is right."""
+        if version_of(wanted.branch) == wanted.version:
+            return
+        others = (known.version for name in sorted(variants_on(self.there)) if (known := self._metadata(name)))
+        found = before.version if before is not None else next(others, wanted.version)
+        if found != wanted.version:
+            kernel = self.release.manifest.kernel
+            message = f"{self.place} has version {found} of {kernel}, and the tree is version {wanted.version}"
+            hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
+            raise _refused("KCI813", message, hint)
+
+    def _require_newer(self, before: Manifest) -> None:
+        """KCI815."""
+        present = self.release.manifest.present
+        theirs = {entry.variant: entry for entry in before.present}
+        replaced = {entry.variant: theirs[entry.variant] for entry in present if _replaces(entry, theirs)}
+        if not replaced:
+            return
+        new, old = _newest(present), _newest(replaced.values())
+        what = f"{_some(replaced)}, built from {_source(old)},"
+        if not self._is_older(new, old):
+            if old.commit != new.commit:
+                self.log(f"{self.place}: {what} make way for what is built from {_source(new)}")
+            return
+        message = f"{self.place} is newer than the tree: {what} would make way for what is built from {_source(new)}"
+        if not self.terms.older:
+            raise _refused("KCI815", message, "publish a newer tree; to go back to this one, say --older")
+        self.log(message)
+
+    def _is_older(self, new: Origin, old: Origin) -> bool:
+        """Whether what is to be published is older: by the history where it is here, else by the commits' times."""
+        if self.terms.sources is not None and new.commit and old.commit and new.commit != old.commit:
+            for first, second, answer in ((new.commit, old.commit, True), (old.commit, new.commit, False)):
+                if identity.is_ancestor(self.terms.sources, first, second):
+                    return answer
+        return new.committed is not None and old.committed is not None and new.committed < old.committed
+
+    def _left_out(self, kept: Collection[str]) -> frozenset[str]:
+        """KCI814; the variants to remove."""
+        names = [name for name in kept if self.terms.expected is None or name in self.terms.expected]
+        if not names:
+            return frozenset()
+        version = self.release.manifest.version
+        own = {(version, metadata.decode(file.content()).unique) for file in self.release.metadata_files}
+        known = {name: self._metadata(name) for name in names}
+        stale = [name for name, found in known.items() if found is None or (found.version, found.unique) not in own]
+        if not stale:
+            return frozenset()
+        message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "
+        message += _some(stale)
+        match self.terms.leave_out:
+            case LeaveOut.REMOVE:
+                self.log(f"{message}; removed, as it was decided")
+                return frozenset(stale)
+            case LeaveOut.ALLOW:
+                self.log(f"{message}; kept beside the new ones, as it was decided")
+                return frozenset()
+        hint = "decide with `leave-out` in [publish] of kci.toml, or with --leave-out: "
+        hint += '"allow" lets them stay beside the new ones, "remove" removes them'
+        if self.terms.expected is None:
+            hint += "; with --kernel, only those count that the kernel should have today"
+        raise _refused("KCI814", message, hint)
+
+    def _metadata(self, variant: str) -> Metadata | None:
+        return self._read(f"{FOLDER}{variant}/{metadata.FILE_NAME}", metadata.decode)
+
+    def _read(self, path: str, decode: Callable[[bytes], _Shape]) -> _Shape | None:
+        """A file of the branch; None where it is not there or says nothing that kci understands."""
+        file = self.there.get(path)
+        try:
+            return decode(self.read(path)) if file is not None and file.size <= MAX_BYTES else None
+        except ValueError:
+            return None
+
+
+def _replaces(new: Present, theirs: Mapping[str, Present]) -> bool:
+    """Whether a variant takes the place of one that was made from something else."""
+    old = theirs.get(new.variant)
+    same = old is not None and (old.digest == new.digest or (old.fingerprint == new.fingerprint is not None))
+    return old is not None and not same
+
+
+def _newest(entries: Iterable[Present]) -> Origin:
+    return max((entry.origin for entry in entries), key=lambda origin: (origin.committed or 0, origin.commit or ""))
+
+
+def _source(origin: Origin) -> str:
+    """A commit for people: `commit 0123456789ab of 2026-11-20`."""
+    if origin.commit is None:
+        return "an unknown commit"
+    moment = origin.committed
+    day = f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}" if moment is not None else ""
+    return f"commit {origin.commit[:12]}{day}"
+
+
+def _some(names: Collection[str]) -> str:
+    shown = sorted(names)[:_SHOWN]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(shown)}{more}"
+
+
+def _refused(rule: str, message: str, hint: str) -> FindingsError:
+    return FindingsError(message, hint=hint, diagnostics=[finding(rule, message, hint=hint)])

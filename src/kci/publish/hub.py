@@ -15,8 +15,8 @@ import msgspec
 
 from kci.errors import FindingsError, KciError
 from kci.files.bounded_json import read_bounded
-from kci.hub.access import Access, first_line
-from kci.hub.hub_listing import HubFile, hub_client
+from kci.hub.client import Access, first_line, hub_client
+from kci.hub.held import HubFile, listed_files
 from kci.publish.release import LocalFile
 
 MAIN = "main"
@@ -108,14 +108,7 @@ class HubKernel:
 
     def files(self, commit: str) -> dict[str, HubFile]:
         """See `HubWriter`."""
-        listed = self._ask(
-            lambda api: list(api.list_repo_tree(self.repo_id, recursive=True, revision=commit, repo_type="kernel"))
-        )
-        found = [
-            HubFile(entry.path, entry.size, entry.lfs.sha256 if entry.lfs is not None else None, entry.blob_id)
-            for entry in listed
-            if hasattr(entry, "size")  # folders have none
-        ]
+        found = self._ask(lambda api: listed_files(api, self.repo_id, commit))
         return {file.path: file for file in sorted(found, key=lambda file: file.path)}
 
     def read(self, commit: str, path: str) -> bytes:

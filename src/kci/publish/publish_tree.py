@@ -16,10 +16,10 @@ from kci.config.values import LeaveOut
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.files.replace import Log
-from kci.hub.access import find_access, known_access
+from kci.hub.client import find_access, known_access
+from kci.publish.branch_changes import TakeoverTerms
 from kci.publish.hub import HubKernel
 from kci.publish.release import Release, read_release
-from kci.publish.takeover import TakeoverTerms
 from kci.publish.target import HubBranch, target_of
 from kci.publish.upload import Publication, PublishedBranch, Publisher
 from kci.workspace.workspace import Workspace

@@ -11,15 +11,13 @@ import msgspec
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UnsafeError
 from kci.files.walk import is_bytecode, walk
+from kci.hub.held import FOLDER
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, read_manifest
 from kci.tree.metadata import FILE_NAME as METADATA_NAME
 from kci.tree.tree_top import CARD, KEPT_AT_TOP
 from kci.verify.requirements import verify
-
-FOLDER = "build/"
-"""Where a branch has the tree; loaders look there."""
 
 BENCHMARKS = "benchmarks/"
 

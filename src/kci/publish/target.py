@@ -1,8 +1,12 @@
-"""Where a tree is published: what was said, else what the kernel says, else what kci.toml says."""
+"""Where a tree is published, and what has to be set there before CI can: environments, trusted publishers.
+
+The command line goes before build.toml, and build.toml before kci.toml.
+"""
 
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 
 import msgspec
 
@@ -10,7 +14,10 @@ from kci.config.model import Build
 from kci.config.settings import Publish
 from kci.errors import UsageError
 from kci.plan.settings_lints import is_branch
-from kci.publish.branch_changes import MAIN_VERSION
+from kci.publish.branch_changes import MAIN_VERSION, version_of
+from kci.render.repository import publish_jobs
+from kci.render.workflow import PUBLISH_FILE
+from kci.workspace.workspace import Workspace
 
 _REPOSITORY = re.compile(
     r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?/[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
@@ -60,7 +67,34 @@ def target_of(
     return HubBranch(repo_id, branch, mirror=settings.mirror and version == MAIN_VERSION and not named)
 
 
-def version_of(branch: str) -> int | None:
-    """The version that a branch is for by its name, `v2` for example; None where the name says nothing about that."""
-    found = re.fullmatch(r"v([0-9]{1,19})", branch)
-    return int(found[1]) if found else None
+def hub_settings(workspace: Workspace) -> list[str]:
+    """What to set before the rendered workflow can publish, a sentence or two each, then every repository of the Hub.
+
+    Args:
+        workspace: the kernels, and kci.toml.
+
+    Returns:
+        Nothing where kci.toml has no `[publish]`.
+    """
+    jobs = publish_jobs(workspace.settings)
+    if jobs is None:
+        return []
+    tags = ", ".join(f"`{tag}`" for tag in jobs.tags)
+    lines = [
+        f"On GitHub, Settings > Environments: make `{jobs.environment}`, with required reviewers, and limit it to the "
+        f"default branch and the tags {tags}. The jobs that publish wait for a reviewer.",
+        "On the Hub, the settings of each repository below: add a trusted publisher for GitHub Actions with the owner "
+        f"and name of this repository, the workflow `{PurePosixPath(PUBLISH_FILE).name}` and the environment "
+        f"`{jobs.environment}`. No token is stored.",
+        "The owner needs the Hub's approval to publish kernels, and each repository has to exist: a trusted publisher "
+        "may write to one, and make none.",
+    ]
+    for kernel in workspace.kernels:
+        settings = workspace.settings.settings.publish
+        try:
+            target = target_of(kernel.build.name, kernel.build.general.version, settings, build=kernel.build)
+        except UsageError as error:
+            lines.append(f"{kernel.build.name}: {error.message}; {error.hint}")
+        else:
+            lines.append(f"{kernel.build.name}: kernels/{target.repo_id}, branch {target.branch}")
+    return lines

@@ -17,12 +17,11 @@ from kci.config.values import LeaveOut
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.replace import Log
-from kci.hub.hub_listing import HubFile
+from kci.hub.held import HubFile
 from kci.plurals import count
-from kci.publish.branch_changes import MAIN_VERSION, BranchChanges, WantedBranch, branch_of
+from kci.publish.branch_changes import MAIN_VERSION, BranchChanges, Takeover, TakeoverTerms, WantedBranch, branch_of
 from kci.publish.hub import MAIN, BranchCommit, HubAnswerError, HubWriter, Obstacle
 from kci.publish.release import LocalFile, Release
-from kci.publish.takeover import Takeover, TakeoverTerms
 
 ATTEMPTS = 8
 README = "README.md"

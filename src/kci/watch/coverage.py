@@ -66,7 +66,7 @@ def coverage(kernel: KernelMatrix, holding: Holding, stale: Collection[str] = ()
 
     Args:
         kernel: what is expected.
-        holding: what is there; see `kci.hub.held` and `kci.hub.hub_listing`.
+        holding: what is there; see `kci.hub.held`.
         stale: the variants that are known to have been built from something else than they would be today.
     """
     expected = {variant.name for variant in kernel.variants}

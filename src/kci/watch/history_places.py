@@ -14,7 +14,7 @@ from typing import Any
 
 from kci.errors import FindingsError, UnsafeError
 from kci.files.git import last_line, remote_git, run_git
-from kci.hub.hub_listing import ask_hub, hub_client
+from kci.hub.client import ask_hub, hub_client
 from kci.watch.history import RecordedRun, append, run_file
 
 FOLDER = "history"

@@ -1,18 +1,26 @@
-"""Who publishes: a token that the user has stored, or one that the Hub gives a CI job for what it proves of itself.
+"""The Hub's own client, and who asks: a token that the user has stored, or one that the Hub gives a CI job.
 
 With trusted publishing no secret is stored anywhere. The CI service signs a statement of which repository and workflow
 the job belongs to, and the Hub gives a token in return, for one repository and one hour.
+
+`huggingface_hub` is imported only inside of functions: only who asks the Hub needs it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from kci.diagnostics import printable
 from kci.errors import FindingsError, MissingToolError
-from kci.hub.hub_listing import hub_client
+
+OLDEST_CLIENT = (2, 3)
+"""The first huggingface_hub that writes to repositories of kernels (tried: 1.22 to 2.2 do not)."""
+
+_Answer = TypeVar("_Answer")
 
 Access = Callable[[], str]
 """Gives a token that is valid now."""
@@ -23,6 +31,45 @@ _EXCHANGE = {
     "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
     "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
 }
+
+
+def hub_client(token: str | bool | None = None) -> Any:
+    """The Hub's own client.
+
+    Args:
+        token: what to authenticate with; False for nothing, None for what the user has logged in with.
+
+    Raises:
+        MissingToolError: it is not installed, or too old.
+    """
+    try:
+        from huggingface_hub import HfApi, __version__
+    except ImportError:
+        hint = "install it: pip install 'kci[hf]'"
+        raise MissingToolError("the Hub is reached with huggingface_hub, which is not there", hint=hint) from None
+    if tuple(int(number) for number in re.findall(r"\d+", __version__)[:2]) < OLDEST_CLIENT:
+        wanted = ".".join(map(str, OLDEST_CLIENT))
+        hint = "pip install --upgrade 'kci[hf]'"
+        raise MissingToolError(f"huggingface_hub is {__version__} here; kci needs {wanted} or newer", hint=hint)
+    return HfApi(token=token)
+
+
+def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
+    """What the Hub's client answers.
+
+    Raises:
+        FindingsError: it does not; the message begins with `failed`, and ends with the client's reason.
+    """
+    try:
+        return question()
+    except Exception as error:  # the client raises errors of its own and of its HTTP library, which changed once
+        raise FindingsError(f"{failed}: {printable(first_line(error), ' ')}", hint=hint) from error
+
+
+def first_line(error: Exception) -> str:
+    """What an error says first, or its kind where it says nothing."""
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__
 
 
 def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access:
@@ -101,9 +148,3 @@ def _ask(method: str, url: str, **arguments: Any) -> Any:
     response = get_session().request(method, url, **arguments)
     response.raise_for_status()
     return response.json()
-
-
-def first_line(error: Exception) -> str:
-    """What an error says first, or its kind where it says nothing."""
-    text = str(error).strip()
-    return text.splitlines()[0][:300] if text else type(error).__name__
