@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from kci.builders.commands import COMPAT_SOURCE
 from kci.builders.generate import EXPORTS_MAP
-from kci.builders.older_systems import stand_ins
+from kci.builders.older_systems import COMPAT_SOURCE, stand_ins
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux, whose C++ library this is about"

@@ -8,8 +8,7 @@ import pytest
 
 from buildkit import CPU, copy_kernel, quiet, request
 from kci.builders import native
-from kci.builders.compiler_words import as_written, excerpt, first_failed, named_error
-from kci.builders.failures import failed_build
+from kci.builders.failures import as_written, excerpt, failed_build, first_failed, named_error
 from kci.builders.recipe import Recipe
 from kci.builders.request import Request
 from kci.cli._output import print_error

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import CPU, request, write_tree
-from kci.builders.extension_name import sources_with_name
+from kci.builders.definitions import sources_with_name
 from kci.config.reader import read_kernel
 from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import SourceTree

@@ -12,7 +12,7 @@ import pytest
 
 from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
 from kci.builders import build_variant, noarch, plan_commands
-from kci.builders.package import all_files, installed_files, package_dir
+from kci.builders.kernel_files import all_files, installed_files, package_dir
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buildkit import build_of, copy_kernel, quiet, request, write_tree
-from kci.builders.paths import inside, source_file
+from kci.builders.kernel_files import inside, source_file
 from kci.builders.request import BuildOptions, Request
 from kci.builders.units import Language, collect
 from kci.catalog.loading import load_catalog

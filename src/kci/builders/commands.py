@@ -16,8 +16,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders import tvm_ffi_commands
-from kci.builders.definitions import torch_definitions
+from kci.builders.definitions import torch_definitions, tvm_ffi_definitions
 from kci.builders.hipify import FOLDER, TORCH_FOLDER
 from kci.builders.units import Language, Unit
 from kci.matrix.names import Kind
@@ -26,24 +25,24 @@ from kci.toolchains import oneapi
 from kci.toolchains.cuda import LINK, LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers
 from kci.toolchains.environment import Environment
-from kci.toolchains.old_glibc import NewerParts, OldLibrary, old_libraries
+from kci.toolchains.old_glibc import NewerParts, old_libraries
 from kci.toolchains.rocm import Rocm
 from kci.toolchains.toolchain_data import toolchains
 
-KERNEL, TORCH, PYTHON, CUDA, ROCM = "kernel", "torch", "python", "cuda", "rocm"
-"""Links in the work directory: to the kernel, the torch package, Python's headers, the CUDA toolkit, ROCm."""
+KERNEL, TORCH, TVM_FFI, PYTHON, CUDA, ROCM = "kernel", "torch", "tvm_ffi", "python", "cuda", "rocm"
+"""Links in the work directory: to the kernel, the package of the framework, Python's headers, the toolkit."""
 
 GENERATED = "generated/torch-ext"
 """Where `registration.h` lies. Sources ask for it by that name or as `../torch-ext/registration.h`."""
 
-COMPAT = "compat"
-COMPAT_SOURCE = "compat.cpp"
-COMPAT_OBJECT = "obj/compat.o"
-OLDER = "stub/libolder.a"
+COMPAT, COMPAT_OBJECT, OLDER = "compat", "obj/compat.o", "stub/libolder.a"
+"""What `kci.builders.older_systems` makes: headers, an object, and functions that the linker takes from."""
+
 EXPORTS = "exports.map"
 TORCH_NVCC = ("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DENABLE_FP8", "-DONNX_NAMESPACE=onnx_c2")
 """What torch's own CMake gives nvcc."""
 
+# What a shell or nvcc could take for something else than a part of a name.
 _ODD = re.compile(r"[^\w./-]", re.ASCII)
 _GPU_LIBRARY = {"cuda": "torch_cuda", "rocm": "torch_hip", "xpu": "torch_xpu"}
 """Torch's library for a GPU backend."""
@@ -86,11 +85,10 @@ class Target(msgspec.Struct, frozen=True):
     @property
     def module(self) -> str:
         """The file name of the native module."""
-        return tvm_ffi_commands.module_name(self.kernel_id) if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
+        return f"{self.kernel_id}.so" if self.tvm_ffi else f"{self.kernel_id}.abi3.so"
 
     @property
     def tvm_ffi(self) -> bool:
-        """Whether the framework is tvm-ffi."""
         return self.variant.kind is Kind.TVM_FFI
 
 
@@ -103,7 +101,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     return [
         *chain.launcher,
         *chain.cxx,
-        *_standard(target, gnu=True),
+        *standard(target, gnu=True),
         "-O3",
         "-DNDEBUG",
         *_host_flags(chain, unit),
@@ -116,16 +114,6 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-o",
         unit.object,
     ]
-
-
-def compat_command(chain: Toolchain, target: Target) -> list[str]:
-    """The command that compiles what an older C++ library lacks."""
-    return plain_command(chain, COMPAT_SOURCE, COMPAT_OBJECT, *_standard(target, gnu=True))
-
-
-def plain_command(chain: Toolchain, source: str, made: str, *flags: str) -> list[str]:
-    """The command that compiles a source of kci's own."""
-    return [*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", made]
 
 
 def stubs(chain: Toolchain, target: Target) -> tuple[str, ...]:
@@ -144,13 +132,8 @@ def stub_command(chain: Toolchain, library: str) -> list[str]:
     return [*chain.cxx, "-shared", "-fPIC", "-nostdlib", soname, "stub.cpp", "-o", stub_path(library)]
 
 
-def glibc_stubs(chain: Toolchain) -> tuple[OldLibrary, ...]:
-    """The libraries of an older glibc that come before this machine's."""
-    return old_libraries() if chain.glibc_compat else ()
-
-
 def stub_path(library: str) -> str:
-    """Where it is, in the work directory."""
+    """Where `stub_command` makes it, in the work directory."""
     return f"stub/lib{library}.so"
 
 
@@ -175,19 +158,20 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
     Local and debugging symbols are left out. The rest of .symtab stays: the reference's ABI check reads only that table
     and would find nothing to check in a stripped file.
     """
-    if target.tvm_ffi:
-        libraries = str(chain.cuda.library_dir) if chain.cuda else None
-        older = _for_older_systems(chain)
-        return tvm_ffi_commands.link_command(
-            chain.cxx, target.kernel_id, objects, EXPORTS, older=older, cuda_libraries=libraries
-        )
-    command = [*chain.cxx, "-shared", "-o", target.module, *objects, "-Wl,--strip-debug", "-Wl,--discard-all"]
-    command.append(f"-Wl,--version-script={EXPORTS}")
+    soname = [f"-Wl,-soname,{target.module}"] if target.tvm_ffi else []
+    command = [*chain.cxx, "-shared", *soname, "-o", target.module, *objects]
+    command += ["-Wl,--strip-debug", "-Wl,--discard-all", f"-Wl,--version-script={EXPORTS}"]
+    older = [*_for_older_systems(chain), "-Wl,--as-needed", "-lstdc++"]
     cuda, rocm = chain.cuda, chain.rocm
+    if target.tvm_ffi:
+        # CUDA's runtime is linked statically, because no torch need be there to bring it.
+        static = [f"-L{cuda.library_dir}", "-lcudadevrt", "-lcudart_static"] if cuda else []
+        needed = ["-lrt", "-lpthread", "-ldl"] if cuda else []
+        return [*command, *static, *older, f"-L{TVM_FFI}/lib", "-ltvm_ffi", *needed]
     stable = target.variant.kind is Kind.STABLE_ABI
     if stand_ins := stubs(chain, target):
         command += ["-Wl,--no-as-needed", "-Lstub", *(f"-l{library}" for library in stand_ins)]
-    command += [*_for_older_systems(chain), "-Wl,--as-needed", "-lstdc++", f"-L{TORCH}/lib"]
+    command += [*older, f"-L{TORCH}/lib"]
     if cuda is not None:
         command += [] if stable else ["-ltorch_cuda", "-lc10_cuda"][1 if stand_ins else 0 :]
         command += [f"-L{cuda.library_dir}", f"-l:{cuda.runtime}"]
@@ -204,10 +188,9 @@ def link_command(chain: Toolchain, target: Target, objects: Iterable[str], *, op
 
 
 def _for_older_systems(chain: Toolchain) -> list[str]:
-    """What keeps a binary from needing a newer system than kernels may; see `kci.builders.older_systems`."""
     if not chain.glibc_compat:
         return []
-    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *(library.path for library in glibc_stubs(chain))]
+    return [COMPAT_OBJECT, OLDER, "-Wl,--as-needed", *(library.path for library in old_libraries())]
 
 
 def gencode(archs: Iterable[str]) -> list[str]:
@@ -231,7 +214,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         "-ccbin",
         host_compiler(chain.cxx),
         *chain.nvcc_flags,
-        *_standard(target),
+        *standard(target),
         "-O3",
         "-DNDEBUG",
         *([] if target.tvm_ffi else TORCH_NVCC),
@@ -275,7 +258,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
         *chain.launcher,
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
-        *_standard(target),
+        *standard(target),
         "-O3",
         "-DNDEBUG",
         *(f"--offload-arch={arch}" for arch in unit.archs),
@@ -305,7 +288,7 @@ def host_compiler(cxx: tuple[str, ...]) -> str:
     return programs[0] if programs else cxx[0]
 
 
-def _standard(target: Target, *, gnu: bool = False) -> list[str]:
+def standard(target: Target, *, gnu: bool = False) -> list[str]:
     """The C++ standard: with GNU's extensions for host sources, as CMake has it, and without for device sources."""
     if target.tvm_ffi:
         return []
@@ -324,31 +307,28 @@ def _host_flags(chain: Toolchain, unit: Unit) -> list[str]:
 
 
 def _definitions(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
-    """Definitions and include directories."""
-    if not target.tvm_ffi:
+    if target.tvm_ffi:
+        defines = tvm_ffi_definitions(target.variant.backend, target.kernel_id, named=unit.named)
+    else:
         defines = torch_definitions(target.variant, target.kernel_id, named=unit.named)
-        tla = [f"-D{define}" for define in chain.sycl.defines] if chain.sycl else []
-        return [*defines, *tla, *_includes(chain, target, unit)]
-    own = [*(seen(unit, path) for path in unit.include), *_depended_on(chain, unit)]
-    system = [COMPAT] if chain.glibc_compat else []
-    return tvm_ffi_commands.flags(target.variant.backend, target.kernel_id, own, system, named=unit.named)
-
-
-def _depended_on(chain: Toolchain, unit: Unit) -> list[str]:
-    """All components' dependencies, as in the reference. Its own come first: there may be two versions of one."""
-    ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
-    return [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
+    tla = [f"-D{define}" for define in chain.sycl.defines] if chain.sycl else []
+    return [*defines, *tla, *_includes(chain, target, unit)]
 
 
 def _includes(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     """The directories in the reference's order: the component's own, its dependencies, `csrc`, the system's."""
-    own = [GENERATED, *(seen(unit, path) for path in unit.include)]
-    own += _depended_on(chain, unit)
-    own.append(seen(unit, PurePosixPath("csrc")))
-    system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
+    # All components' dependencies, as in the reference. Its own come first: there may be two versions of one.
+    ordered = sorted(chain.headers, key=lambda headers: headers.name not in unit.depends)
+    own = [seen(unit, path) for path in unit.include]
+    own += [f"{headers.name}/{path}" for headers in ordered for path in headers.include]
+    if target.tvm_ffi:  # it needs neither torch nor Python's headers, and the reference gives it no `csrc`
+        system = [f"{TVM_FFI}/include"]
+    else:
+        own = [GENERATED, *own, seen(unit, PurePosixPath("csrc"))]
+        system = [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
     if chain.rocm is not None and target.variant.kind is Kind.STABLE_ABI:
         system.insert(0, TORCH_FOLDER)
-    if chain.cuda_headers is not None:
+    if chain.cuda_headers is not None and not target.tvm_ffi:
         system.append(LINK)
     if chain.glibc_compat:
         system.insert(0, COMPAT)
@@ -369,7 +349,7 @@ def _toolkit_includes(chain: Toolchain) -> list[str]:
 
 def links(chain: Toolchain, kernel_dir: Path) -> dict[str, Path]:
     """The links of the work directory."""
-    package = tvm_ffi_commands.LINK if chain.environment.requirement else TORCH
+    package = TVM_FFI if chain.environment.requirement else TORCH
     found = {KERNEL: kernel_dir.resolve(), package: chain.environment.torch, PYTHON: chain.python_include}
     if chain.cuda is not None:
         found[CUDA] = chain.cuda.root

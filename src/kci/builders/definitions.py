@@ -1,8 +1,16 @@
-"""The macros that a kernel's sources are compiled with (docs/format.md#defines)."""
+"""The macros that a kernel's sources are compiled with (docs/format.md#defines), and who is given the kernel's id.
+
+Every commit changes the id, and it reaches the sources as a macro. Most of them never mention that macro, and their
+objects stay as they are if the id is not on their command lines. They get `_POISON` instead: it is no C++ token, so
+that a mention which `sources_with_name` did not find stops the compiler, unless it is made a string.
+"""
 
 from __future__ import annotations
 
-from kci.builders.extension_name import POISON
+import posixpath
+from collections.abc import Collection
+
+from kci.builders.request import Request
 from kci.catalog.floors import floors
 from kci.config.values import Version
 from kci.errors import BuildFailedError
@@ -10,6 +18,8 @@ from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.toolchains.toolchain_data import toolchains
 
+_MACROS = (b"TORCH_EXTENSION_NAME", b"TVM_FFI_EXTENSION_NAME")
+_POISON = "@"
 _OF_BACKEND = {
     "cpu": ("-DCPU_KERNEL",),
     "cuda": ("-DCUDA_KERNEL", "-DUSE_CUDA=1"),
@@ -20,6 +30,9 @@ _OF_BACKEND = {
 }
 """What a kernel's sources can ask for the backend with."""
 
+TVM_FFI_BACKENDS = ("cpu", "cuda")
+"""What kci compiles tvm-ffi kernels for."""
+
 
 def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[str]:
     """The macros of a source of a `[torch]` kernel.
@@ -27,12 +40,16 @@ def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[
     Args:
         variant: what it is compiled for.
         kernel_id: the name of the extension.
-        named: whether the source may mention the name; see `kci.builders.extension_name`.
+        named: whether the source may mention the name; see `sources_with_name`.
 
     Raises:
         BuildFailedError: as `stable_abi_define`.
     """
-    defines = [f"-DTORCH_EXTENSION_NAME={kernel_id if named else POISON}", f"-DPy_LIMITED_API={limited_api()}"]
+    major, minor = (*floors().python, 0)[:2]  # of the oldest Python (docs/format.md#python-abi)
+    defines = [
+        f"-DTORCH_EXTENSION_NAME={kernel_id if named else _POISON}",
+        f"-DPy_LIMITED_API=0x{major:02x}{minor:02x}0000",
+    ]
     defines += _OF_BACKEND[variant.backend]
     defines += toolchains().torch_defines(variant.backend, variant.system)
     if variant.kind is Kind.STABLE_ABI and variant.stable_abi is not None:
@@ -40,10 +57,9 @@ def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[
     return defines
 
 
-def limited_api() -> str:
-    """The limited API of the oldest Python that kernels promise to work with (docs/format.md#python-abi)."""
-    major, minor = (*floors().python, 0)[:2]
-    return f"0x{major:02x}{minor:02x}0000"
+def tvm_ffi_definitions(backend: str, kernel_id: str, *, named: bool) -> list[str]:
+    """The same for a source of a `[tvm-ffi]` kernel."""
+    return [_OF_BACKEND[backend][0], f"-DTVM_FFI_EXTENSION_NAME={kernel_id if named else _POISON}"]
 
 
 def stable_abi_define(stable_abi: str) -> str:
@@ -57,3 +73,28 @@ def stable_abi_define(stable_abi: str) -> str:
         hint = "name a version with a minor other than 0, such as 2.11"
         raise BuildFailedError(f"the stable ABI version {stable_abi} cannot be built for", hint=hint)
     return f"-DTORCH_TARGET_VERSION=0x{(version[0] << 56) | (version[1] << 48):016x}"
+
+
+def sources_with_name(request: Request, sources: Collection[str]) -> set[str]:
+    """The sources that may mention the name of the extension.
+
+    These are the ones whose own text does. If any other file that they may read does, or one of them that is included
+    by its name, it is all of them: working out who includes it through whom is not worth a mistake.
+
+    Args:
+        request: the variant.
+        sources: what is compiled, relative to the kernel's directory.
+
+    Raises:
+        FindingsError: an include leads out of the kernel (KCI145), or a file cannot be read.
+    """
+    inputs = request.files()
+    tree = inputs.tree
+    package = inputs.installed(request.variant)
+    read = {real for _, real in inputs.of(request.variant) if real} - package
+    mention = {real for real in read if any(macro in tree.content(real) for macro in _MACROS)}
+    compiled = {source: tree.file(inputs.graph_path(source)) for source in sources}
+    included = {posixpath.basename(name) for real in read for name in tree.scan(real).names}
+    if mention - set(compiled.values()) or included & {posixpath.basename(real) for real in mention}:
+        return set(sources)
+    return {source for source, real in compiled.items() if real in mention}

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kci.builders import apple, msvc, tvm_ffi_commands
+from kci.builders import apple, msvc
 from kci.builders.commands import KERNEL, PYTHON, TORCH, Toolchain
+from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.recipe import Recipe, checked_sources, commands, make_recipe
 from kci.builders.request import Request
 from kci.config.values import Version
@@ -42,7 +43,7 @@ def elsewhere_commands(request: Request, lacking: MissingToolError, log: Log) ->
     """
     variant = request.variant
     tvm_ffi = variant.kind is Kind.TVM_FFI
-    if tvm_ffi and (variant.backend not in tvm_ffi_commands.BACKENDS or not variant.system.endswith("linux")):
+    if tvm_ffi and (variant.backend not in TVM_FFI_BACKENDS or not variant.system.endswith("linux")):
         raise lacking
     note = f"# not run by kci: {lacking.message.splitlines()[0]}"
     sources = checked_sources(request, log)

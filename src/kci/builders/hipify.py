@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders.paths import refused
+from kci.builders.kernel_files import refused
 from kci.builders.units import Language, Unit
 from kci.config.source_kinds import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError

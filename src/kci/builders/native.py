@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-from kci.builders import generate, hipify, tvm_ffi_commands
+from kci.builders import generate, hipify
 from kci.builders.commands import Toolchain
-from kci.builders.compiler_words import as_written
-from kci.builders.failures import failed_build, unwritable
+from kci.builders.definitions import TVM_FFI_BACKENDS
+from kci.builders.failures import as_written, failed_build, unwritable
+from kci.builders.kernel_files import refused, write_package
 from kci.builders.ninjafile import ninja_text
 from kci.builders.outdated_objects import OutdatedObjects
-from kci.builders.package import write_package
-from kci.builders.paths import refused
 from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
@@ -223,7 +222,7 @@ def check_kind(request: Request) -> None:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
         error = refused("KCI507", message)
         raise BuildFailedError(error.message, hint=error.hint, diagnostics=error.diagnostics)
-    if variant.kind is Kind.TVM_FFI and variant.backend not in tvm_ffi_commands.BACKENDS:
+    if variant.kind is Kind.TVM_FFI and variant.backend not in TVM_FFI_BACKENDS:
         hint = "build it with --builder nix, or with the reference builder"
         raise MissingToolError(f"the native builder cannot build tvm-ffi kernels for {variant.backend}", hint=hint)
 

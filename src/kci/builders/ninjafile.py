@@ -56,7 +56,7 @@ def ninja_text(steps: Iterable[Step], default: str) -> str:
 
 
 def escape_path(path: str) -> str:
-    """A path in a `build` line. `|` and line breaks cannot be escaped there; `paths.inside` lets none through."""
+    """A path in a `build` line. `|` and line breaks cannot be escaped there; `kernel_files` lets none through."""
     return _dollars(path).replace(" ", "$ ").replace(":", "$:")
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kci.builders.generate import noarch_ops
-from kci.builders.package import all_files, package_dir, write_package
-from kci.builders.paths import refused
+from kci.builders.kernel_files import all_files, package_dir, refused, write_package
 from kci.builders.read_files import Watch
 from kci.builders.request import Built, Request
 from kci.errors import BuildFailedError, UsageError

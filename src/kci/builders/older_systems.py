@@ -6,18 +6,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from kci.builders.commands import (
-    COMPAT_OBJECT,
-    COMPAT_SOURCE,
-    OLDER,
-    Target,
-    Toolchain,
-    compat_command,
-    glibc_stubs,
-    plain_command,
-)
+from kci.builders.commands import COMPAT_OBJECT, OLDER, Target, Toolchain, standard
 from kci.builders.ninjafile import Step
-from kci.toolchains.old_glibc import FOLDER
+from kci.toolchains.old_glibc import FOLDER, old_libraries
+
+COMPAT_SOURCE = "compat.cpp"
 
 _STAND_INS = Path(__file__).parent / "stand_ins"
 """Headers that come before the system's, a source that is part of every kernel, and sources of functions of which the
@@ -35,10 +28,7 @@ def files(chain: Toolchain) -> dict[str, str]:
     """What is written, by its place in the work directory; nothing where the machine is old enough itself."""
     if not chain.glibc_compat:
         return {}
-    made = dict(stand_ins())
-    for library in glibc_stubs(chain):
-        made |= library.files()
-    return made
+    return dict(stand_ins()) | {name: text for library in old_libraries() for name, text in library.files().items()}
 
 
 def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
@@ -51,15 +41,20 @@ def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Itera
     """
     if not chain.glibc_compat:
         return
-    yield Step(COMPAT_OBJECT, (COMPAT_SOURCE,), tuple(compat_command(chain, target)), "c++ compat", generated)
-    for library in glibc_stubs(chain):
+
+    def compiled(source: str, made: str, what: str, *flags: str) -> Step:
+        command = (*chain.cxx, *flags, "-O3", "-fPIC", "-c", source, "-o", made)
+        return Step(made, (source,), command, f"c++ {what}", generated)
+
+    yield compiled(COMPAT_SOURCE, COMPAT_OBJECT, "compat", *standard(target, gnu=True))
+    for library in old_libraries():
         link = tuple(library.command(chain.cxx))
         yield Step(library.path, (library.source,), link, f"link {library.path}", generated)
     archived: tuple[str, ...] = ()
     for source in (name for name in stand_ins() if name.startswith(f"{FOLDER}/") and name.endswith(".cpp")):
         made = f"{source}.o"
         archived = (*archived, made)
-        yield Step(made, (source,), tuple(plain_command(chain, source, made)), f"c++ {source}", generated)
+        yield compiled(source, made, source)
     inputs, parts = archived, chain.newer_parts
     if parts is not None:
         inputs, archived = (*inputs, parts.unpacked[0]), (*archived, *parts.unpacked)

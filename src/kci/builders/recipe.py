@@ -21,8 +21,8 @@ from kci.builders.commands import (
     stub_path,
     stubs,
 )
+from kci.builders.kernel_files import installed_files, package_dir
 from kci.builders.ninjafile import Step
-from kci.builders.package import installed_files, package_dir
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
 from kci.files.cache import work_dir

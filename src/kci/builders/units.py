@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.builders.extension_name import sources_with_name
+from kci.builders.definitions import sources_with_name
 from kci.builders.generator_expressions import Facts, expanded
-from kci.builders.paths import inside, is_plain, refused, source_file
+from kci.builders.kernel_files import inside, is_plain, refused, source_file
 from kci.builders.request import Request
 from kci.catalog.arch_tables import OLDEST, arch_tables
 from kci.catalog.toolkits import toolkits
@@ -79,7 +79,7 @@ class Unit(msgspec.Struct, frozen=True):
     translated: bool = False
     """Whether the paths are those of the copy that hipify made, and not those of the kernel."""
     named: bool = True
-    """Whether it may mention the extension's name, which is the kernel's id; see `kci.builders.extension_name`."""
+    """Whether it may mention the extension's name, which is the kernel's id; see `kci.builders.definitions`."""
 
     @property
     def openmp(self) -> bool:
