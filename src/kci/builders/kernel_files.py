@@ -10,8 +10,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from kci.config.model import Build
 from kci.config.values import python_name
-from kci.diagnostics import Diagnostic, finding, rules
-from kci.errors import FindingsError, UnsafeError
+from kci.diagnostics import finding, rules
+from kci.errors import FindingsError, KciError, UnsafeError
 from kci.files.walk import is_bytecode
 from kci.inputs.kernel_inputs import SEALED, is_installed, package_path
 
@@ -38,13 +38,13 @@ def inside(kernel_dir: Path, entry: str, what: str) -> Path:
     """
     pure, windows = PurePosixPath(entry), PureWindowsPath(entry)
     if pure.is_absolute() or windows.drive or windows.root:
-        raise escape(f"{what} names the absolute path {entry!r}")
+        raise _escape(f"{what} names the absolute path {entry!r}")
     if not entry or not is_plain(entry) or any(char in _UNQUOTABLE for char in entry):
         raise refused("KCI506", f"{what} names the path {entry!r}, which cannot be written into a build file")
     root = kernel_dir.resolve()
     real = (root / entry).resolve()
     if not real.is_relative_to(root):
-        raise escape(f"{what} names {entry!r}, which leads out of the kernel's directory")
+        raise _escape(f"{what} names {entry!r}, which leads out of the kernel's directory")
     return real
 
 
@@ -67,20 +67,14 @@ def is_plain(text: str) -> bool:
     return not any(ord(char) < 32 or ord(char) == 127 for char in text)
 
 
-def refused(rule: str, message: str, path: str = BUILD_TOML) -> FindingsError:
-    """The error for something in the kernel's directory that cannot be built."""
-    diagnostic = _finding(rule, message, path)
-    return FindingsError(message, hint=diagnostic.hint, diagnostics=[diagnostic])
+def refused(rule: str, message: str, path: str = BUILD_TOML, kind: type[KciError] = FindingsError) -> KciError:
+    """The error for something in the kernel's directory that cannot be built, with its finding and the rule's hint."""
+    diagnostic = finding(rule, message, hint=rules()[rule].fix, path=path)
+    return kind(message, hint=diagnostic.hint, diagnostics=[diagnostic])
 
 
-def escape(message: str, path: str = BUILD_TOML) -> UnsafeError:
-    """The error for a path that leads out of the kernel's directory."""
-    diagnostic = _finding("KCI503", message, path)
-    return UnsafeError(message, hint=diagnostic.hint, diagnostics=[diagnostic])
-
-
-def _finding(rule: str, message: str, path: str) -> Diagnostic:
-    return finding(rule, message, hint=rules()[rule].fix, path=path)
+def _escape(message: str, path: str = BUILD_TOML) -> KciError:
+    return refused("KCI503", message, path, UnsafeError)
 
 
 def package_dir(kernel_dir: Path, build: Build) -> Path:
@@ -96,7 +90,7 @@ def package_dir(kernel_dir: Path, build: Build) -> Path:
     if not package.is_dir():
         raise refused("KCI504", f"the Python package {relative}/ does not exist", relative)
     if not package.resolve().is_relative_to(kernel_dir.resolve()):
-        raise escape(f"the Python package {relative} leads out of the kernel's directory", relative)
+        raise _escape(f"the Python package {relative} leads out of the kernel's directory", relative)
     if not (package / "__init__.py").is_file():
         raise refused("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
     if os.path.lexists(package / name):
@@ -152,7 +146,7 @@ def _walk(directory: Path, package: Path, root: Path) -> Iterator[tuple[Path, Pa
         elif stat.S_ISREG(path.stat().st_mode):
             yield path, path
         else:
-            raise escape(f"{shown} is neither a file nor a directory", shown)
+            raise _escape(f"{shown} is neither a file nor a directory", shown)
 
 
 def _linked_file(path: Path, root: Path, shown: str) -> Path:
@@ -162,7 +156,7 @@ def _linked_file(path: Path, root: Path, shown: str) -> Path:
     except (OSError, RuntimeError) as error:
         raise refused("KCI501", f"{shown} is a link to nothing", shown) from error
     if not real.is_relative_to(root):
-        raise escape(f"{shown} is a link that leads out of the kernel's directory", shown)
+        raise _escape(f"{shown} is a link that leads out of the kernel's directory", shown)
     if not real.is_file():
-        raise escape(f"{shown} is a link to something other than a file", shown)
+        raise _escape(f"{shown} is a link to something other than a file", shown)
     return real

@@ -220,8 +220,7 @@ def check_kind(request: Request) -> None:
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
-        error = refused("KCI507", message)
-        raise BuildFailedError(error.message, hint=error.hint, diagnostics=error.diagnostics)
+        raise refused("KCI507", message, kind=BuildFailedError)
     if variant.kind is Kind.TVM_FFI and variant.backend not in TVM_FFI_BACKENDS:
         hint = "build it with --builder nix, or with the reference builder"
         raise MissingToolError(f"the native builder cannot build tvm-ffi kernels for {variant.backend}", hint=hint)

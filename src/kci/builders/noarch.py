@@ -43,10 +43,8 @@ def check(request: Request) -> None:
         raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", hint="use --builder native")
     if request.build.torch_noarch is None:
         framework = request.build.framework_name
-        error = refused(
-            "KCI507", f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
-        )
-        raise BuildFailedError(error.message, hint=error.hint, diagnostics=error.diagnostics)
+        message = f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
+        raise refused("KCI507", message, kind=BuildFailedError)
 
 
 def commands(request: Request) -> list[str]:

@@ -15,14 +15,15 @@ from pathlib import Path, PurePosixPath
 
 from kci.builders.commands import Toolchain, host_compiler
 from kci.builders.hipify import FOLDER, hip_path
+from kci.builders.kernel_files import refused
 from kci.builders.request import Request
-from kci.diagnostics import finding, rules
 from kci.errors import BuildFailedError
 from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.recorded import RecordedInputs
 from kci.inputs.source_tree import SourceTree
 
 _SHOWN = 5
+# A word of a rule of make, in which spaces, `#` and tabs are escaped.
 _WORD = re.compile(r"(?:\\[\\ #\t]|\S)+")
 _ESCAPED = re.compile(r"\\([ #\t])")
 
@@ -74,14 +75,14 @@ class Watch:
         shown = [self.inputs.shown(path) for path in sorted(missed)]
         names = ", ".join(shown[:_SHOWN]) + (f" and {len(shown) - _SHOWN} more files" if len(shown) > _SHOWN else "")
         message = f"compiling {self.variant.name} read {names}, which its fingerprint does not cover"
-        raise _failed("KCI510", message, self.inputs.shown_build_toml)
+        raise refused("KCI510", message, self.inputs.shown_build_toml, BuildFailedError)
 
     def _record(self, read: Iterable[str], toolchain: str) -> RecordedInputs:
         now = SourceTree(Path(self.inputs.tree.root))
         for real in sorted(read):
             if now.file(real) is None or now.digest(real) != self._before[real]:
                 message = f"{self.inputs.shown(real)} changed while {self.variant.name} was built from it"
-                raise _failed("KCI511", message, self.inputs.shown(real))
+                raise refused("KCI511", message, self.inputs.shown(real), BuildFailedError)
         files = {self.inputs.shown(real): self._before[real] for real in sorted(read)}
         return RecordedInputs(files, toolchain)
 
@@ -169,8 +170,3 @@ def _as_hip(name: str) -> str:
     """What hipify may call a file, without the ending that it puts behind a name that would stay the same."""
     path = PurePosixPath(hip_path(name) if name.endswith(".cu") else hip_path(f"{name}.cu").removesuffix(".hip"))
     return str(path.with_name(path.stem.removesuffix("_hip") + path.suffix))
-
-
-def _failed(rule: str, message: str, path: str) -> BuildFailedError:
-    diagnostic = finding(rule, message, hint=rules()[rule].fix, path=path)
-    return BuildFailedError(message, hint=diagnostic.hint, diagnostics=[diagnostic])

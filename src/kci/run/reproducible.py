@@ -10,10 +10,9 @@ from pathlib import Path
 import msgspec
 
 from kci.builders.build import build_variant
+from kci.builders.kernel_files import refused
 from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel
-from kci.diagnostics import finding, rules
-from kci.errors import FindingsError
 from kci.files.cache import work_dir
 from kci.inputs.kernel_inputs import KernelInputs, inputs_for
 from kci.inputs.source_tree import SourceTree
@@ -59,8 +58,7 @@ def require_reproducible(
             shutil.rmtree(work_dir(options.cache, again, variant.name).parent, ignore_errors=True)
     if found:
         message = f"{variant.name} differs when it is built in another directory:\n{listed(found)}"
-        diagnostic = finding("KCI512", message, hint=rules()["KCI512"].fix, path=inputs.shown_build_toml)
-        raise FindingsError(message, hint=diagnostic.hint, diagnostics=[diagnostic])
+        raise refused("KCI512", message, inputs.shown_build_toml)
     log(f"{variant.name} has the same bytes when it is built in another directory")
 
 
