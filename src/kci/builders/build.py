@@ -26,10 +26,6 @@ def build_variant(request: Request, log: Log) -> Built:
 
     The caller makes the directory appear in its place only when everything has gone well; see `kci.files.replace`.
 
-    Args:
-        request: what to build; `output` is the directory to fill, which is made if it is missing.
-        log: takes lines of progress.
-
     Raises:
         UsageError: no such builder, or one that cannot make this kind of variant.
         FindingsError: the kernel's files are not as build.toml says.

@@ -35,12 +35,7 @@ TVM_FFI_BACKENDS = ("cpu", "cuda")
 
 
 def torch_definitions(variant: Variant, kernel_id: str, *, named: bool) -> list[str]:
-    """The macros of a source of a `[torch]` kernel.
-
-    Args:
-        variant: what it is compiled for.
-        kernel_id: the name of the extension.
-        named: whether the source may mention the name; see `sources_with_name`.
+    """The macros of a source of a `[torch]` kernel; `named` says that it may mention the name of the extension.
 
     Raises:
         BuildFailedError: as `stable_abi_define`.
@@ -76,14 +71,10 @@ def stable_abi_define(stable_abi: str) -> str:
 
 
 def sources_with_name(request: Request, sources: Collection[str]) -> set[str]:
-    """The sources that may mention the name of the extension.
+    """Those of the sources, relative to the kernel's directory, that may mention the name of the extension.
 
     These are the ones whose own text does. If any other file that they may read does, or one of them that is included
     by its name, it is all of them: working out who includes it through whom is not worth a mistake.
-
-    Args:
-        request: the variant.
-        sources: what is compiled, relative to the kernel's directory.
 
     Raises:
         FindingsError: an include leads out of the kernel (KCI145), or a file cannot be read.

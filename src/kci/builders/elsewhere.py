@@ -58,11 +58,6 @@ _OF_TORCH = ("/EHsc", "/bigobj")
 def elsewhere_commands(request: Request, lacking: MissingToolError, log: Log) -> list[str]:
     """The shell lines that would build a variant on the machine that it needs.
 
-    Args:
-        request: what to build.
-        lacking: why this machine cannot.
-        log: takes lines of progress.
-
     Raises:
         FindingsError: the kernel's files are not as build.toml says.
         UnsafeError: build.toml names a path outside of the kernel's directory.
@@ -159,7 +154,6 @@ def _assumed(request: Request, headers: tuple[Headers, ...]) -> Toolchain:
 
 
 def _directories(unit: Unit) -> tuple[list[str], list[str]]:
-    """The directories of the kernel, and those of the system."""
     own = [GENERATED, *(seen(unit, path) for path in unit.include), f"{KERNEL}/csrc"]
     return own, [f"{TORCH}/include", f"{TORCH}/include/torch/csrc/api/include", PYTHON]
 

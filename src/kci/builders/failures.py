@@ -86,8 +86,7 @@ class ErrorSpot(msgspec.Struct, frozen=True):
 def first_failed(output: str) -> FailedCommand | None:
     """The first failed command in what ninja said, with that command's own output.
 
-    Args:
-        output: of ninja; what other commands say while it waits for their end stands in between.
+    What other commands say while ninja waits for their end stands in between.
     """
     lines = output.splitlines()
     starts = [number for number, line in enumerate(lines) if _FAILED.fullmatch(line)]
@@ -108,11 +107,7 @@ def named_error(said: Sequence[str], renamed: Mapping[str, str] | None = None) -
     """The first error in what a compiler said; None if it named none.
 
     An error in a header of torch or CUTLASS is one of the kernel's line that includes or instantiates it, where the
-    compiler names that.
-
-    Args:
-        said: lines.
-        renamed: each translated source with the name that it has in the kernel, both without the folder.
+    compiler names that. `renamed` has the kernel's name of each translated source, both without the folder.
     """
     names = renamed or {}
     for number, line in enumerate(said):
@@ -177,11 +172,6 @@ def failed_build(recipe: Recipe, request: Request, done: Finished) -> BuildFaile
     """The error for a command of ninja's that failed.
 
     Its message has what the compiler said around the first error, and the command; its finding the place (KCI513).
-
-    Args:
-        recipe: what was run.
-        request: what was built.
-        done: how ninja ended.
     """
     name, work = request.variant.name, recipe.work
     failed = first_failed(done.output)

@@ -144,12 +144,7 @@ def add_op_namespace_prefix(op_name: str) -> str:
 
 
 def compiled_ops(kernel_id: str, *, tvm_ffi: bool = False) -> str:
-    """`_ops.py` of a compiled variant.
-
-    Args:
-        kernel_id: the kernel's id, which is also the name of the native module.
-        tvm_ffi: the framework is tvm-ffi: `ops` is the loaded library.
-    """
+    """`_ops.py` of a compiled variant."""
     return (_TVM_FFI_OPS if tvm_ffi else _COMPILED_OPS).format(id=checked_id(kernel_id))
 
 

@@ -6,8 +6,6 @@ the platform and the configuration are evaluated here; a flag with another one i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
 _LITERALS = {"COMMA": ",", "SEMICOLON": ";", "ANGLE-R": ">", "QUOTE": '"'}
@@ -106,10 +104,7 @@ def _known(facts: Facts) -> dict[str, str]:
 
 def _split(text: str, separator: str, limit: int = -1) -> list[str]:
     """Split outside of nested expressions."""
-    return list(_parts(text, separator, limit))
-
-
-def _parts(text: str, separator: str, limit: int) -> Iterator[str]:
+    parts: list[str] = []
     depth, begin = 0, 0
     for place, char in enumerate(text):
         if text.startswith("$<", place):
@@ -117,6 +112,6 @@ def _parts(text: str, separator: str, limit: int) -> Iterator[str]:
         elif char == ">" and depth:
             depth -= 1
         elif char == separator and depth == 0 and limit != 0:
-            yield text[begin:place]
+            parts.append(text[begin:place])
             begin, limit = place + 1, limit - 1
-    yield text[begin:]
+    return [*parts, text[begin:]]

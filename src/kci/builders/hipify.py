@@ -60,9 +60,6 @@ class Translation(msgspec.Struct, frozen=True):
 def translated(units: Iterable[Unit]) -> tuple[tuple[Unit, ...], dict[str, str]]:
     """Units that compile the translations of their `.cu` sources, and which these are.
 
-    Args:
-        units: what is compiled for a ROCm variant. A source that is HIP already stays as it is.
-
     Returns:
         The units; and each translated source with its translation, as in `Translation`.
 

@@ -24,11 +24,7 @@ _COUNT = re.compile(r"Total number of unsupported CUDA function calls: (\d+)\n(.
 
 
 def main(request: Path) -> None:
-    """Do what a request says, and write the unsupported calls to its result file.
-
-    Args:
-        request: the JSON file that `kci.builders.hipify` wrote.
-    """
+    """Do what a request says, and write the unsupported calls to its result file."""
     asked: dict[str, Any] = json.loads(request.read_text(encoding="utf-8"))  # noqa: TID251  - without kci
     try:
         module = load(Path(asked["hipify"]))

@@ -32,13 +32,7 @@ def files(chain: Toolchain) -> dict[str, str]:
 
 
 def steps(chain: Toolchain, target: Target, generated: tuple[str, ...]) -> Iterator[Step]:
-    """The commands; the link command names their outputs.
-
-    Args:
-        chain: what compiles.
-        target: what is built.
-        generated: the generated files, on which every step depends.
-    """
+    """The commands; the link command names their outputs."""
     if not chain.glibc_compat:
         return
 

@@ -28,11 +28,7 @@ class OutdatedObjects:
     """Finds the objects of a work directory that have to be compiled anew and that ninja would keep; a build begins."""
 
     def __init__(self, work: Path, may_be_read: Iterable[str]) -> None:
-        """Note that a build begins; nothing else is read yet.
-
-        Args:
-            work: the work directory, with its links.
-            may_be_read: the absolute paths of the kernel's files that may be compiled in.
+        """Note that a build begins; nothing else is read yet. `may_be_read` are absolute paths of the kernel.
 
         Raises:
             OSError: it cannot be noted.
@@ -48,9 +44,6 @@ class OutdatedObjects:
 
     def remove(self, steps: Iterable[Step]) -> None:
         """Remove them.
-
-        Args:
-            steps: what compiles them.
 
         Raises:
             OSError: one cannot be removed.

@@ -120,10 +120,6 @@ def read_by_compilers(
 def named_by_compilers(work: Path, objects: Iterable[str]) -> list[str]:
     """The files that compilers read, as they name them: absolute, or relative to the work directory.
 
-    Args:
-        work: the work directory.
-        objects: what was compiled there; beside each lies its dependency file.
-
     Raises:
         BuildFailedError: a compiler has left no dependency file.
     """

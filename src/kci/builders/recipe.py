@@ -89,14 +89,7 @@ def checked_sources(request: Request, log: Log) -> Sources:
 def make_recipe(
     request: Request, sources: Sources, chain: Toolchain, compiler_cache: CompilerCache | None = None
 ) -> Recipe:
-    """What building a variant with some tools takes.
-
-    Args:
-        request: what to build.
-        sources: from `checked_sources`.
-        chain: the tools.
-        compiler_cache: the one that the compilers are started through.
-    """
+    """What building a variant with some tools takes."""
     work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
     target = Target(request.variant, request.kernel_id)
     generated = _generated(chain)

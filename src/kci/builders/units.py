@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -34,6 +34,7 @@ from kci.processes.process import Log
 from kci.toolchains import oneapi
 from kci.toolchains.compilers import compiler_id, compiler_of
 
+# The one common flag that a toolkit below 12.8 does not know (docs/format.md#flags).
 _STUB_FLAGS = ("-static-global-template-stub", "--static-global-template-stub")
 _STUB_SINCE = Version.parse("12.8")
 _ELSEWHERE = {"darwin": ("Darwin", "AppleClang"), "windows": ("Windows", "MSVC")}
@@ -142,8 +143,9 @@ def collect(request: Request, log: Log) -> Sources:
             units[unit.source] = (
                 msgspec.structs.replace(unit, object=place) if known is None else _together(known, unit)
             )
+    named = sources_with_name(request, [source.as_posix() for source in units])
     return Sources(
-        units=_with_names(request, units.values()),
+        units=tuple(msgspec.structs.replace(unit, named=unit.source.as_posix() in named) for unit in units.values()),
         depends=tuple(sorted({depend for part in components.values() for depend in part.depends})),
         archs=tuple(sorted({arch for origin in origins for arch in origin.archs})),
     )
@@ -173,7 +175,9 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
     compute = Version.parse(request.variant.compute)
     if isinstance(component, CudaComponent):
         language, toolkit, asked = Language.CUDA, "CUDA", component.cuda_capabilities
-        flags = tuple(_known_to(compute, component.cuda_flags or ()))
+        flags = component.cuda_flags or ()
+        if compute < _STUB_SINCE:
+            flags = tuple(flag for flag in flags if not flag.startswith(_STUB_FLAGS))
     else:
         language, toolkit, asked = Language.HIP, "ROCm", component.rocm_archs
         flags = component.hip_flags or ()
@@ -211,18 +215,14 @@ def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
     return intersect_capabilities(archs, bases, exact=False)
 
 
-def _known_to(compute: Version, flags: Iterable[str]) -> Iterator[str]:
-    """Without the one common flag that a toolkit below 12.8 does not know (docs/format.md#flags)."""
-    return (flag for flag in flags if compute >= _STUB_SINCE or not flag.startswith(_STUB_FLAGS))
-
-
 def _units(request: Request, origin: _Origin) -> Iterator[Unit]:
     for flag in (*origin.cxx_flags, *origin.device_flags):
         if not is_plain(flag):
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}, which cannot be written into a build file")
     kernel_dir, root = request.kernel_dir, request.kernel_dir.resolve()
     flags: dict[Language, tuple[str, ...]] = {}
-    include = tuple(_relative(root, inside(kernel_dir, entry, f"{origin.label}.include")) for entry in origin.include)
+    folders = (inside(kernel_dir, entry, f"{origin.label}.include") for entry in origin.include)
+    include = tuple(PurePosixPath(folder.relative_to(root).as_posix()) for folder in folders)
     for entry in dict.fromkeys(origin.src):
         source_file(kernel_dir, entry, f"{origin.label}.src")
         language = _language(origin, entry)
@@ -258,13 +258,6 @@ def _evaluated(variant: Variant, origin: _Origin, language: Language) -> Iterato
             raise refused("KCI506", f"{origin.label} has the flag {flag!r}: {error}") from error
 
 
-def _with_names(request: Request, units: Iterable[Unit]) -> tuple[Unit, ...]:
-    """The units, each knowing whether it is given the extension's name."""
-    found = {unit.source.as_posix(): unit for unit in units}
-    named = sources_with_name(request, found)
-    return tuple(msgspec.structs.replace(unit, named=source in named) for source, unit in found.items())
-
-
 def _together(first: Unit, later: Unit) -> Unit:
     """A source that two components list: compiled once, as the reference's one CMake target does.
 
@@ -277,10 +270,6 @@ def _together(first: Unit, later: Unit) -> Unit:
         archs=tuple(sorted({*first.archs, *later.archs}, key=natural)),
         depends=tuple(dict.fromkeys((*first.depends, *later.depends))),
     )
-
-
-def _relative(root: Path, path: Path) -> PurePosixPath:
-    return PurePosixPath(path.relative_to(root).as_posix())
 
 
 def _language(origin: _Origin, entry: str) -> Language | None:

@@ -62,11 +62,6 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     What was made is held to the requirements for binaries at once. It is not packed if it does not meet them; the
     directory stays, because it may still serve on this machine.
 
-    Args:
-        workspace: where the variant comes from.
-        request: what to build.
-        log: takes lines of progress.
-
     Raises:
         UsageError: no such builder or image.
         UnsafeError: something else than a variant of this kernel stands where it would go.
@@ -186,12 +181,7 @@ def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
 
 
 def artifact_place(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
-    """The artifact to make: the file that was named, or one in that folder. Settled before anything is built.
-
-    Args:
-        given: what the user named.
-        names: the artifact's file name by variant.
-        variant: whose.
+    """The artifact to make: the file that was named, or the variant's one of `names` in that folder.
 
     Raises:
         UsageError: several variants, and a file was named; or a name that an artifact cannot have.

@@ -58,13 +58,7 @@ class KeptBuilds:
     """The kept builds of one kernel directory on this machine."""
 
     def __init__(self, kernel: Kernel, prints: Fingerprints, options: BuildOptions) -> None:
-        """Nothing is read yet.
-
-        Args:
-            kernel: whose builds.
-            prints: its files as they are now.
-            options: how builds are made, and the cache.
-        """
+        """Nothing is read yet."""
         self.kernel = kernel
         self.prints = prints
         self.options = options
@@ -79,12 +73,7 @@ class KeptBuilds:
         return self.prints.fingerprint(variant, toolchain, everything=self.options.builder == "nix")
 
     def find(self, variant: Variant, made_from: str) -> tuple[Path, str] | None:
-        """The directory of a kept build that is what a build would give now, and why it is; None if there is none.
-
-        Args:
-            variant: which one.
-            made_from: its fingerprint now.
-        """
+        """The directory of a kept build that is what a build would give now, and why it is; None if there is none."""
         same = self._output(made_from) / variant.name
         if _digest(same):
             _finish_record(same.parent / RECORD)
@@ -104,12 +93,6 @@ class KeptBuilds:
         self, variant: Variant, made_from: str, log: Callable[[str], None], budget: JobBudget | None = None
     ) -> BuiltVariant:
         """Build a variant and keep it; the oldest of its builds goes.
-
-        Args:
-            variant: which one.
-            made_from: its fingerprint.
-            log: takes lines of progress.
-            budget: what this build shares its compilers with, if others run beside it.
 
         Raises:
             KciError: as `make_variant_dir`.

@@ -183,7 +183,6 @@ def _jobs(waiting: Sequence[Outcome], options: BuildOptions) -> int:
 
 
 def _merge(settings: FoundSettings, kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResult:
-    """One kernel's tree, and what is to be said about it."""
     name = kernel.build.name
     directories = [outcome.directory for outcome in outcomes if outcome.directory is not None]
     names = tuple(outcome.variant.name for outcome in outcomes)
@@ -202,8 +201,6 @@ def _merge(settings: FoundSettings, kernel: Kernel, outcomes: Sequence[Outcome],
 
 
 class _News(msgspec.Struct, frozen=True):
-    """What a build has to tell: an outcome, and what is new about it."""
-
     outcome: Outcome
     changes: dict[str, Any]
 

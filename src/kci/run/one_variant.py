@@ -28,14 +28,7 @@ class BuiltVariant(msgspec.Struct, frozen=True):
 
 
 def request_for(kernel: Kernel, variant: Variant, output: Path, options: BuildOptions) -> Request:
-    """What to ask of a builder.
-
-    Args:
-        kernel: what to build.
-        variant: one of its variants.
-        output: the directory to make.
-        options: how to build.
-    """
+    """What to ask of a builder."""
     directory = Path(kernel.directory)
     unique = options.unique_id or identity.unique_id(directory)
     return Request(
@@ -58,15 +51,7 @@ def make_variant_dir(
 ) -> BuiltVariant:
     """Build one variant and seal it.
 
-    The directory appears under its name only when it is complete; whatever stood there before is replaced then.
-
-    Args:
-        kernel: what to build.
-        variant: one of its variants.
-        output: the directory in which `<variant name>/` is made.
-        options: how to build.
-        log: takes lines of progress.
-        budget: the compilers that it shares with other builds that run at once.
+    `output/<variant name>` appears only when it is complete; whatever stood there before is replaced then.
 
     Raises:
         MissingToolError: this machine lacks something that the build needs.

@@ -31,13 +31,6 @@ def require_reproducible(
     The second build sees a copy of the variant's inputs alone, in a temporary directory, and takes nothing out of a
     compiler cache. `metadata.json` is not compared: no compiler makes it, and it says which commit there was.
 
-    Args:
-        kernel: whose variant it is.
-        variant: which one.
-        made: the directory of the first build.
-        options: how it was built.
-        log: takes lines of progress.
-
     Raises:
         FindingsError: the two differ (KCI512); the message says where.
         KciError: the second build failed.
