@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -268,6 +269,19 @@ def test_the_github_form_is_one_line_of_legs() -> None:
     assert text.count("\n") == 1
     legs = json.loads(text)["include"]
     assert {"kernel", "path", "variant", "backend", "system", "runner"} <= set(legs[0])
+
+
+def test_the_github_form_is_that_of_the_plan(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "relu", tmp_path / "relu")
+    (tmp_path / "kci.toml").write_text('[plan]\ngroup = "backend"\n')
+    done = kci("matrix", tmp_path / "relu", "--format", "github")
+    assert done.stdout == kci("plan", tmp_path / "relu", "--format", "github").stdout
+    assert any(" " in leg["variant"] for leg in json.loads(done.stdout)["include"]), "a leg builds several variants"
+    (tmp_path / "relu" / "build.toml").write_text(
+        (tmp_path / "relu" / "build.toml").read_text().replace('src = ["', 'src = ["gone.cpp", "', 1)
+    )
+    refused = kci("matrix", tmp_path / "relu", "--format", "github")
+    assert (refused.code, refused.stdout) == (1, ""), refused.stderr
 
 
 def test_markdown_can_be_pasted() -> None:

@@ -65,7 +65,7 @@ def end(kernel: Kernel, tree: SourceTree, catalog: Catalog) -> KernelEnd:
 
 
 def built_in(now: KernelEnd, image: str) -> KernelEnd:
-    return KernelEnd(now.kernel, now.prints, dict.fromkeys(now.variants.values(), image))
+    return KernelEnd(now.kernel, now.prints, dict.fromkeys(now.toolchains, image))
 
 
 def decided(changed: list[str], catalog: Catalog, settings: dict[str, tuple[str, ...]] | None = None) -> list[Touch]:
@@ -149,7 +149,9 @@ def test_of_the_settings_only_the_keys_that_changed_count(catalog: Catalog) -> N
     assert [item.touches for item in affected(["kci.toml"], seen, {"kci.toml": ()})] == [(), ()]
     moved = [View(view.name, view.directory, view.now, built_in(view.now, "an older image")) for view in seen]
     decisions = affected(["kci.toml"], moved, {"kci.toml": ("images.cuda.x86_64-linux",)})
-    assert [set(item.touches) for item in decisions] == [set(view.now.variants) for view in seen]
+    assert [set(item.touches) for item in decisions] == [
+        {variant.name for variant in view.now.toolchains} for view in seen
+    ]
     assert {item.reason for item in decisions} == {"images.cuda.x86_64-linux changed"}
 
 

@@ -8,13 +8,14 @@ import click
 
 from kci.cli import Command, Options, answer_forms
 from kci.cli._layout import Layout
-from kci.cli._output import markdown_table, table, to_json
+from kci.cli._output import markdown_table, print_diagnostics, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.matrix.archs import natural
 from kci.matrix.matrix_json import matrix_json
 from kci.plurals import count
 
 if TYPE_CHECKING:
+    from kci.diagnostics import Diagnostic
     from kci.matrix.variants import KernelMatrix
 
 FORMATS = ["table", "json", "names", "github", "markdown", "html"]
@@ -37,11 +38,11 @@ def command(
     coverage: bool,
     allow_empty: bool,
     **selection: Any,
-) -> None:
+) -> int:
     """The variants that must exist for each KERNEL (default: this directory).
 
     KERNEL is a directory with a build.toml, or one with kernels below it; `KERNEL[cuda,rocm]` is these backends of it.
-    Exit 1 if there is no variant at all.
+    Exit 1 if there is no variant at all. `--format github` has the legs of `kci plan --format github`.
     """
     workspace = opened(options, kernels, selection["catalog"])
     choice = take_choice(selection)
@@ -49,7 +50,8 @@ def command(
         from kci.cli._coverage import show_coverage
 
         show_coverage(workspace, choice, output)
-        return
+        return 0
+    faulty: list[Diagnostic] = []
     matrix = workspace.matrix(choice, explain=explain or output == "html")
     match output:
         case "html":
@@ -62,16 +64,19 @@ def command(
         case "json":
             click.echo(to_json(matrix_json(matrix, explain=explain)))
         case "github":
-            from kci.plan.github import github_matrix
-            from kci.plan.legs import make_plan
+            from kci.workspace.planning import PlanRequest, plan_run
 
-            click.echo(github_matrix(make_plan(matrix, workspace.runners)))
+            planned = plan_run(workspace, PlanRequest(choice=choice, allow_empty=allow_empty))
+            faulty = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]
+            print_diagnostics(faulty, quiet=options.quiet)
+            click.echo(planned.github_matrix())
         case "markdown":
             click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))
         case _:
             click.echo("\n\n".join(_table(kernel, explain) for kernel in matrix.kernels))
     if not allow_empty:
         workspace.require_variants(matrix, choice)
+    return int(bool(faulty))
 
 
 _HEADERS = ("variant", "kind", "system", "torch", "compute", "archs")

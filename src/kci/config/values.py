@@ -301,3 +301,12 @@ def near_kernel_name(text: str) -> str:
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", text[:200])
     dashed = re.sub(r"[^a-z0-9-]+", "-", parted.lower()).strip("-").lstrip("0123456789-")
     return dashed if re.fullmatch(KERNEL_NAME_PATTERN[1:-1], dashed) else ""
+
+
+# What git takes for a branch, without the signs that would have to be quoted somewhere.
+_BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
+
+
+def is_branch(name: str) -> bool:
+    """Whether a text is the name of a branch, in which `{version}` stands for a kernel's version."""
+    return bool(_BRANCH.fullmatch(name.replace("{version}", "1")))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -23,56 +22,32 @@ from kci.plan.hardware_tests import TestMachine, machines_for
 _SHOWN_KEYS = 4
 
 
-class KernelEnd:
+class KernelEnd(msgspec.Struct, frozen=True, dict=True):
     """A kernel at one end of a change."""
 
-    def __init__(
-        self,
-        kernel: Kernel,
-        prints: Fingerprints,
-        variants: Mapping[Variant, str],
-        test: Mapping[tuple[str, str], Runner] = MappingProxyType({}),
-    ) -> None:
-        """One end.
-
-        Args:
-            kernel: its build.toml there.
-            prints: its files there.
-            variants: its matrix there, and what compiles each variant.
-            test: the machines that test there, by backend and system.
-        """
-        self.test = test
-        self.kernel = kernel
-        self.prints = prints
-        self.variants = {variant.name: variant for variant in variants}
-        self._toolchains = {variant.name: toolchain for variant, toolchain in variants.items()}
+    kernel: Kernel
+    prints: Fingerprints
+    """Its files there."""
+    toolchains: Mapping[Variant, str]
+    """Its matrix there, and what compiles each variant."""
+    test: Mapping[tuple[str, str], Runner] = {}
+    """The machines that test there, by backend and system."""
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """The fingerprint of each variant by name.
-
-        Raises:
-            FindingsError: as `Fingerprints.fingerprint`.
-        """
-        return {
-            name: self.prints.fingerprint(variant, self._toolchains[name]) for name, variant in self.variants.items()
-        }
+        """The fingerprint of each variant by name; raises as `Fingerprints.fingerprint`."""
+        return {variant.name: self.prints.fingerprint(variant, by) for variant, by in self.toolchains.items()}
 
     @cached_property
     def machines(self) -> dict[str, tuple[TestMachine, str]]:
-        """The machines that test the kernel, by name, each with what its tests depend on beside the tree.
-
-        Raises:
-            FindingsError: a file cannot be read.
-        """
-        found = machines_for(self.variants, self.test)
+        """The machines that test the kernel, by name, each with what its tests depend on beside the tree."""
+        found = machines_for([variant.name for variant in self.toolchains], self.test)
         return {machine.name: (machine, machine.inputs(self.prints.tests())) for machine in found}
 
     def readers(self, effect: Effect) -> set[str]:
-        """The variants that an effect is about."""
         return {
-            name
-            for name, variant in self.variants.items()
+            variant.name
+            for variant in self.toolchains
             if (effect.noarch if variant.kind is Kind.NOARCH else self._compiles(variant, effect))
         }
 
@@ -80,22 +55,15 @@ class KernelEnd:
         return BINDING in effect.labels or bool(effect.labels & active(self.kernel.build, variant).keys())
 
 
-class View:
+class View(msgspec.Struct, frozen=True, dict=True):
     """One kernel at both ends of a change."""
 
-    def __init__(self, name: str, directory: str, now: KernelEnd, then: KernelEnd | None = None) -> None:
-        """One kernel.
-
-        Args:
-            name: its name.
-            directory: relative to the repository's root, with `/`; empty for the root itself.
-            now: how it is.
-            then: how it was; None if it was not there at the base, or could not be planned.
-        """
-        self.name = name
-        self.directory = directory
-        self.now = now
-        self.then = then
+    name: str
+    directory: str
+    """Relative to the repository's root, with `/`; empty for the root itself."""
+    now: KernelEnd
+    then: KernelEnd | None = None
+    """How it was; None if it was not there at the base, or could not be planned."""
 
     @cached_property
     def moved(self) -> frozenset[str]:
@@ -139,15 +107,12 @@ class Touch(msgspec.Struct, frozen=True):
 def affected(
     changed: Iterable[str], views: Sequence[View], settings: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[Touch]:
-    """Decide what a change touches.
+    """What a change touches: at least one decision for each changed file, sorted by path and kernel.
 
     Args:
         changed: paths relative to the repository's root, with `/`; of a renamed file both names.
         views: the kernels that are planned.
         settings: the changed files that every kernel is planned by (kci.toml, a catalog), and what changed in each.
-
-    Returns:
-        the decisions, sorted by path and kernel; at least one for each changed file.
     """
     settings = settings or {}
     decisions: list[Touch] = []
@@ -169,8 +134,7 @@ def affected(
 def narrow(matrix: Matrix, views: Iterable[View]) -> Matrix:
     """The matrix with the touched variants only, without the kernels that have no such variant.
 
-    A kernel whose tests alone changed is left with the variants that they test; those that a tree has already are not
-    built.
+    A kernel whose tests alone changed keeps the variants that they test; those that a tree has already are not built.
     """
     touched = {view.name: view.wanted for view in views}
     kernels = []

@@ -90,17 +90,9 @@ def check_budget(
     max_cost: float | None = None,
     others: Iterable[Alternative] = (),
 ) -> list[Diagnostic]:
-    """Hold a plan against what it may take.
+    """Hold a plan against what it may take; warns of legs without a price where a cost was asked for (KCI310).
 
-    Args:
-        plan: the plan.
-        made: its estimate.
-        max_jobs: the most legs it may have.
-        max_cost: the most money it may cost; where there are several currencies, in each of them.
-        others: other plans to suggest; they are looked at only if the budget is exceeded.
-
-    Returns:
-        warnings: a cost was asked for, and some legs have no price (KCI310).
+    Where there are several currencies, `max_cost` holds for each. `others` are only looked at to advise.
 
     Raises:
         FindingsError: the plan takes more (KCI309), with the largest contributors and with what would fit.

@@ -43,10 +43,6 @@ class Changes(msgspec.Struct, frozen=True):
 def changes_since(directory: Path, base: str) -> Changes:
     """The files that changed since the history of HEAD left a base, uncommitted and new files among them.
 
-    Args:
-        directory: any directory of the repository.
-        base: a branch, tag or commit.
-
     Raises:
         MissingToolError: there is no git.
         FindingsError: it is no repository, there is no such base, or its history is not here (KCI312).
@@ -80,11 +76,8 @@ def changes_since(directory: Path, base: str) -> Changes:
 def merged_into(directory: Path, head: str) -> str:
     """The newest commit of the branch that a pull request would be merged into: the first parent of HEAD.
 
-    GitHub checks out a merge commit of its own for a pull request, made when the run starts.
-
-    Args:
-        directory: any directory of the repository.
-        head: the pull request's own newest commit; its first parent would be another commit of the pull request.
+    GitHub checks out a merge commit of its own for a pull request, made when the run starts. `head` is the pull
+    request's own newest commit: its first parent would be another commit of the pull request.
 
     Raises:
         MissingToolError: there is no git.
@@ -108,7 +101,6 @@ def clean_commit(directory: Path) -> str | None:
 
 
 def _git(directory: Path, *arguments: str) -> bytes | None:
-    """What git prints, or None if it fails; see `run_git`."""
     try:
         return run_git(directory, *arguments)
     except GitRefusedError as error:
@@ -166,8 +158,7 @@ def only_affected(
         settings: the files that every kernel is planned by: kci.toml, the catalog if it is a file.
 
     Raises:
-        MissingToolError: there is no git.
-        FindingsError: the change cannot be found out (KCI312), or an include leads out of its kernel (KCI145).
+        KciError: as `changes_since`; or an include leads out of its kernel (KCI145).
     """
     changes = changes_since(Path(kernels[0].directory) if kernels else Path(), base)
     by_path = {kernel.directory: kernel for kernel in kernels}
@@ -231,7 +222,6 @@ def _toolchains(selected: KernelMatrix, terms: Terms) -> dict[Variant, str]:
 
 
 def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
-    """What the changed files were at the base."""
     blobs = list_blobs(changes.root, changes.base, changes.files)
     contents = read_objects(changes.root, sorted({blob.id for blob in blobs.values() if blob.mode != _SUBMODULE}))
     found: dict[str, tuple[EntryKind, bytes] | None] = dict.fromkeys(changes.files)

@@ -52,13 +52,7 @@ class Durations:
     def __init__(
         self, entries: Iterable[Duration] = (), estimates: Mapping[tuple[str, str], float] | None = None
     ) -> None:
-        """Sort entries.
-
-        Args:
-            entries: what was recorded.
-            estimates: what the work of variants, by kernel and name, takes in seconds by itself; with them, what was
-                recorded of one variant or kernel says something about others.
-        """
+        """With the seconds that the work of variants takes by itself, records of some say something about others."""
         self._entries = tuple(entries)
         estimates = estimates or {}
         exact: dict[tuple[str, str], list[float]] = {}
@@ -91,11 +85,7 @@ class Durations:
     ) -> tuple[int, bool] | None:
         """Whole minutes, rounded up, and whether they are the variant's own; None if nothing is known.
 
-        Args:
-            kernel: the kernel's name.
-            variant: the variant's name.
-            backend: its backend.
-            estimate: the seconds that its work takes by itself; None if nobody counted it.
+        `estimate` is the seconds that its work takes by itself; None if nobody counted it.
         """
         own = (kernel, variant) in self._exact
         seconds = self._exact.get((kernel, variant))
@@ -111,11 +101,7 @@ NO_DURATIONS = Durations()
 
 
 def read_durations(path: Path) -> tuple[Duration, ...]:
-    """Read a file of recorded durations.
-
-    Raises:
-        FindingsError: it cannot be read, or is none (KCI311).
-    """
+    """Read a file of recorded durations; FindingsError (KCI311) if it cannot be read, or is none."""
     try:
         read = read_json(path, _File)
         require_schema(read.schema, SCHEMA)

@@ -69,10 +69,7 @@ class Fingerprints:
         Args:
             kernel: whose variants.
             tree: the files of its repository; see `KernelInputs`.
-            extra: what its sources may include outside of its directory, as kci.toml declares.
-
-        Raises:
-            FindingsError: a declared input is not in the tree (KCI333).
+            extra: what its sources may include outside of its directory; one that is not there is KCI333.
         """
         self.inputs = KernelInputs(kernel.build, Path(kernel.directory), tree, extra)
         self._of_files: dict[frozenset[tuple[str, str]], tuple[str, str]] = {}
@@ -100,13 +97,9 @@ class Fingerprints:
     def still_holds(self, now: str, then: str, read: Mapping[str, str]) -> bool:
         """Whether a variant that was built earlier is what a build would give now, by what its build really read.
 
-        It is if it is made with the same, no file came or went that a compiler might look for, and what was read has
-        not changed. What a build may read and did not (the header of another backend, say) may differ.
-
-        Args:
-            now: the variant's fingerprint now.
-            then: its fingerprint when it was built.
-            read: the files that its build read, as `KernelInputs.shown` names them, and their digests.
+        It is if it is made with the same, no file came or went that a compiler might look for, and what was read (the
+        digests of files as `KernelInputs.shown` names them) has not changed. What a build may read and did not (the
+        header of another backend, say) may differ.
         """
         if now[:_HALF] != then[:_HALF] or not read:
             return False
@@ -117,11 +110,7 @@ class Fingerprints:
         return True
 
     def tests(self) -> str:
-        """A hash of what the kernel's tests are made of.
-
-        Raises:
-            FindingsError: a file cannot be read.
-        """
+        """A hash of what the kernel's tests are made of."""
         return self._hashed(self.inputs.tests)[1]
 
     def _hashed(self, files: frozenset[tuple[str, str]]) -> tuple[str, str]:
@@ -159,15 +148,8 @@ def fingerprints(
 ) -> dict[tuple[str, str], str]:
     """The fingerprints of every variant of a matrix, by kernel and variant name.
 
-    Args:
-        kernels: the kernels of the matrix.
-        matrix: their variants.
-        runners: where the images of the legs come from.
-        container: whether legs build in images.
-        source: makes the object that is asked; it knows the repository's files and the declared inputs.
-
-    Raises:
-        FindingsError: a file cannot be read, or an include leads out of its kernel (KCI145).
+    `runners` say where the images of the legs come from, `source` makes the object that is asked for a kernel: it knows
+    the repository's files and the declared inputs. Raises as `Fingerprints.fingerprint`.
     """
     runners = runners or default_runners()
     by_path = {kernel.directory: kernel for kernel in kernels}
@@ -279,9 +261,6 @@ def already(
         fingerprints: what is planned, and what it would be made from.
         known: what is published.
         prints_of: the files of a kernel by its name, to compare them with what a build read.
-
-    Raises:
-        FindingsError: a file cannot be read.
     """
     reasons: dict[Key, str] = {}
     kept: dict[Key, str] = {}

@@ -44,11 +44,7 @@ LIMIT_KEYS = ("max_jobs", "cores", "disk")
 
 
 def github_matrix(plan: Plan, shard: int | None = None) -> str:
-    """One line for `fromJSON`: the legs of a shard as the `include` of a workflow's matrix.
-
-    Args:
-        plan: the plan.
-        shard: which of its matrices; None for the only one.
+    """One line for `fromJSON`: the legs of a shard, or of the only one, as the `include` of a workflow's matrix.
 
     Raises:
         UsageError: there is no such shard.
@@ -86,11 +82,7 @@ def check_limits(plan: Plan) -> list[Diagnostic]:
 
 
 def refuse_errors(found: Iterable[Diagnostic]) -> None:
-    """Raise the errors among what was found.
-
-    Raises:
-        FindingsError: there is one.
-    """
+    """Raise the errors among what was found as one FindingsError."""
     problems = [item for item in found if item.severity is Severity.ERROR]
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -165,12 +157,8 @@ def work_of(plan: Plan, count: int, trees: Mapping[str, str] | None = None) -> s
 
     An entry of it has the `kernel`, and the `work` that the reusable workflow is told: the `matrix` of its build job,
     how many of its legs may run at once (`parallel`), the part of the plan that merging is held against (`plan`), the
-    matrix of the jobs that test (`tests`), and the run with the tree from which variants are carried over (`tree_run`).
-
-    Args:
-        plan: the plan.
-        count: the number of caller jobs in the workflow file.
-        trees: the runs that have published trees, by kernel.
+    matrix of the jobs that test (`tests`), and the run with the tree from which variants are carried over (`tree_run`,
+    from `trees` by kernel).
     """
     return msgspec.json.encode(_work(plan, count, trees or {})).decode()
 
@@ -239,9 +227,7 @@ _ELSEWHERE = "the pull request's own run builds it, on a machine that GitHub hos
 def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
     """The plan without the legs that need a self-hosted machine: code that nobody has reviewed must not reach one.
 
-    Args:
-        plan: everything.
-        dispatched: a maintainer starts the others (KCI316); otherwise nobody does (KCI315).
+    Where that is `dispatched`, a maintainer starts the others (KCI316); otherwise nobody does (KCI315).
     """
     rule, reason = (WAITING_RULE, _WAITS) if dispatched else (FORK_RULE, _REASON)
     refused = [leg for leg in plan.legs if not is_hosted(leg.runner)]
@@ -251,12 +237,7 @@ def only_hosted(plan: Plan, *, dispatched: bool = False) -> Plan:
 
 
 def untested(whole: Plan, part: Plan) -> list[Diagnostic]:
-    """What `only_hosted` leaves untested of a plan: KCI317.
-
-    Args:
-        whole: the plan.
-        part: what `only_hosted` leaves of it.
-    """
+    """What `only_hosted` leaves untested of the whole plan: KCI317."""
     return [
         finding("KCI317", f"{test.kernel} is not tested on {test.name}: {_REASON}", path=test.path)
         for test in whole.tests

@@ -57,21 +57,12 @@ class TestMachine(msgspec.Struct, frozen=True):
     """The kernel's that are for it."""
 
     def inputs(self, tests: str) -> str:
-        """What a test leg of it depends on beside the tree.
-
-        Args:
-            tests: what the kernel's tests are made of; see `Fingerprints.tests`.
-        """
+        """What a test leg of it depends on beside the tree, by a hash of the tests; see `Fingerprints.tests`."""
         return _hashed([tests, self.runner.group or "", *self.runner.labels]) if tests else ""
 
 
 def machines_for(variants: Iterable[str], test: Mapping[tuple[str, str], Runner]) -> Iterator[TestMachine]:
-    """Every kind of machine that tests a kernel.
-
-    Args:
-        variants: the kernel's.
-        test: the machines under `[test]`, by backend and system.
-    """
+    """Every kind of machine that tests a kernel of these variants, out of those under `[test]`."""
     variants = tuple(variants)
     for (backend, system), runner in sorted(test.items()):
         names = tuple(name for name in variants if _is_for(name, backend, system))
@@ -89,10 +80,12 @@ def plan_tests(
 ) -> tuple[TestLeg, ...]:
     """Where the trees of a run are tested.
 
+    A kernel that is built is tested on all of its machines; any other where nothing says that this tree has passed with
+    these tests.
+
     Args:
         kernels: what the trees will have.
-        legs: the builds. A kernel that is built is tested on all of its machines; any other where nothing says that
-            this tree has passed with these tests.
+        legs: the builds.
         runners: the machines.
         tests: what the tests of each kernel are made of, by the kernel's name.
         trees: the trees that earlier runs have made, by the kernel's name.
@@ -130,12 +123,7 @@ def plan_tests(
 
 
 def tree_under_test(digests: Mapping[str, str], variants: Iterable[str]) -> str:
-    """What a test leg looks at of a tree, as one hash.
-
-    Args:
-        digests: of each variant in the tree.
-        variants: the leg's; those that the tree lacks are not tested.
-    """
+    """What a test leg looks at of a tree, as one hash; variants that the tree lacks are not tested."""
     return _hashed([f"{name} {digests[name]}" for name in sorted(variants) if name in digests])
 
 

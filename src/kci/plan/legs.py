@@ -49,15 +49,10 @@ class Placed(NamedTuple):
 
 
 def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) -> list[Leg]:
-    """The legs of one kernel.
+    """The legs of one kernel, whose variants are sorted by name.
 
     Variants share a leg only if they share the runner. A group whose estimate would pass half of what a job may take
     goes on in another leg, and a leg's timeout is the sum of its variants', but never more than a job may take.
-
-    Args:
-        kernel: whose legs they are.
-        placed: its variants, sorted by name.
-        grouping: what one leg builds.
     """
     if grouping is Grouping.VARIANT:
         return [_leg(kernel, [item], item.variant.name) for item in placed]
@@ -169,15 +164,9 @@ def make_plan(
     *,
     durations: Durations = NO_DURATIONS,
 ) -> Plan:
-    """Give every variant of a matrix a runner and an image.
+    """Give every variant of a matrix a runner and an image; by default among those that kci ships.
 
     A noarch variant is built once however many systems select it: its content does not depend on the system.
-
-    Args:
-        matrix: what to build.
-        runners: the machines; by default those that kci ships.
-        options: how to make the plan.
-        durations: what variants took in earlier runs.
 
     Raises:
         FindingsError: two kernels of the matrix have the same name, so that their artifacts would collide (KCI304).
@@ -250,13 +239,8 @@ def place(
 ) -> Assignment | Unplaced:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
-    Args:
-        variant: what to build.
-        runners: the machines, images and limits.
-        container: False to build on the runner itself, without an image.
-        kernel: the kernel's name, for its limits and durations.
-        durations: what variants took in earlier runs.
-        estimate: the seconds that compiling it takes, by what there is to compile.
+    Without `container` it is built on the runner itself. `estimate` is the seconds that compiling it takes, by what
+    there is to compile.
     """
     noarch = variant.kind is Kind.NOARCH
     if variant.kind is Kind.TVM_FFI and variant.backend not in _TVM_FFI:

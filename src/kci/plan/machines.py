@@ -55,14 +55,10 @@ RUNNER_KINDS = (*(str(backend) for backend in Backend), "noarch")
 
 
 def runners_from(settings: Settings, defaults: Runners | None = None) -> Runners:
-    """The runners, images and limits of a repository.
+    """The runners, images and limits of a repository: its kci.toml laid over what kci ships.
 
     For a backend and a system, each key is taken from `runners.<backend>.<system>`, else `runners.any.<system>`, else
     the defaults; labels and group go together. What has neither labels nor group is no runner.
-
-    Args:
-        settings: kci.toml.
-        defaults: what it is laid over; by default what kci ships.
     """
     defaults = defaults or default_runners()
     build = dict(defaults.build)

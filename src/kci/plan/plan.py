@@ -69,7 +69,6 @@ class Leg(msgspec.Struct, frozen=True):
 
     @property
     def runner_text(self) -> str:
-        """The labels of the runner, and its group, for people."""
         return _runner_text(self.runner)
 
 
@@ -96,7 +95,6 @@ class TestLeg(msgspec.Struct, frozen=True):
 
     @property
     def runner_text(self) -> str:
-        """The labels of the runner, and its group, for people."""
         return _runner_text(self.runner)
 
 
@@ -115,7 +113,6 @@ class LeftOut(msgspec.Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """The reason, and the place that decided it."""
         return f"{self.reason} [{self.path}:{self.line}]" if self.path else self.reason
 
 

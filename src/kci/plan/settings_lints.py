@@ -13,7 +13,7 @@ from kci.catalog.runners import default_runners, hosted_runners
 from kci.config.document import Document, KeyPath
 from kci.config.find_settings import FoundSettings
 from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
-from kci.config.values import Tier, quoted
+from kci.config.values import Tier, is_branch, quoted
 from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.matrix.migrations import MIGRATIONS
 from kci.suggest import nearest, one_of
@@ -33,7 +33,6 @@ class _Subject(NamedTuple):
         return finding(rule, message, hint=hint, path=self.document.path, span=self.document.key_span(path))
 
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
-        """Every runner of the file and its key path."""
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
             yield from _machines(name, table)
 
@@ -41,9 +40,7 @@ class _Subject(NamedTuple):
 def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
     """What every lint of `SETTINGS_LINTS` finds in a kci.toml, in file order; nothing where there is none.
 
-    Args:
-        found: the settings.
-        kernels: the names of all kernels of the repository; without them, names of kernels are not judged.
+    Without the names of all kernels of the repository, names of kernels are not judged.
     """
     if found.document is None:
         return []
@@ -229,7 +226,6 @@ _AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
-_BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
 _MIRROR = re.compile(r"(?:(?:file|git|http|https|ssh)://|(?!\w[\w+.-]*:(?://|:)))[^\x00-\x1f]+", re.ASCII)
 """What git takes over the protocols that builds allow it; a path, and `user@host:path`, have none."""
 _TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
@@ -241,11 +237,6 @@ _CRON_NAMES = (
     ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
 )
-
-
-def is_branch(name: str) -> bool:
-    """Whether a text is the name of a branch, in which `{version}` stands for a kernel's version."""
-    return bool(_BRANCH.fullmatch(name.replace("{version}", "1")))
 
 
 def is_cron(text: str) -> bool:
@@ -309,7 +300,6 @@ def branch_of_one_version(subject: _Subject) -> Iterator[Diagnostic]:
 
 
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
-    """Every image of the file and its key path."""
     for backend in settings.images.__struct_encode_fields__:
         table = by_name(settings.images, backend)
         for keys, image in table.images() if table else ():

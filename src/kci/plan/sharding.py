@@ -29,11 +29,7 @@ def shard_of(kernel: str, count: int) -> int:
 
 
 def shard_count(legs: Mapping[str, int]) -> int:
-    """The smallest number of shards in which no matrix has too many legs; a kernel with too many is one by itself.
-
-    Args:
-        legs: how many legs each kernel has, by name.
-    """
+    """The smallest number of shards in which no matrix has too many legs; a kernel with too many is one by itself."""
     most = max(MAX_MATRIX, *legs.values(), 0)
     for count in range(max(1, -(-sum(legs.values()) // most)), MAX_SHARDS):
         sizes = Counter[int]()
@@ -45,14 +41,9 @@ def shard_count(legs: Mapping[str, int]) -> int:
 
 
 def assign(legs: Iterable[Leg], count: int | None = None) -> tuple[list[Leg], int]:
-    """Give every leg the shard of its kernel.
+    """Give every leg the shard of its kernel: the legs in their order, and the number of shards.
 
-    Args:
-        legs: all legs of the plan.
-        count: the number of shards, where the workflow file fixes it.
-
-    Returns:
-        The legs in their order, and the number of shards. Whether each is small enough, `check_limits` says.
+    `count` is for a workflow file that fixes it. Whether each shard is small enough, `check_limits` says.
     """
     legs = list(legs)
     kernels = Counter(leg.kernel for leg in legs)
@@ -74,13 +65,7 @@ def shards(legs: Sequence[Leg], count: int) -> tuple[Shard, ...]:
 
 
 def allowances(legs: Sequence[Leg], parts: Sequence[int], count: int) -> list[int | None]:
-    """How many legs of each matrix may run at once; None where nothing holds them back. See `shards`.
-
-    Args:
-        legs: all legs of the plan.
-        parts: the matrix of each of them.
-        count: how many matrices there are.
-    """
+    """How many legs of each of `count` matrices may run at once; None where nothing holds them back. See `shards`."""
     allowed, sizes = [0] * count, [0] * count
     by_pool: dict[Pool, list[int]] = {}
     for leg, part in zip(legs, parts, strict=True):

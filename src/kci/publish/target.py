@@ -12,8 +12,8 @@ import msgspec
 
 from kci.config.model import Build
 from kci.config.settings import Publish
+from kci.config.values import is_branch
 from kci.errors import UsageError
-from kci.plan.settings_lints import is_branch
 from kci.publish.branch_changes import MAIN_VERSION, version_of
 from kci.render.repository import publish_jobs
 from kci.render.workflow import PUBLISH_FILE

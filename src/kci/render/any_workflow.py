@@ -34,7 +34,6 @@ class Workflow(NamedTuple):
 
     @property
     def triggers(self) -> Mapping[str, Any]:
-        """What starts it."""
         match self.data.get("on"):
             case str() as value:
                 return {value: None}
@@ -45,7 +44,6 @@ class Workflow(NamedTuple):
         return {}
 
     def jobs(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Every job and its place."""
         for job_id, job in self.data["jobs"].items():
             yield f"jobs.{job_id}", job
 
@@ -58,11 +56,7 @@ class Workflow(NamedTuple):
 
 
 def check_any(files: Mapping[str, str]) -> list[Diagnostic]:
-    """Check workflow files.
-
-    Args:
-        files: text by path.
-    """
+    """Check workflow files, text by path."""
     found: list[Diagnostic] = []
     parsed: dict[str, Mapping[str, Any]] = {}
     for path in sorted(files):

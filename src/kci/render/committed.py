@@ -24,11 +24,7 @@ _MAX_BYTES = 2_000_000
 
 
 def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
-    """The text of those files that exist.
-
-    Args:
-        root: the root of the repository.
-        paths: relative to it.
+    """The text of those files that exist, by path relative to the root.
 
     Raises:
         UnsafeError: one of them, or a directory on the way, is a symbolic link or no regular file.
@@ -51,12 +47,7 @@ def read_committed(root: Path, paths: Iterable[str]) -> dict[str, str]:
 
 
 def write_files(root: Path, files: Mapping[str, str]) -> None:
-    """Write the files, each in one step, after all of them were prepared.
-
-    Raises:
-        UnsafeError: see `read_committed`.
-        FindingsError: a file cannot be written.
-    """
+    """Write the files, each in one step, after all of them were prepared; raises as `read_committed`."""
     prepared: list[tuple[Path, Path]] = []
     try:
         for path in sorted(files):
@@ -77,12 +68,7 @@ def write_files(root: Path, files: Mapping[str, str]) -> None:
 
 
 def remove_files(root: Path, paths: Iterable[str]) -> None:
-    """Remove files that kci wrote.
-
-    Raises:
-        UnsafeError: see `read_committed`.
-        FindingsError: a file cannot be removed.
-    """
+    """Remove files; raises as `read_committed`."""
     for path in paths:
         try:
             _inside(root, path).unlink()
@@ -240,13 +226,7 @@ def compare(rendered: Mapping[str, str], committed: Mapping[str, str]) -> list[C
 
 
 def drift_diagnostics(comparisons: list[Comparison], committed: Mapping[str, str], version: str) -> list[Diagnostic]:
-    """What is wrong with the committed files: KCI401, KCI402, and KCI405 for one that a newer kci wrote.
-
-    Args:
-        comparisons: from `compare`.
-        committed: the committed files, text by path.
-        version: the kci that is running.
-    """
+    """What is wrong with the committed files: KCI401, KCI402, KCI406, and KCI405 for one that a newer kci wrote."""
     found = []
     for item in comparisons:
         match item.state:

@@ -69,15 +69,7 @@ def check_files(files: Mapping[str, str]) -> list[Diagnostic]:
 
 
 def check_workflow(text: str, path: str) -> list[Diagnostic]:
-    """Check one workflow file.
-
-    Args:
-        text: the file.
-        path: what to call it in diagnostics.
-
-    Returns:
-        diagnostics KCI410 to KCI418; empty when GitHub will take the file.
-    """
+    """Check one workflow file: KCI410 to KCI418; empty when GitHub will take it."""
     workflow = read_workflow(text, path)
     if isinstance(workflow, Diagnostic):
         return [workflow]

@@ -7,11 +7,7 @@ from kci.config.values import Forks
 
 
 def settings_text(settings: Settings) -> list[str]:
-    """What to set, a sentence or two each; the same for every repository but for what its kci.toml says.
-
-    Args:
-        settings: those of kci.toml.
-    """
+    """What to set, a sentence or two each; the same for every repository but for what its kci.toml says."""
     lines = [
         "Settings > Branches, or Rules > Rulesets: require the status check `kci` on the branch that releases. It is "
         "red unless all that was planned was built, merged and verified.",
@@ -39,5 +35,4 @@ def settings_text(settings: Settings) -> list[str]:
 
 
 def _own_runners(settings: Settings) -> bool:
-    """Whether kci.toml names a self-hosted runner."""
     return settings.runners != type(settings.runners)()

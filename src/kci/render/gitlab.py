@@ -62,11 +62,7 @@ class GitlabInputs(msgspec.Struct, frozen=True):
 
 
 def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str, str]:
-    """The file that plans, by its path in the repository.
-
-    Raises:
-        UnsafeError: a name or path holds an expression or control characters.
-    """
+    """The file that plans, by its path in the repository; UnsafeError as `refuse_unsafe`."""
     refuse_unsafe(inputs)
     words = ["kci", "render", *(inputs.kernels if inputs.kernels != (".",) else ()), "--ci", "gitlab"]
     digest = hashlib.sha256(json.dumps(msgspec.to_builtins(inputs), sort_keys=True).encode()).hexdigest()[:16]
@@ -84,11 +80,7 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
 
 
 def read_plan_document(path: Path) -> PlanDocument:
-    """A plan as `kci plan --format json` prints it.
-
-    Raises:
-        FindingsError: it cannot be read, or is none.
-    """
+    """A plan as `kci plan --format json` prints it; FindingsError if it cannot be read, or is none."""
     try:
         plan = read_json(path, PlanDocument)
         require_schema(plan.schema, 1)
@@ -102,13 +94,7 @@ def read_plan_document(path: Path) -> PlanDocument:
 def child_pipeline(plan: PlanDocument, publish: PublishJobs | None = None, version: str = __version__) -> str:
     """The jobs of a plan: one for each leg, and for each kernel those that merge, test and publish.
 
-    Args:
-        plan: the plan.
-        publish: how kernels are published when a tag is pushed; None for not at all.
-        version: kci's.
-
-    Raises:
-        UnsafeError: a name or path holds an expression or control characters.
+    Kernels are published when a tag is pushed, or not at all. UnsafeError as `refuse_unsafe`.
     """
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
     legs = [_leg(leg, plan.tier) for leg in plan.legs]

@@ -66,12 +66,9 @@ class OwnParts(msgspec.Struct, frozen=True):
         return f"@@{part}@@" if there else ""
 
     def fill(self, text: str, pins: Mapping[str, Pin], committed: str) -> str:
-        """Put the parts into a rendered file.
+        """Put the parts into a rendered file with marks.
 
-        Args:
-            text: the file, with marks.
-            pins: what kci pins the actions to that it uses; steps that use one of them are pinned alike.
-            committed: the committed file: newer pins of other actions are kept.
+        Steps that use an action of kci's are pinned as kci pins it; newer committed pins of others are kept.
         """
         return _MARK.sub(lambda found: self._part(found[1], pins, committed), text)
 
@@ -83,11 +80,7 @@ class OwnParts(msgspec.Struct, frozen=True):
         return f"{indent}# From {origin}\n" + repinned("\n".join(lines), pins, committed) + "\n"
 
     def without_place(self, files: Mapping[str, str]) -> list[Diagnostic]:
-        """KCI423 for each part that no template has a mark for.
-
-        Args:
-            files: the rendered files before they are filled.
-        """
+        """KCI423 for each part that no template has a mark for, by the rendered files before they are filled."""
         placed = {found[1] for text in files.values() for found in _MARK.finditer(text)}
         wanted = [*self.steps, *(["jobs"] if self.jobs else [])]
         return [
@@ -130,11 +123,7 @@ def override_errors(own: OwnParts) -> Iterator[None]:
 
 
 def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
-    """Read `.github/kci/`.
-
-    Args:
-        root: the root of the repository.
-        templates: the templates that kci ships, text by name.
+    """Read `.github/kci/`; `templates` are those that kci ships, text by name.
 
     Raises:
         UnsafeError: a file, or a directory on the way, is a symbolic link.

@@ -67,12 +67,9 @@ def shipped_pins() -> dict[str, Pin]:
 
 
 def release_pin() -> Pin:
-    """The commit of kci's own actions that this kci was released from.
+    """The commit of kci's own actions that this kci was released from; UsageError if it is not a release.
 
     A commit cannot name itself, so the release workflow puts it into the packages; a checkout has none.
-
-    Raises:
-        UsageError: this kci is not a release.
     """
     if not RELEASE_DATA.is_file():
         hint = 'install a release, or name the commit in kci.toml: `[actions."kci/build"]` with `sha` and `version`'
@@ -97,12 +94,7 @@ def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
 
 
 def unused_pins(wanted: Iterable[str], files: Mapping[str, str]) -> list[Diagnostic]:
-    """KCI421 for each action that kci.toml pins and no rendered file uses.
-
-    Args:
-        wanted: the actions.
-        files: the rendered files, text by path.
-    """
+    """KCI421 for each action that kci.toml pins and no rendered file uses."""
     lines = (line for text in files.values() for line in text.splitlines())
     used = sorted({action_of(match[1]) for line in lines if (match := _USES.match(line))})
     return [
@@ -151,13 +143,8 @@ def choose_pins(
 def judge_pins(text: str, path: str, fixed: Collection[str] = ()) -> list[Diagnostic]:
     """What a person or a bot has made of the pins in a file that this very kci wrote, well-formed ones only.
 
-    Args:
-        text: the file.
-        path: what to call it.
-        fixed: actions whose pins kci.toml names.
-
-    Returns:
-        KCI407 for a pin that is older than the one that kci ships, KCI408 for a commit that kci does not know.
+    KCI407 is for a pin that is older than the one that kci ships, KCI408 for a commit that kci does not know. Actions
+    whose pins kci.toml fixes are not judged.
     """
     found = []
     for pin in find_pins(text, path):
@@ -210,13 +197,8 @@ def _without_pin(line: str) -> str:
 def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
     """Steps of the repository, with the pins that hold for the file that they are put into.
 
-    An action that kci uses too has kci's pin, so that a file has one for each action; of other actions a newer pin that
-    was committed is kept, as a bot moves it there.
-
-    Args:
-        text: the steps.
-        pins: kci's.
-        committed: the file as it is committed.
+    An action that kci uses too has kci's pin, so that a file has one for each action; of other actions a newer pin of
+    the committed file is kept, as a bot moves it there.
     """
     newest: dict[str, FoundPin] = {}
     for pin in find_pins(committed, ""):

@@ -71,9 +71,8 @@ def grown(count: int) -> int:
 def check_bounds(workspace: Workspace) -> Bounds:
     """Count the largest run of each kind: everything that a push, a pull request or a schedule may build at once.
 
-    Returns:
-        what no run would get past (KCI419), and what will get there as the repository grows (KCI420) or may end too
-        late (KCI335).
+    What no run would get past is KCI419; what will get there as the repository grows is KCI420, what may end too late
+    KCI335.
     """
     settings = workspace.settings.settings
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
@@ -143,10 +142,7 @@ class RenderedFiles(msgspec.Struct, frozen=True):
         return [item.path for item in self.comparisons if item.path not in self.files]
 
     def write(self, *, force: bool = False) -> None:
-        """Write the files, and remove those that are left from before.
-
-        Args:
-            force: also over what somebody has edited or pinned to an older release.
+        """Write the files, and remove those that are left from before; by force also over what somebody has edited.
 
         Raises:
             FindingsError: somebody wrote one of them by hand (KCI402), or has edited one (KCI406) or moved a pin of one
@@ -226,25 +222,11 @@ def render_workflows(
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
     if unused := unused_pins(chosen.actions, files):
         raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
-    comparisons = compare(files, committed)
-    found = [*drift_diagnostics(comparisons, committed, __version__), *moved_pins(committed, fixed), *bounds.warnings]
-    rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
-    return RenderedFiles(root, files, tuple(comparisons), tuple(found), rewritten)
+    return _compared(root, files, committed, [*moved_pins(committed, fixed), *bounds.warnings])
 
 
 def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
-    """Render the file for GitLab and compare it with the committed one. Nothing is written.
-
-    Args:
-        workspace: the kernels.
-        root: the root of the repository.
-        kernels: the directories to name in the file, as they were given; by default the root.
-
-    Raises:
-        UsageError: a kernel lies outside of the root.
-        FindingsError: a kernel has an error.
-        UnsafeError: a name or path holds an expression or control characters.
-    """
+    """Render the file for GitLab and compare it with the committed one. Nothing is written; see `render_workflows`."""
     require_sound(workspace)
     chosen = workspace.settings.settings
     inputs = GitlabInputs(
@@ -254,9 +236,14 @@ def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str]
         publish=publish_jobs(workspace.settings),
     )
     files = render_gitlab(inputs)
-    committed = read_committed(root, files)
+    return _compared(root, files, read_committed(root, files), [])
+
+
+def _compared(
+    root: Path, files: dict[str, str], committed: Mapping[str, str], more: Sequence[Diagnostic]
+) -> RenderedFiles:
     comparisons = compare(files, committed)
-    found = tuple(drift_diagnostics(comparisons, committed, __version__))
+    found = (*drift_diagnostics(comparisons, committed, __version__), *more)
     rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
     return RenderedFiles(root, files, tuple(comparisons), found, rewritten)
 
@@ -271,16 +258,7 @@ def moved_pins(committed: Mapping[str, str], fixed: Collection[str]) -> list[Dia
 
 
 def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
-    """The options that the committed files were rendered with.
-
-    Args:
-        root: the root of the repository.
-        file: the file whose header says it.
-
-    Raises:
-        UnsafeError: see `read_committed`.
-        FindingsError: likewise.
-    """
+    """The options that the committed files were rendered with, by the header of one; raises as `read_committed`."""
     return recorded_options(read_committed(root, (file,)).get(file, ""))
 
 

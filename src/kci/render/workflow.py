@@ -115,12 +115,10 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def limit_keys(self) -> list[str]:
-        """The keys that only some of its legs have."""
         return [key for key in LIMIT_KEYS if any(key in leg for leg in self.legs)]
 
     @property
     def own_machines(self) -> bool:
-        """Whether some of its legs run on self-hosted runners."""
         return not all(is_hosted(leg.get("runner")) for leg in self.legs)
 
 
@@ -133,21 +131,16 @@ def render(
 ) -> dict[str, str]:
     """The workflow files, by their path in the repository.
 
-    Args:
-        inputs: what to render.
-        pins: the commit of every action that the templates use.
-        version: kci's version, for the header.
-        own: what the repository adds.
-        committed: the committed files, in which pins of what it adds may have been moved.
+    In the committed files pins of what the repository adds may have been moved.
 
     Raises:
-        UnsafeError: a name, path or leg holds an expression or control characters, which the file would hand to GitHub.
+        UnsafeError: see `refuse_unsafe`.
         FindingsError: static mode without a single leg; or a part of the repository's that cannot be used (KCI422) or
             has no place (KCI423).
     """
     refuse_unsafe(inputs)
     groups = build_groups(inputs)
-    values = {
+    values = msgspec.structs.asdict(inputs) | {
         "version": version,
         "command": shlex.join(command(inputs)),
         "digest": input_digest(inputs, own),
@@ -158,20 +151,13 @@ def render(
         "groups": groups,
         "limit_keys": LIMIT_KEYS,
         "uses": lambda action: _uses(action, pins),
-        "kernels": inputs.kernels,
-        "mode": str(inputs.mode),
-        "branch": inputs.branch,
         "branch_filter": _FILTER_SIGNS.sub(r"\\\g<0>", inputs.branch),
         "several": inputs.callers > 0,
-        "callers": inputs.callers,
         "caller_names": caller_names(inputs.callers),
         "kernel_file": KERNEL_FILE,
-        "pr_tier": inputs.pr_tier,
         "dispatched": inputs.forks == Forks.DISPATCH,
-        "schedule_tier": inputs.schedule_tier,
-        "tested": inputs.tested,
-        "moves": inputs.moves,
         "tiers": [*_DISPATCHED, *inputs.tiers],
+        "publish": None,
         "point": own.mark,
         "job_ids": list(own.job_ids),
     }
@@ -286,8 +272,7 @@ def _strings(value: Any) -> list[str]:
 def refuse_unsafe(inputs: Any) -> None:
     """Refuse what a CI service would evaluate, in quotes too, and control characters, for which YAML has no place.
 
-    Raises:
-        UnsafeError: there is one in the inputs, be it deep in them.
+    UnsafeError is for one that is anywhere in the inputs, be it deep in them.
     """
     for value in _strings(msgspec.to_builtins(inputs)):
         _refuse(value)

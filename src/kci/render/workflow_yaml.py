@@ -17,11 +17,7 @@ _MOST_NODES = 500_000
 
 
 def load_workflow(text: str) -> Any:
-    """Parse a workflow file.
-
-    Raises:
-        ValueError: it is not YAML, or not what GitHub takes; the text says where, in one line.
-    """
+    """Parse a workflow file; ValueError, one line, says where it is not YAML, or not what GitHub takes."""
     import yaml
 
     try:
@@ -187,11 +183,8 @@ def context_problem(
 ) -> str:
     """What an expression reads or calls that its place does not have; empty when all is well.
 
-    Args:
-        place: the place of the expression.
-        expression: the text between the braces.
-        available: contexts by kind of place; a kind that is not listed has those of its first word.
-        limited: functions that only some kinds of place have.
+    `available` has contexts by kind of place (a kind that is not listed has those of its first word), `limited` the
+    functions that only some kinds of place have.
     """
     kind = place.kind if place.kind in available else place.kind.split(".")[0]
     limited = {name.lower(): kinds for name, kinds in limited.items()}
@@ -209,11 +202,7 @@ def output_problem(
 ) -> str:
     """The first output of a step or job in the expression that nothing sets; empty when all is well.
 
-    Args:
-        place: the place of the expression.
-        expression: the text between the braces.
-        workflow: the parsed workflow.
-        known: the outputs of each action, by its reference without the `@`; None not to judge what steps set.
+    `known` has the outputs of each action, by its reference without the `@`; None not to judge what steps set.
     """
     code = _LITERAL.sub("''", expression)
     job = workflow["jobs"].get(place.job, {})

@@ -19,11 +19,7 @@ from kci.workspace.workspace import open_workspace
 
 
 def require_new(target: Path) -> None:
-    """Refuse a place where something is.
-
-    Raises:
-        UsageError: there is a file, or a directory with something in it.
-    """
+    """Refuse (UsageError) a place where there is a file, or a directory with something in it."""
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
@@ -43,13 +39,8 @@ def repository_of(target: Path) -> Path | None:
 def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tuple[list[str], tuple[Diagnostic, ...]]:
     """Write a kernel to a temporary place beside its own, and move it there once it is complete.
 
-    Args:
-        target: its directory; it does not exist, or is empty.
-        files: the contents by path.
-        workflows: write the workflow files too, if the kernel has no error.
-
     Returns:
-        The paths that were written, and what `kci check` says of them.
+        The paths that were written, those of workflow files too if asked for, and what `kci check` says of them.
 
     Raises:
         UsageError: something is in the way.
@@ -79,14 +70,7 @@ def built_backends(target: Path) -> set[str]:
 
 
 def add_settings(target: Path, text: str) -> tuple[Path, bool]:
-    """Write the kci.toml of the repository that a kernel is in, unless there is one.
-
-    Returns:
-        Its path, and whether it was written.
-
-    Raises:
-        FindingsError: it cannot be written.
-    """
+    """Write the kci.toml of a kernel's repository, unless there is one: its path, and whether it was written."""
     root, settings = locate(target)
     if settings is not None:
         return settings, False

@@ -131,11 +131,7 @@ class Function(msgspec.Struct, frozen=True):
 
 
 def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
-    """Take over a project with a setup.py, which is read and not run.
-
-    Args:
-        root: the directory of the setup.py.
-        choice: the name, license and repository of the new kernel.
+    """Take over a project with a setup.py, which is read and not run; `choice` has the name of the new kernel.
 
     Raises:
         UsageError: there is no such directory.
@@ -272,7 +268,6 @@ def _module(text: str) -> tuple[tuple[int, int], str] | None:
 
 
 def _without(text: str, span: tuple[int, int]) -> str:
-    """A source without its module."""
     return f"{text[: span[0]].rstrip()}\n{text[span[1] :].lstrip()}"
 
 

@@ -64,11 +64,7 @@ def choose(
     license: str = USUAL_LICENSE,
     repo_id: str = "",
 ) -> NewKernel:
-    """Complete and check what was chosen.
-
-    Raises:
-        UsageError: something does not fit, with what would.
-    """
+    """Complete and check what was chosen; UsageError if something does not fit, with what would."""
     require_name(name)
     if framework not in FRAMEWORKS:
         raise UsageError(f"there is no framework {framework[:60]!r}", hint=nearest(framework, FRAMEWORKS))
@@ -93,11 +89,7 @@ def choose(
 
 
 def require_name(name: str) -> None:
-    """Refuse what is no name of a kernel, or none that Python can import.
-
-    Raises:
-        UsageError: with the nearest name that would do.
-    """
+    """Refuse what is no name of a kernel, or none that Python can import; UsageError with one that would do."""
     try:
         check_kernel_name(name)
     except ValueError as error:
@@ -121,12 +113,7 @@ def _stable_abi(text: str, framework: str) -> str:
 
 
 def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
-    """The files of a new kernel, by their path in its directory.
-
-    Args:
-        new: what it is.
-        standalone: whether it is a repository of its own, rather than one kernel of several.
-    """
+    """The files of a new kernel, by their path in its directory; `standalone` where it is a repository by itself."""
     package = python_name(new.name)
     values = {
         **{field: getattr(new, field) for field in new.__struct_fields__},

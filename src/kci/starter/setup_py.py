@@ -58,11 +58,7 @@ class _UnknownError(Exception):
 
 
 def read_setup(raw: bytes, shown_as: str) -> SetupPy:
-    """What a setup.py says about its extensions.
-
-    Raises:
-        FindingsError: it is not Python, or has no extension.
-    """
+    """What a setup.py says about its extensions; FindingsError if it is not Python, or has no extension."""
     if len(raw) > MOST_BYTES:
         raise FindingsError(f"{shown_as} is too large", hint="it has to be a setup.py")
     try:
@@ -247,11 +243,6 @@ class _Reader:
             return otherwise
 
     def value(self, node: ast.expr) -> Any:
-        """What an expression stands for.
-
-        Raises:
-            _UnknownError: it would have to be computed.
-        """
         return _bounded(self.evaluated(node))
 
     def evaluated(self, node: ast.expr) -> Any:
@@ -287,7 +278,6 @@ class _Reader:
         raise _UnknownError
 
     def each(self, name: str, items: Any, element: ast.expr) -> list[Any]:
-        """A list comprehension."""
         before = self.values
         try:
             found = []

@@ -50,14 +50,11 @@ class Checked(msgspec.Struct, frozen=True):
 def check_kernels(arguments: Sequence[str] = (), catalog: str | None = None, remember: Path | None = None) -> Checked:
     """Read and lint kernels and the kci.toml that holds for them. Suppressed findings are left out.
 
-    Args:
-        arguments: directories with a build.toml, or with kernels below them; the working directory by default.
-        catalog: an edition or file; by default what kci.toml names, else the default edition.
-        remember: a folder in which facts about sources are kept from run to run; None to read every file.
+    The catalog is by default what kci.toml names, else the default edition.
 
     Raises:
         UsageError: a directory or the catalog named here does not exist.
-        FindingsError: it is not valid.
+        FindingsError: the catalog is not valid.
     """
     by_root: dict[Path, list[str]] = {}
     for directory in find_kernels(arguments):
@@ -97,13 +94,7 @@ def lint_kernel(
 
 
 def kernel_errors(workspace: Workspace, kernel: Kernel, tree: SourceTree) -> list[Diagnostic]:
-    """What `check` calls an error about one kernel: it cannot be built as its files say.
-
-    Args:
-        workspace: where the kernel is from.
-        kernel: the kernel.
-        tree: the files of its repository, read once for all kernels.
-    """
+    """What `check` calls an error about one kernel of a tree: it cannot be built as its files say."""
     rows = for_kernel(workspace.catalog, workspace.overlays, kernel.build.name)
     leaving = list(include_leaves_kernel(kernel, workspace.settings, tree))
     found = lint_kernel(kernel, rows, Path(kernel.directory), leaving, errors_only=True)
@@ -199,11 +190,6 @@ def without_faulty(
     and neither does the choice name one of those nor is nothing else chosen. A leg of anything at fault would start a
     machine only to fail there.
 
-    Args:
-        workspace: the kernels.
-        choice: what of them is planned.
-        trees: the files of their repositories.
-
     Raises:
         FindingsError: no kernel can be planned.
     """
@@ -273,11 +259,7 @@ def _without_component(kernel: Kernel) -> dict[str, Diagnostic]:
 
 
 def require_sound(workspace: Workspace) -> Workspace:
-    """The kernels, where `kci check` finds no error in any; without backends that may lack a component.
-
-    Raises:
-        FindingsError: it finds one; the error carries every finding.
-    """
+    """The kernels without backends that may lack a component; FindingsError with all errors that `check` finds."""
     _, reduced, faulty = without_faulty(workspace, Choice(), SourceTrees())
     # A finding without a place is a suppressed one.
     if wrong := [found for item in faulty for found in item.diagnostics if found.path]:
@@ -286,12 +268,7 @@ def require_sound(workspace: Workspace) -> Workspace:
 
 
 def touched_since(faulty: Sequence[FaultyKernel], workspace: Workspace, base: str) -> tuple[FaultyKernel, ...]:
-    """Those that a change since a base may have made faulty; a change elsewhere is not held up by the others.
-
-    Raises:
-        MissingToolError: there is no git.
-        FindingsError: the change cannot be found out (KCI312).
-    """
+    """Those that a change since a base may have made faulty; a change elsewhere is not held up."""
     if not faulty:
         return ()
     changes = changes_since(Path(faulty[0].path), base)

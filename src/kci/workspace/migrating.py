@@ -31,13 +31,8 @@ class KernelMigrations(msgspec.Struct, frozen=True):
 def migrations_of(workspace: Workspace, after: Catalog, only: Collection[str] = ()) -> list[KernelMigrations]:
     """The kernels that need something for an edition of the catalog, in the workspace's order.
 
-    Args:
-        workspace: the kernels, with the catalog in force; its overlays hold for the other edition too.
-        after: the other edition, or the one in force for what is overdue.
-        only: the migrations to consider; empty for all.
-
-    Raises:
-        FindingsError: a build.toml cannot be read any more.
+    The edition is another one, or the one in force for what is overdue; overlays hold for it too. `only` names the
+    migrations to consider; empty for all.
     """
     found = []
     for kernel in workspace.kernels:
@@ -57,11 +52,7 @@ def migrations_of(workspace: Workspace, after: Catalog, only: Collection[str] = 
 
 
 def only_stable(included: Iterable[str | None]) -> bool:
-    """Whether of torch nothing but the headers of the stable ABI is included, and some of these are.
-
-    Args:
-        included: names in `#include`; None for what could not be read.
-    """
+    """Whether of torch nothing but the headers of the stable ABI is included, and some are; None is an unread name."""
     names = set(included)
     if None in names or not any(name and name.startswith(_STABLE) for name in names):
         return False

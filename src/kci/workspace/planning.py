@@ -72,11 +72,7 @@ class PlannedRun(msgspec.Struct, frozen=True):
     """Limits of GitHub's that the plan breaks or comes near to."""
 
     def require_runnable(self) -> None:
-        """Refuse a plan that GitHub would not run.
-
-        Raises:
-            FindingsError: it breaks a limit.
-        """
+        """Refuse a plan that breaks a limit of GitHub's; FindingsError."""
         refuse_errors(self.diagnostics)
 
     def of(self, plan: Plan) -> PlannedRun:
@@ -103,10 +99,6 @@ def plan_run(workspace: Workspace, request: PlanRequest) -> PlannedRun:
     A kernel in which `kci check` finds an error is not planned; the plan says so (`Plan.faulty`). Where one backend is
     at fault and nobody asks for it, only its variants are left out. Where the request is about a change, both are said
     only of kernels which the change touches.
-
-    Args:
-        workspace: the kernels.
-        request: what of them, and how.
 
     Raises:
         UsageError: the choice names something that does not exist.
@@ -161,7 +153,6 @@ def _options(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> Plan
 
 
 def _with_suppressions(plan: Plan, workspace: Workspace) -> Plan:
-    """The plan with what kci.toml suppresses in trees, and with the names that it has for them."""
     entries = suppressed_in_trees(workspace.settings)
     if not entries:
         return plan
@@ -181,7 +172,6 @@ def _left_out(whole: Matrix, faulty: Sequence[FaultyKernel]) -> Iterator[LeftOut
 
 
 def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tuple[Matrix, list[Touch]]:
-    """The part of the matrix that a change touches."""
 
     def terms(place: Workspace) -> Terms:
         def select(kernel: Kernel) -> KernelMatrix:
@@ -199,11 +189,7 @@ def _narrowed(workspace: Workspace, matrix: Matrix, request: PlanRequest) -> tup
 
 
 def still_current(workspace: Workspace, matrix: Matrix, published: Mapping[Key, PublishedVariant]) -> frozenset[Key]:
-    """The published variants of a matrix that a plan would not build again, by kernel and variant name.
-
-    Raises:
-        FindingsError: a source cannot be read.
-    """
+    """The published variants of a matrix that a plan would not build again, by kernel and variant name."""
     request = PlanRequest(published=published)
     return frozenset(_with_fingerprints(PlanOptions(), workspace, matrix, request, SourceTrees()).skip)
 

@@ -56,10 +56,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.systems or self.backends or self.only) or self.where is not None
 
     def filters(self, scopes: Mapping[str, Sequence[str]]) -> list[Narrow]:
-        """The filters of `compute_matrix`.
-
-        Args:
-            scopes: backends by kernel directory, from arguments such as `kernels/relu[cuda]`.
+        """The filters of `compute_matrix`; `scopes` are backends by kernel directory, as of `kernels/relu[cuda]`.
 
         Raises:
             UsageError: a system or backend does not exist, or the expression cannot be read.
@@ -130,11 +127,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return self.kernels[0]
 
     def matrix(self, choice: Choice = _ALL, *, explain: bool = False) -> Matrix:
-        """The variants of the choice.
-
-        Args:
-            choice: a tier and filters.
-            explain: also why each candidate was kept or dropped, with rule and place.
+        """The variants of the choice; explained, also why each candidate was kept or dropped, with rule and place.
 
         Raises:
             UsageError: the choice names something that does not exist.
@@ -143,11 +136,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return self._matrix(self._tier(choice.tier), choice, explain=explain, thinned=True)
 
     def whole(self, choice: Choice = _ALL) -> Matrix:
-        """What the tier is a part of: a custom tier without thinning; for `pr` the release.
-
-        Raises:
-            KciError: see `matrix`.
-        """
+        """What the tier is a part of: a custom tier without thinning; for `pr` the release. Raises as `matrix`."""
         tier = self._tier(choice.tier)
         return self._matrix(Tier.RELEASE if tier is Tier.PR else tier, choice, explain=False, thinned=False)
 
@@ -181,13 +170,9 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return Path(name) if name is not None and Path(name).is_file() else None
 
     def at(self, read: Callable[[Path], bytes | None]) -> Workspace:
-        """The same kernels under the kci.toml and the catalog of another time.
+        """The same kernels under the kci.toml and the catalog of another time; FindingsError if they were not valid.
 
-        Args:
-            read: what a file said then; None if it was not there.
-
-        Raises:
-            FindingsError: one of the two was not valid then.
+        `read` says what a file said then; None if it was not there.
         """
         raw = read(self.settings.root / KCI_TOML)
         document = parse_document(raw, KCI_TOML) if raw is not None else None
@@ -210,12 +195,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, settings=found, catalog=rows, overlays=_overlays(found))
 
     def only(self, names: Sequence[str]) -> Workspace:
-        """The same workspace with the kernels of these names.
-
-        Raises:
-            UsageError: see `kernel`.
-            FindingsError: one of them has an invalid build.toml.
-        """
+        """The same workspace with the kernels of these names; FindingsError if one has an invalid build.toml."""
         chosen = [kernel for kernel in self.kernels if kernel.build.name in names]
         unread = [item for item in self.unread if Path(item.path).name in names]
         for name in names:
@@ -226,11 +206,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self, kernels=tuple(chosen), unread=tuple(unread))
 
     def require_variants(self, matrix: Matrix, choice: Choice) -> None:
-        """Refuse a selection that selects nothing: in CI it would be a green run that built nothing.
-
-        Raises:
-            FindingsError: the matrix has no variant (KCI217); the hint has the nearest names.
-        """
+        """Refuse a selection that selects nothing (KCI217): in CI it would be a green run that built nothing."""
         if any(kernel.variants for kernel in matrix.kernels):
             return
         names = " and ".join(kernel.name for kernel in matrix.kernels) if len(matrix.kernels) < 4 else ""
@@ -264,19 +240,11 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
         return f"{shown} " * bool(shown) + "`kci matrix --explain` says why; --allow-empty accepts an empty selection"
 
     def variant(self, name: str, *, kernel: Kernel | None = None, tier: str | None = None) -> Variant:
-        """The variant that a name stands for.
+        """The variant that a name stands for, of the only kernel by default, in any tier; UsageError if there is none.
 
         A name can stand for several variants: a stable ABI built against several torch versions, or a noarch variant of
         several systems. What the release tier has goes before what only other tiers have, and this machine's own system
         before others. A noarch variant for a backend without rows is in no tier, and there all the same.
-
-        Args:
-            name: the variant's name.
-            kernel: whose; by default the workspace's one kernel.
-            tier: look in this tier only, the one that planned the variant.
-
-        Raises:
-            UsageError: there is no such variant, or there are several kernels.
         """
         kernel = kernel or self.only_kernel()
         tiers = [tier] if tier is not None else [str(Tier.RELEASE), str(Tier.ALL)]
@@ -327,16 +295,9 @@ def assemble(
     scopes: Mapping[str, Sequence[str]] | None = None,
     directories: Sequence[str] | None = None,
 ) -> Workspace:
-    """A workspace of kernels that were read already.
+    """A workspace of kernels that were read already, for example those of a git revision; see `open_workspace`.
 
-    Args:
-        kernels: for example those of a git revision.
-        catalog: as for `open_workspace`.
-        scopes: backends by kernel directory.
-        directories: where to look for kci.toml; by default the kernels' own directories.
-
-    Raises:
-        KciError: as `open_workspace`.
+    Kci.toml is looked for in the kernels' own directories, or in those that are named.
     """
     places = [kernel.directory for kernel in kernels] if directories is None else list(directories)
     settings = settings_for(places)
@@ -355,7 +316,6 @@ def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]
 
 
 def _require_valid(settings: FoundSettings) -> None:
-    """Errors of kci.toml stop every command that uses it, as `kci check` would."""
     if settings.document is None:
         return
     from kci.matrix.tiers import tier_of
