@@ -18,6 +18,7 @@ from common import (
     run_action,
     runner_temp,
     set_output,
+    show,
     text_input,
 )
 from kci.ci.run_records import VariantFailure, ci_run, write_failure
@@ -89,11 +90,6 @@ class Leg:
         return upload_name(self.kernel.build.name, self.name)
 
 
-def show(line: str) -> None:
-    """Show a line of progress."""
-    print(line, flush=True)
-
-
 log = SeldomTransfers(show)
 
 
@@ -103,7 +99,7 @@ def main() -> None:
     if leg.threads:
         os.environ["NVCC_THREADS"] = str(leg.threads)  # a container is told too
     if leg.disk and leg.options.container != "none":
-        make_room(leg.disk, lambda line: print(line, flush=True))
+        make_room(leg.disk, show)
     if flag_input("results", "false"):
         watch(leg)
         return

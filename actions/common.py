@@ -22,7 +22,7 @@ import msgspec
 
 from kci.cli._output import markdown_row, markdown_text, print_error
 from kci.cli._tables import AnswerTable
-from kci.diagnostics import Diagnostic, printable
+from kci.diagnostics import Diagnostic, escape_data, escape_property, printable
 from kci.errors import KciError
 from kci.watch.history_places import HistoryBranch
 
@@ -37,20 +37,20 @@ def fail(message: str, code: int, hint: str = "", findings: Sequence[Diagnostic]
     """End the action with an annotation, at the place of the first finding if there is one."""
     place = {"file": findings[0].path, "line": findings[0].line, "col": findings[0].column} if findings else {}
     at = ",".join(f"{key}={escape_property(str(value))}" for key, value in place.items() if value)
-    print(f"::error {at}::{escape(message)}" if at else f"::error::{escape(message)}", flush=True)
+    print(f"::error {at}::{escape_data(message)}" if at else f"::error::{escape_data(message)}", flush=True)
     if hint:
         print(f"hint: {printable(hint)}", flush=True)
     sys.exit(code)
 
 
-def escape(text: str) -> str:
-    """Text for a workflow command: its line ends must not start another one."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+def warn(message: str) -> None:
+    """Annotate the run with a warning; the action goes on."""
+    print(f"::warning::{escape_data(printable(message))}", flush=True)
 
 
-def escape_property(text: str) -> str:
-    """Text for a property of a workflow command, which a comma or colon would end."""
-    return escape(text).replace(":", "%3A").replace(",", "%2C")
+def show(line: str) -> None:
+    """Show a line of progress."""
+    print(line, flush=True)
 
 
 def text_input(name: str, default: str = "") -> str:

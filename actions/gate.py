@@ -9,8 +9,6 @@ from common import (
     add_summary,
     add_tables,
     compact_json,
-    escape,
-    escape_property,
     fail,
     flag_input,
     group,
@@ -19,11 +17,11 @@ from common import (
     set_output,
     table_row,
 )
-from kci.ci.gate import PLAN_JOB, GateRow, judge, judge_jobs, read_results
-from kci.ci.releases import Releasable, releasable
+from kci.ci.gate import PLAN_JOB, GateRow, Releasable, judge, judge_jobs, read_results, releasable
 from kci.ci.run_records import ci_run, read_records, read_run_plan, read_tests
 from kci.ci.tree_index import read_index
 from kci.cli._tables import left_out_table
+from kci.diagnostics import escape_data, escape_property
 from kci.plurals import count
 
 SHOWN = 10
@@ -49,7 +47,7 @@ def main() -> None:
         return
     if plan.left_out:
         told = left_out_table(plan)
-        print(f"::notice title=Left out::{escape(told.below)}", flush=True)
+        print(f"::notice title=Left out::{escape_data(told.below)}", flush=True)
         add_tables([told])
     if rows:
         fail(f"{len(rows)} of what was planned did not happen, in {len({row.kernel for row in rows})} kernels", 1)
@@ -82,7 +80,7 @@ def report(rows: list[GateRow]) -> None:
             if row.replay:
                 print(f"  {row.replay}", flush=True)
     for row in rows[:SHOWN]:
-        print(f"::error title={escape_property(row.kernel)}::{escape(' '.join((row.variant, row.error)).strip())}")
+        print(f"::error title={escape_property(row.kernel)}::{escape_data(' '.join((row.variant, row.error)).strip())}")
     head = [
         "### What did not happen",
         "",

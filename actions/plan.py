@@ -12,7 +12,6 @@ from common import (
     OUTPUT_LIMIT,
     add_tables,
     compact_json,
-    escape,
     fail,
     flag,
     flag_input,
@@ -25,14 +24,15 @@ from common import (
     set_output,
     text_input,
     unpacked,
+    warn,
     words_input,
 )
-from kci.ci.run_records import PLAN_FILE, ci_run
+from kci.ci.run_records import PLAN_FILE, ci_run, write_record
 from kci.ci.tree_index import INDEX_FILE, TreeIndex, next_index, today
 from kci.cli._output import print_diagnostics
 from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
-from kci.diagnostics import printable
+from kci.files.replace import write_atomic
 from kci.plan.changes import merged_into
 from kci.plan.github import only_hosted, only_own, tests_matrix, untested
 from kci.plan.plan import promised
@@ -123,11 +123,11 @@ def trees_so_far() -> TreeIndex:
     try:
         index = next_index(Path(folder) if folder else None, run, today())
     except kci.FindingsError as error:  # written by another version of kci, or not by kci: what it says is not needed
-        print(f"::warning::{escape(printable(f'everything is built once more: {error.message}'))}", flush=True)
+        warn(f"everything is built once more: {error.message}")
         index = TreeIndex(day=today())
     index = msgspec.structs.replace(index, attempt=ci_run().attempt or 1)
     place = runner_temp() / "kci-plan"
-    index.write(place / INDEX_FILE)
+    write_record(place / INDEX_FILE, index)
     set_output("folder", str(place))
     set_output("file-name", f"run-plan.{ci_run().attempt or 1}")
     return index
@@ -135,8 +135,8 @@ def trees_so_far() -> TreeIndex:
 
 def hand_over(planned: kci.PlannedRun) -> None:
     """The whole plan as a file, for the gate."""
-    file = runner_temp() / "kci-plan" / PLAN_FILE
-    file.write_text(compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1}), encoding="utf-8")
+    whole = compact_json(planned.as_json() | {"attempt": ci_run().attempt or 1})
+    write_atomic(runner_temp() / "kci-plan" / PLAN_FILE, whole.encode())
 
 
 def is_fork() -> bool:

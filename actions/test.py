@@ -9,7 +9,6 @@ from pathlib import Path
 import kci
 from common import (
     add_summary,
-    escape,
     fail,
     flag_input,
     group,
@@ -17,15 +16,16 @@ from common import (
     run_action,
     runner_temp,
     set_output,
+    show,
     table_row,
     text_input,
     unpacked,
+    warn,
     words_input,
 )
 from kci.ci.run_records import TEST_FILE, TestRecord, ci_run, write_record
-from kci.ci.watched_hardware import unpack_legs, watch_hardware
+from kci.ci.watched_leg import unpack_legs, watch_hardware
 from kci.cli._output import print_error
-from kci.diagnostics import printable
 from kci.errors import first_error
 from kci.files.cache import default_cache
 from kci.matrix.names import this_system
@@ -87,16 +87,11 @@ def watch(kernel: Path, names: list[str], python: Path, leg: str) -> None:
         results: list[LegResult] = []
         with group(f"Test {read.build.name}"):
             try:
-                results += watch_hardware(read, variants, python, this_system(), run, default_cache(), log)
+                results += watch_hardware(read, variants, python, this_system(), run, default_cache(), show)
             except kci.MissingToolError as error:  # this machine says nothing about the kernel
-                print(f"::warning::{escape(printable(f'{leg} tested nothing: {error.message}'))}", flush=True)
+                warn(f"{leg} tested nothing: {error.message}")
     if results:
         upload_results(results, f"{read.build.name}.test-{leg}-{attempt}")
-
-
-def log(line: str) -> None:
-    """Show a line of progress."""
-    print(line, flush=True)
 
 
 def fetched(place: Path) -> Path:
@@ -117,7 +112,7 @@ def tested(tree: Path, kernel: Path, names: list[str], python: Path | None) -> l
     for directory in variants:
         with group(f"Test {directory.name}"):
             report = run_kernel_tests(
-                directory, kernel, SeldomTransfers(lambda line: print(line, flush=True)), cache=default_cache(),
+                directory, kernel, SeldomTransfers(show), cache=default_cache(),
                 isolation=python is None, python=python,
             )  # fmt: skip
             print(f"{report.state}: {report.passed} passed, {report.failed} failed, {report.skipped} skipped")

@@ -6,9 +6,8 @@ import os
 import re
 from collections.abc import Sequence
 
-from common import add_summary, escape, fail, runner_temp, set_output, table_row
+from common import add_summary, fail, runner_temp, set_output, table_row, warn
 from kci.ci.watched_leg import WatchedRun, write_results
-from kci.diagnostics import printable
 from kci.watch.history import LegOutcome, LegResult
 
 
@@ -30,7 +29,7 @@ def upload_results(results: Sequence[LegResult], name: str) -> None:
         first = item.error.partition("\n")[0][:300]
         rows.append(table_row(item.kernel, item.variant, item.torch, item.outcome, first))
         if item.outcome is LegOutcome.FAILED:
-            print(f"::warning::{escape(printable(f'{item.variant} with torch {item.torch}: {first}'))}", flush=True)
+            warn(f"{item.variant} with torch {item.torch}: {first}")
             print(f"To do the same on your machine:\n  {item.replay}", flush=True)
     add_summary(["| kernel | variant | torch | result | error |", "|---|---|---|---|---|"], rows)
     set_output("results-name", f"watch-{name}")

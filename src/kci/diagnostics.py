@@ -175,15 +175,17 @@ def render_github(diagnostic: Diagnostic) -> str:
         if diagnostic.end_line in (0, diagnostic.line):
             properties["col"] = str(diagnostic.column)
             properties["endColumn"] = str(diagnostic.end_column)
-    head = ",".join(f"{key}={_escape_property(value)}" for key, value in properties.items())
+    head = ",".join(f"{key}={escape_property(value)}" for key, value in properties.items())
     others = "".join(f"\n{item.path}:{item.line}: {item.message}" for item in diagnostic.related)
     text = diagnostic.message + others + (f"\nhint: {diagnostic.hint}" if diagnostic.hint else "")
-    return f"::{kind} {head}::{_escape_data(text)}"
+    return f"::{kind} {head}::{escape_data(text)}"
 
 
-def _escape_data(text: str) -> str:
+def escape_data(text: str) -> str:
+    """Text for a workflow command of GitHub: its line ends must not start another one."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _escape_property(text: str) -> str:
-    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
+def escape_property(text: str) -> str:
+    """Text for a property of a workflow command, which a comma or colon would end."""
+    return escape_data(text).replace(":", "%3A").replace(",", "%2C")

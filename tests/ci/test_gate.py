@@ -109,6 +109,16 @@ def test_several_variants_of_one_leg() -> None:
     assert (row.variant, row.job, row.error) == (CUDA, "relu / cpu-cuda", FAILURE.error)
 
 
+def test_a_record_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path, earlier = tmp_path / "there" / RECORD_FILE, tmp_path / "earlier"
+    write_record(path, record("relu", attempt=1))
+    earlier.hardlink_to(path)
+    write_record(path, record("relu", attempt=2))
+    assert read_records(path.parent)["relu"].attempt == 2
+    assert b'"attempt":1' in earlier.read_bytes(), "a reader of the old one would see a part of the new one"
+    assert [entry.name for entry in path.parent.iterdir()] == [RECORD_FILE], "all that is here is uploaded"
+
+
 def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
     for attempt in (2, 1):
         again = msgspec.structs.replace(FAILURE, attempt=attempt, error=f"attempt {attempt}")

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from kci.ci.gate import judge
-from kci.ci.releases import releasable
+from kci.ci.gate import judge, releasable
 from kci.ci.run_records import KernelRecord, RunPlan, TestRecord
 from kci.ci.tree_index import TreeIndex, TreePlace
 from kci.plan.hardware_tests import tree_under_test

@@ -21,7 +21,7 @@ def manifest(kernel: str, version: int = 1) -> Manifest:
 
 def hand_over(folder: Path, index: TreeIndex, *records: KernelRecord) -> Path:
     """What a run leaves for the next one."""
-    index.write(folder / "run-plan.1" / INDEX_FILE)
+    write_record(folder / "run-plan.1" / INDEX_FILE, index)
     for record in records:
         write_record(folder / f"run-record.{record.kernel}.1" / RECORD_FILE, record)
     return folder
@@ -140,8 +140,8 @@ def test_a_pass_of_an_older_attempt_does_not_count_where_everything_ran_again(tm
 
 def test_of_several_attempts_the_newest_index_counts(tmp_path: Path) -> None:
     good_place = TreeIndex({"aa": TreePlace("41", 1, manifest("aa"))}, 9)
-    good_place.write(tmp_path / "run-plan.1" / INDEX_FILE)
-    TreeIndex({}, 9, attempt=2).write(tmp_path / "run-plan.2" / INDEX_FILE)
+    write_record(tmp_path / "run-plan.1" / INDEX_FILE, good_place)
+    write_record(tmp_path / "run-plan.2" / INDEX_FILE, TreeIndex({}, 9, attempt=2))
     assert read_index(tmp_path).trees == {}
 
 

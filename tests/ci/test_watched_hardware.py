@@ -8,8 +8,7 @@ import pytest
 
 from act.test_workflow import add_kernel
 from kci.builders.request import BuildOptions
-from kci.ci.watched_hardware import unpack_legs, watch_hardware
-from kci.ci.watched_leg import WatchedRun, write_results
+from kci.ci.watched_leg import WatchedRun, unpack_legs, watch_hardware, write_results
 from kci.config.reader import read_kernel
 from kci.errors import MissingToolError
 from kci.run.build_leg import LegRequest, build_leg

@@ -1,4 +1,4 @@
-"""Did a CI run do what it planned? The plan is held against the records, kernel by kernel."""
+"""Did a CI run do what it planned, and what of it can be published? The plan is held against the records."""
 
 from __future__ import annotations
 
@@ -136,3 +136,45 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
 def _silent(tier: str, leg: Leg, variant: str) -> VariantFailure:
     words = ["kci", "build", f"--variant={variant}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
     return VariantFailure(leg.kernel, leg.name, variant, 1, SILENT, shlex.join([*words, "--", leg.path]))
+
+
+class Releasable(msgspec.Struct, frozen=True):
+    """A kernel with a tree that can be published."""
+
+    kernel: str
+    path: str
+    run: str
+    """The run whose artifacts have the tree."""
+
+
+def releasable(
+    plan: RunPlan,
+    records: Mapping[str, KernelRecord],
+    tests: Mapping[tuple[str, str], TestRecord],
+    index: TreeIndex,
+    run: str,
+) -> list[Releasable]:
+    """The kernels that can be published, by name. One that failed stops no other.
+
+    Args:
+        plan: what was to be done.
+        records: what became of each kernel in this run.
+        tests: what came of the tests of this run.
+        index: where the trees of earlier runs are, for kernels that have not changed since.
+        run: the id of this run.
+    """
+    built = {leg.kernel for leg in plan.legs}
+    skipped = {item.kernel for item in plan.skipped}
+    # What is declared and not in the plan has passed on the very tree in an earlier run.
+    bad = {item.kernel for item in plan.faulty} | {name for name, _ in untested(plan, records, tests, index)}
+    found = []
+    for kernel in plan.kernels:
+        record, place = records.get(kernel.name), index.trees.get(kernel.name)
+        if kernel.name in bad:
+            continue
+        if kernel.name in built:
+            if record is not None and record.attempt >= plan.attempt and record.complete:
+                found.append(Releasable(kernel.name, kernel.path, run))
+        elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
+            found.append(Releasable(kernel.name, kernel.path, place.run))
+    return sorted(found, key=lambda item: item.kernel)

@@ -8,7 +8,7 @@ read as data.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -19,6 +19,7 @@ from kci.config.discover import FaultyKernel
 from kci.config.values import LeaveOut
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_record, require_schema
+from kci.files.replace import write_atomic
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Skipped, TestLeg
 from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
@@ -32,8 +33,9 @@ PLAN_FILE = "kci-plan.json"
 
 SILENT = "the job ended silently: it was cancelled, ran out of time, or its machine was lost"
 
-
 _Shape = TypeVar("_Shape")
+_Key = TypeVar("_Key")
+_Record = TypeVar("_Record", "VariantFailure", "KernelRecord", "TestRecord")
 
 Text = Annotated[str, Meta(max_length=4000)]
 Attempt = Annotated[int, Meta(ge=1)]
@@ -126,12 +128,33 @@ def ci_run() -> CiRun:
     return CiRun(os.environ.get(run, ""), attempt)
 
 
-def write_failure(folder: Path, failure: VariantFailure) -> Path:
+def write_record(path: Path, record: msgspec.Struct) -> None:
+    """Write what a job uploads besides what it builds, whole or not at all.
+
+    Raises:
+        ClientError: it cannot be written.
+    """
+    write_atomic(path, msgspec.json.encode(record))
+
+
+def write_failure(folder: Path, failure: VariantFailure) -> None:
     """Write why a variant failed, beside the artifacts of its leg."""
-    path = folder / f"{FAILURE_PREFIX}{failure.variant}.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(failure))
-    return path
+    write_record(folder / f"{FAILURE_PREFIX}{failure.variant}.json", failure)
+
+
+def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "record of a run") -> Iterator[_Shape]:
+    """What jobs have uploaded below a folder under a name, which may be a pattern.
+
+    Raises:
+        FindingsError: a file cannot be read, or is no such record.
+    """
+    for path in sorted(folder.rglob(name)):
+        try:
+            yield read_record(path, shape)
+        except OSError as error:
+            raise FindingsError(f"cannot read {path}: {error.strerror}") from error
+        except ValueError as error:
+            raise FindingsError(f"{path} is no {what}: {error}") from error
 
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
@@ -140,20 +163,9 @@ def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     Raises:
         FindingsError: one cannot be read.
     """
-    newest: dict[str, VariantFailure] = {}
-    for folder in folders:
-        for path in sorted(folder.rglob(f"{FAILURE_PREFIX}*.json")) if folder.is_dir() else ():
-            failure = _read(path, VariantFailure)
-            before = newest.get(failure.variant)
-            if failure.kernel == kernel and (before is None or before.attempt < failure.attempt):
-                newest[failure.variant] = failure
+    found = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
+    newest = _newest((item for item in found if item.kernel == kernel), lambda item: item.variant)
     return [newest[name] for name in sorted(newest)]
-
-
-def write_record(path: Path, record: KernelRecord | TestRecord) -> None:
-    """Write what became of a kernel, or of a test."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(record))
 
 
 def read_records(folder: Path) -> dict[str, KernelRecord]:
@@ -162,12 +174,7 @@ def read_records(folder: Path) -> dict[str, KernelRecord]:
     Raises:
         FindingsError: one cannot be read.
     """
-    newest: dict[str, KernelRecord] = {}
-    for path in sorted(folder.rglob(RECORD_FILE)):
-        record = _read(path, KernelRecord)
-        if record.kernel not in newest or newest[record.kernel].attempt < record.attempt:
-            newest[record.kernel] = record
-    return newest
+    return _newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel)
 
 
 def read_tests(folder: Path) -> dict[tuple[str, str], TestRecord]:
@@ -176,13 +183,7 @@ def read_tests(folder: Path) -> dict[tuple[str, str], TestRecord]:
     Raises:
         FindingsError: one cannot be read.
     """
-    newest: dict[tuple[str, str], TestRecord] = {}
-    for path in sorted(folder.rglob(TEST_FILE)):
-        record = _read(path, TestRecord)
-        key = (record.kernel, record.leg)
-        if key not in newest or newest[key].attempt < record.attempt:
-            newest[key] = record
-    return newest
+    return _newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg))
 
 
 def read_run_plan(folder: Path) -> RunPlan | None:
@@ -191,14 +192,13 @@ def read_run_plan(folder: Path) -> RunPlan | None:
     Raises:
         FindingsError: one cannot be read.
     """
-    plans = [_read(path, RunPlan) for path in sorted(folder.rglob(PLAN_FILE))]
-    return max(plans, key=lambda plan: plan.attempt, default=None)
+    return max(read_uploaded(folder, PLAN_FILE, RunPlan), key=lambda plan: plan.attempt, default=None)
 
 
-def _read(path: Path, shape: type[_Shape]) -> _Shape:
-    try:
-        return read_record(path, shape)
-    except OSError as error:
-        raise FindingsError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise FindingsError(f"{path} is no record of a run: {error}") from error
+def _newest(records: Iterable[_Record], key: Callable[[_Record], _Key]) -> dict[_Key, _Record]:
+    found: dict[_Key, _Record] = {}
+    for record in records:
+        before = found.setdefault(key(record), record)
+        if before.attempt < record.attempt:
+            found[key(record)] = record
+    return found

@@ -9,7 +9,7 @@ artifact in a run can have written it, so it is read as data: its names become p
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -26,9 +26,10 @@ from kci.ci.run_records import (
     read_records,
     read_run_plan,
     read_tests,
+    read_uploaded,
 )
-from kci.errors import FindingsError
-from kci.files.bounded_json import read_record, require_schema
+from kci.files.bounded_json import require_schema
+from kci.files.replace import write_atomic
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
 from kci.tree.manifest import FILE_NAME, Manifest, encode
 from kci.tree.metadata import NAME_PATTERN
@@ -79,15 +80,9 @@ class TreeIndex(msgspec.Struct, frozen=True):
         written = []
         for kernel, place in sorted(self.trees.items()):
             path = folder / kernel / FILE_NAME
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(encode(place.manifest))
+            write_atomic(path, encode(place.manifest))
             written.append(path)
         return written
-
-    def write(self, path: Path) -> None:
-        """Write the index, for the next run."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.encode(self))
 
 
 def today() -> int:
@@ -171,17 +166,5 @@ def read_index(folder: Path) -> TreeIndex:
     Raises:
         FindingsError: it cannot be read.
     """
-    return _newest(_read(path) for path in sorted(folder.rglob(INDEX_FILE)))
-
-
-def _newest(indexes: Iterable[TreeIndex]) -> TreeIndex:
-    return max(indexes, key=lambda index: (index.attempt, index.day), default=TreeIndex())
-
-
-def _read(path: Path) -> TreeIndex:
-    try:
-        return read_record(path, TreeIndex)
-    except OSError as error:
-        raise FindingsError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise FindingsError(f"{path} is no index of trees: {error}") from error
+    found = read_uploaded(folder, INDEX_FILE, TreeIndex, "index of trees")
+    return max(found, key=lambda index: (index.attempt, index.day), default=TreeIndex())

@@ -1,19 +1,29 @@
-"""A leg of a scheduled run: a variant is built once, loaded with every torch that it promises, and each is a result."""
+"""The legs of a scheduled run: what became of each is a result, and never fails its job.
+
+A variant is built once and loaded with every torch that it promises. Where a machine with the hardware is lent, what
+was built elsewhere is loaded and tested there; that is another leg than the build. A machine that is lost leaves no
+result, and its leg stays what it was.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
+from kci.config.reader import Kernel
 from kci.errors import BuildFailedError, FindingsError, KciError, MissingToolError, first_error
 from kci.files.replace import write_atomic
+from kci.matrix.names import parse_variant_name
 from kci.processes.process import Log
 from kci.run.build_leg import LegRequest, build_leg
 from kci.run.kernel_tests import TestReport, TestState, run_kernel_tests
+from kci.tree.artifacts import find_sources, newest
+from kci.tree.unpack import unpack
+from kci.verify.load_rules import probe, unfit
 from kci.watch.history import LegOutcome, LegResult
 from kci.workspace.workspace import Workspace
 
@@ -31,6 +41,24 @@ class WatchedRun(msgspec.Struct, frozen=True):
     log: str = ""
     """Where the log is."""
 
+    def result(self, kernel: str, variant: str, system: str, torch: str, compute: str, replay: str) -> LegResult:
+        """The result of a leg with which nothing is wrong."""
+        return LegResult(
+            run=self.number,
+            attempt=self.attempt,
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            kernel=kernel,
+            variant=variant,
+            system=system,
+            torch=torch,
+            compute=compute,
+            outcome=LegOutcome.PASSED,
+            log=self.log,
+            replay=replay[:4000],
+            catalog=self.catalog,
+            commit=self.commit,
+        )
+
 
 def watch_leg(workspace: Workspace, request: LegRequest, run: WatchedRun, replay: str, log: Log) -> list[LegResult]:
     """Build a variant and load it, whatever comes of it.
@@ -46,28 +74,15 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: WatchedRun, replay
         one result for the build and the torch it was made with, and one for each other torch that it was loaded with.
     """
     variant = request.variant
-    base = LegResult(
-        run=run.number,
-        attempt=run.attempt,
-        at=datetime.now(UTC).isoformat(timespec="seconds"),
-        kernel=request.kernel.build.name,
-        variant=variant.name,
-        system=variant.system,
-        torch=variant.torch or "",
-        compute=variant.compute or "",
-        outcome=LegOutcome.PASSED,
-        log=run.log,
-        replay=replay,
-        catalog=run.catalog,
-        commit=run.commit,
+    base = run.result(
+        request.kernel.build.name, variant.name, variant.system, variant.torch or "", variant.compute or "", replay
     )
     others = [torch for torch in variant.loads if torch != variant.torch]
     try:
         built = build_leg(workspace, request, log)
     except KciError as error:
-        outcome, text = _failure(error)
-        result = msgspec.structs.replace(base, outcome=outcome, error=text)
-        return [result, *(_not_loaded(base, torch) for torch in others)]
+        unknown = _with(base, LegOutcome.SKIPPED, "it was not built")
+        return [_with(base, *_failure(error)), *(msgspec.structs.replace(unknown, torch=torch) for torch in others)]
     results = [] if variant.torch in variant.loads else [base]
     for torch in variant.loads:
         results.append(_loaded(base, request, built.directory, torch, log))
@@ -81,15 +96,20 @@ def _loaded(base: LegResult, request: LegRequest, directory: Path, torch: str, l
     try:
         report = run_kernel_tests(directory, kernel, log, cache=request.options.cache, torch=torch)
     except MissingToolError as error:
-        return msgspec.structs.replace(under, outcome=LegOutcome.SKIPPED, error=_end(error.message))
-    log(f"{base.variant} with torch {torch}: {report.state}, {report.passed} passed, {report.failed} failed")
+        return _with(under, LegOutcome.SKIPPED, _end(error.message))
+    return _judged(under, report, f"with torch {torch}", log)
+
+
+def _judged(result: LegResult, report: TestReport, where: str, log: Log) -> LegResult:
+    """The result as what came of loading and testing has it."""
+    log(f"{result.variant} {where}: {report.state}, {report.passed} passed, {report.failed} failed")
     if report.state in (TestState.PASSED, TestState.NOTHING_RAN):
-        return under
-    return msgspec.structs.replace(under, outcome=LegOutcome.FAILED, error=told(report))
+        return result
+    return _with(result, LegOutcome.FAILED, _told(report))
 
 
-def _not_loaded(base: LegResult, torch: str) -> LegResult:
-    return msgspec.structs.replace(base, torch=torch, outcome=LegOutcome.SKIPPED, error="it was not built")
+def _with(result: LegResult, outcome: LegOutcome, error: str) -> LegResult:
+    return msgspec.structs.replace(result, outcome=outcome, error=error)
 
 
 def _failure(error: KciError) -> tuple[LegOutcome, str]:
@@ -100,7 +120,7 @@ def _failure(error: KciError) -> tuple[LegOutcome, str]:
     return outcome, f"{first}\n{_end(more)}" if more.strip() not in ("", first) else first
 
 
-def told(report: TestReport) -> str:
+def _told(report: TestReport) -> str:
     """What pytest or Python says last is the error; the rest is how it came about."""
     lines = [line for line in report.output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E ")]
@@ -110,6 +130,65 @@ def told(report: TestReport) -> str:
 
 def _end(text: str) -> str:
     return text[-_KEPT:]
+
+
+def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]:
+    """The directories of variants that legs have built, the newest attempt of each, in the order of their names.
+
+    Args:
+        artifacts: a folder of artifacts; it is missing where no leg built anything.
+        names: the variants that are wanted.
+        into: an existing directory.
+
+    Raises:
+        FindingsError: an artifact cannot be read.
+        UnsafeError: likewise.
+    """
+    sources = find_sources([artifacts]) if artifacts.is_dir() else []
+    found = []
+    for name in sorted(set(names)):
+        if same := [source for source in sources if source.leg.variant == name]:
+            found.append(unpack(newest(same).path, into)[1])
+    return found
+
+
+def watch_hardware(
+    kernel: Kernel, variants: Sequence[Path], python: Path, system: str, run: WatchedRun, cache: Path, log: Log
+) -> Iterator[LegResult]:
+    """Load and test variants on this machine.
+
+    Args:
+        kernel: whose tests are run.
+        variants: directories of built variants.
+        python: a Python with torch for this machine's hardware, kernels and pytest.
+        system: of this machine.
+        run: what it is a part of.
+        cache: where environments are kept.
+        log: takes lines of progress.
+
+    Returns:
+        a result for each variant that this Python's torch can load; the others are said to be left out, and have none.
+
+    Raises:
+        MissingToolError: the Python has no torch or no loader.
+    """
+    environment = probe(python)
+    for directory in variants:
+        name = parse_variant_name(directory.name)
+        if reason := unfit(name, environment):
+            log(f"{directory.name} is not tested on this machine: {reason}")
+            continue
+        test = ["kci", "test", kernel.directory, f"--variant={directory.name}", f"--python={python}"]
+        torch = ".".join(environment.torch.split("+")[0].split(".")[:2])
+        compute = name.compute_version or environment.cuda or environment.rocm or ""
+        result = run.result(kernel.build.name, directory.name, system, torch, compute, shlex.join(test))
+        result = msgspec.structs.replace(result, hardware=True)
+        try:
+            report = run_kernel_tests(directory, Path(kernel.directory), log, cache=cache, python=python)
+        except (MissingToolError, FindingsError) as error:
+            yield _with(result, LegOutcome.SKIPPED, error.message)
+            continue
+        yield _judged(result, report, "on this machine", log)
 
 
 def write_results(folder: Path, results: Sequence[LegResult]) -> list[Path]:

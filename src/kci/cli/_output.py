@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kci.cli import Options
 from kci.cli._layout import Layout, lines_of, middle, plain_lines
-from kci.diagnostics import Diagnostic, Severity, printable, printable_lines, render_github, render_text
+from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
 from kci.errors import KciError, UsageError
 
 _MARKUP = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "`": "&#96;", "[": "&#91;", "*": "&#42;", "~": "&#126;"}
@@ -38,8 +38,7 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
     if error.hint:
         click.echo(f"  hint: {printable_lines(error.hint)}", err=True)
     if os.environ.get("GITHUB_ACTIONS") == "true" and annotate and not error.diagnostics:
-        message = error.message.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-        click.echo(f"::error::{message}", err=True)
+        click.echo(f"::error::{escape_data(error.message)}", err=True)
 
 
 def progress_log(options: Options) -> Callable[[str], None]:
