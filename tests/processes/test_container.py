@@ -17,7 +17,15 @@ from buildkit import noarch_kernel, only_these, program, quiet
 from conftest import ROOT
 from kci.errors import BuildFailedError, FindingsError, MissingToolError, UsageError
 from kci.processes import container
-from kci.processes.container import Mount, build_command, choose_image, container_command, kci_source, run_in_container
+from kci.processes.container import (
+    ContainerBuild,
+    Mount,
+    build_command,
+    choose_image,
+    container_command,
+    kci_source,
+    run_in_container,
+)
 from kci.processes.running_wheel import running_wheel
 from kci.remote.protocol import EngineAwayError
 
@@ -48,7 +56,7 @@ def test_wheels_and_certificates_of_this_machine_are_seen(tmp_path: Path, monkey
     (tmp_path / "ca.crt").touch()
     monkeypatch.setenv("PIP_FIND_LINKS", f"{tmp_path / 'wheels'} https://example.org/wheels /not/there")
     monkeypatch.setenv("PIP_CERT", str(tmp_path / "ca.crt"))
-    command = build_command(IMAGE, noarch_kernel(tmp_path / "k"), [], writable=[], cache=tmp_path / "c")
+    command = build_command(ContainerBuild(IMAGE, noarch_kernel(tmp_path / "k"), [], writable=[], cache=tmp_path / "c"))
     for path in (tmp_path / "wheels", tmp_path / "ca.crt"):
         assert f"--mount=type=bind,source={path},target={path},readonly" in command
     assert {"--env=PIP_FIND_LINKS", "--env=PIP_CERT"} <= set(command)
@@ -90,7 +98,9 @@ def test_the_kernels_repository_is_seen_and_only_the_output_can_be_written(
     repository = tmp_path / "repo"
     kernel = noarch_kernel(repository / "kernels" / "k")
     (repository / ".git").mkdir()
-    command = build_command(IMAGE, kernel, ["build"], writable=[kernel / "build"], cache=tmp_path / "cache")
+    command = build_command(
+        ContainerBuild(IMAGE, kernel, ["build"], writable=[kernel / "build"], cache=tmp_path / "cache")
+    )
     mounts = [word for word in command if word.startswith("--mount")]
     writable = [word for word in mounts if not word.endswith(",readonly")]
     whole = f"--mount=type=bind,source={repository},target={repository},readonly"
@@ -107,7 +117,9 @@ def test_settings_outside_of_git_and_an_overlay_are_seen(tmp_path: Path) -> None
     kernel = noarch_kernel(tmp_path / "all" / "kernels" / "k")
     (tmp_path / "all" / "kci.toml").write_text("")
     overlay = tmp_path / "overlay.toml"
-    command = build_command(IMAGE, kernel, ["build"], writable=[], cache=tmp_path / "cache", readable=[overlay])
+    command = build_command(
+        ContainerBuild(IMAGE, kernel, ["build"], writable=[], cache=tmp_path / "cache", readable=[overlay])
+    )
     mounts = {word.rpartition("target=")[2] for word in command if word.startswith("--mount")}
     assert {f"{tmp_path / 'all'},readonly", f"{overlay},readonly"} <= mounts
 
@@ -123,7 +135,7 @@ def test_the_git_data_of_a_worktree_is_seen_as_well(tmp_path: Path, no_git_envir
     git("commit", "-q", "--allow-empty", "-m", "first")
     git("worktree", "add", "-q", str(tmp_path / "side"))
     kernel = noarch_kernel(tmp_path / "side" / "k")
-    command = build_command(IMAGE, kernel, ["build"], writable=[], cache=tmp_path / "cache")
+    command = build_command(ContainerBuild(IMAGE, kernel, ["build"], writable=[], cache=tmp_path / "cache"))
     data = tmp_path / "main/.git"
     assert f"--mount=type=bind,source={data},target={data},readonly" in command
 
@@ -198,7 +210,7 @@ def test_an_image_by_name_needs_docker(tmp_path: Path, monkeypatch: pytest.Monke
         choose_image(IMAGE, "", quiet)
     assert caught.value.exit_code == 3
     with pytest.raises(MissingToolError, match="docker"):
-        run_in_container(IMAGE, tmp_path, [], writable=[], cache=tmp_path / "c", log=quiet)
+        run_in_container(ContainerBuild(IMAGE, tmp_path, [], writable=[], cache=tmp_path / "c"), quiet)
 
 
 # --- running it ---
@@ -210,7 +222,7 @@ def run(tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch, image: str
     said: list[str] = []
     kernel = noarch_kernel(tmp_path / "k")
     places = {"writable": [tmp_path / "new" / "o"], "cache": tmp_path / "newer" / "c"}
-    run_in_container(image, kernel, ["a b", "$c"], **places, log=said.append)  # type: ignore[arg-type]
+    run_in_container(ContainerBuild(image, kernel, ["a b", "$c"], **places), said.append)  # type: ignore[arg-type]
     return said
 
 
@@ -274,9 +286,9 @@ def test_a_variant_is_built_by_the_kci_that_the_image_installs(
 ) -> None:
     kernel = noarch_kernel(tmp_path / "k")
     arguments = ["build", str(kernel), "--variant", "torch-cpu", "--output", str(tmp_path / "o"), "--container", "none"]
-    run_in_container(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c", log=quiet)
+    run_in_container(ContainerBuild(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c"), quiet)
     made = tmp_path / "o/torch-cpu"
     # A second start takes the environment of the first, and so needs no index.
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/nowhere")
-    run_in_container(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c", log=quiet)
+    run_in_container(ContainerBuild(IMAGE, kernel, arguments, writable=[tmp_path / "o"], cache=tmp_path / "c"), quiet)
     assert sorted(path.name for path in made.iterdir()) == ["__init__.py", "_ops.py", "metadata.json"]

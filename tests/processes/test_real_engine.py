@@ -20,7 +20,7 @@ from cli.runner import kci_process
 from conftest import ROOT
 from kci.errors import BuildFailedError
 from kci.processes import container
-from kci.processes.container import run_in_container
+from kci.processes.container import ContainerBuild, run_in_container
 from kci.tree.digest import file_hashes
 from podmankit import IMAGE, containers, podman_for_tests, wheels_for_container
 from processes.test_process import gone
@@ -86,7 +86,7 @@ def said_in_it(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(container, "SCRIPT", script)
     said: list[str] = []
     kernel = write_tree(tmp_path / "k", {"build.toml": ""})
-    run_in_container(IMAGE, kernel, [], writable=[tmp_path / "o"], cache=tmp_path / "c", log=said.append)
+    run_in_container(ContainerBuild(IMAGE, kernel, [], writable=[tmp_path / "o"], cache=tmp_path / "c"), said.append)
     return said
 
 
@@ -112,7 +112,8 @@ from pathlib import Path
 from kci.processes import container
 container.SCRIPT = "echo running; exec sleep 1000"
 kernel, out, cache = map(Path, sys.argv[1:])
-container.run_in_container({image!r}, kernel, [], writable=[out], cache=cache, log=lambda line: print(line, flush=True))
+build = container.ContainerBuild({image!r}, kernel, [], writable=[out], cache=cache)
+container.run_in_container(build, lambda line: print(line, flush=True))
 """
 
 

@@ -115,6 +115,21 @@ class Mount(msgspec.Struct, frozen=True, order=True):
     writable: bool = False
 
 
+class ContainerBuild(msgspec.Struct, frozen=True):
+    """A `kci build` in an image, and what it sees of this machine."""
+
+    image: str
+    kernel_dir: Path
+    """The kernel; its whole repository is visible, because the kernel's id is made from its state."""
+    arguments: Sequence[str]
+    """What follows `kci`, with absolute paths and without `--container`."""
+    writable: Sequence[Path]
+    """The directories that take the variant and the artifact. All else of this machine is read-only."""
+    cache: Path
+    readable: Sequence[Path] = ()
+    """Files that it reads beside the repository."""
+
+
 def engine() -> str:
     """The engine to use: the one that is chosen, else docker, else podman; docker where there is neither.
 
@@ -171,58 +186,33 @@ def container_command(
     return [*arguments, image, *command]
 
 
-def build_command(
-    image: str,
-    kernel_dir: Path,
-    arguments: Sequence[str],
-    *,
-    writable: Iterable[Path],
-    cache: Path,
-    readable: Iterable[Path] = (),
-) -> list[str]:
+def build_command(build: ContainerBuild) -> list[str]:
     """The command that runs `kci build` in an image.
-
-    Args:
-        image: the image.
-        kernel_dir: the kernel; its whole repository is visible, because the kernel's id is made from its state.
-        arguments: what follows `kci`, with absolute paths and `--container none`.
-        writable: the directories that take the variant and the artifact. All else of this machine is read-only.
-        cache: the cache directory.
-        readable: files that it reads beside the repository.
 
     Raises:
         UsageError: as `container_command`.
     """
+    cache = build.cache.resolve()
     source, digest, mounts = kci_source(cache)
-    mounts = [*mounts, *_sources(kernel_dir), Mount(cache.resolve(), writable=True)]
-    mounts += [Mount(path.resolve()) for path in readable]
-    mounts += [Mount(path.resolve(), writable=True) for path in writable]
+    mounts = [*mounts, *_sources(build.kernel_dir), Mount(cache, writable=True)]
+    mounts += [Mount(path.resolve()) for path in build.readable]
+    mounts += [Mount(path.resolve(), writable=True) for path in build.writable]
     mounts += [Mount(path) for name in PLACES for path in _named_places(name)]
     # An environment belongs to its image, whose Python it points at, and to one kci.
-    kept = hashlib.sha256(f"{image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
+    kept = hashlib.sha256(f"{build.image}\n{digest}".encode()).hexdigest()[:16] if digest else ""
     # The user has no home in the image, and pip and git must not take the root directory for one.
-    home = cache.resolve() / "home"
     return container_command(
-        image,
+        build.image,
         mounts,
-        ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *arguments],
-        workdir=kernel_dir.resolve(),
+        ["sh", "-c", SCRIPT, "kci-in-container", source, kept, *build.arguments],
+        workdir=build.kernel_dir.resolve(),
         environment=[name for name in (*PASSED_ON, *PLACES) if name in os.environ],
-        settings=[("HOME", str(home)), ("KCI_CACHE", str(cache.resolve()))],
+        settings=[("HOME", str(cache / "home")), ("KCI_CACHE", str(cache))],
     )
 
 
-def run_in_container(
-    image: str,
-    kernel_dir: Path,
-    arguments: Sequence[str],
-    *,
-    writable: Iterable[Path],
-    cache: Path,
-    log: Log,
-    readable: Iterable[Path] = (),
-) -> Finished:
-    """Run `kci build` in an image; the arguments are those of `build_command`, and `log` takes lines of progress.
+def run_in_container(build: ContainerBuild, log: Log) -> Finished:
+    """Run `kci build` in an image; `log` takes lines of progress.
 
     Raises:
         MissingToolError: docker is not there, does not answer, or cannot run the image.
@@ -230,12 +220,12 @@ def run_in_container(
     """
     require_engine()
     # docker would make missing directories itself, as root.
-    places = list(writable)
-    for place in (*places, cache, cache / "home"):
+    image, cache = build.image, build.cache
+    for place in (*build.writable, cache, cache / "home"):
         place.mkdir(parents=True, exist_ok=True)
     if (wheel := running_wheel()) is not None:
         wheel.write(cache.resolve())
-    command = build_command(image, kernel_dir, arguments, writable=places, cache=cache, readable=readable)
+    command = build_command(build)
     container = f"kci-{os.getpid()}-{secrets.token_hex(4)}"
     named = [*command[:2], f"--name={container}", *command[2:]]
     # What is stopped takes no container along: docker's belongs to a service, and podman keeps a record of its own.

@@ -15,7 +15,7 @@ from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Variant
 from kci.plan.legs import Unplaced, place
-from kci.processes.container import build_command, choose_image, run_in_container
+from kci.processes.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.processes.process import Log
 from kci.run.one_variant import check_replaceable, make_variant_dir, request_for
 from kci.run.reproducible import require_reproducible
@@ -90,15 +90,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
             request.artifact.parent.mkdir(parents=True, exist_ok=True)
             pack(made.directory, request.artifact, made.leg)
         return BuiltLeg(made.directory, made.leg, request.artifact, findings)
-    run_in_container(
-        image,
-        Path(request.kernel.directory).resolve(),
-        _inner_arguments(workspace, request),
-        writable=_writable(request),
-        readable=_readable(workspace),
-        cache=request.options.cache,
-        log=log,
-    )
+    run_in_container(_in_container(workspace, request, image), log)
     record = leg_for(
         request.directory,
         system=request.variant.system,
@@ -138,16 +130,7 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
     own = image_of(workspace, request.kernel, request.variant)
     image = {"none": None, "auto": own or None}.get(request.options.container, request.options.container)
     if image is not None:
-        directory, arguments = Path(request.kernel.directory).resolve(), _inner_arguments(workspace, request)
-        command = build_command(
-            image,
-            directory,
-            arguments,
-            writable=_writable(request),
-            readable=_readable(workspace),
-            cache=request.options.cache,
-        )
-        return [shlex.join(command)]
+        return [shlex.join(build_command(_in_container(workspace, request, image)))]
     return plan_commands(request_for(request.kernel, request.variant, request.directory, request.options))
 
 
@@ -162,22 +145,23 @@ def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
     return "" if isinstance(placed, Unplaced) else placed.image
 
 
-def _writable(request: LegRequest) -> list[Path]:
-    return [request.output.resolve(), *([request.artifact.resolve().parent] if request.artifact else [])]
-
-
-def _readable(workspace: Workspace) -> list[Path]:
-    return [workspace.catalog_file] if workspace.catalog_name and workspace.catalog_file else []
-
-
-def _inner_arguments(workspace: Workspace, request: LegRequest) -> list[str]:
-    """The `kci build` that the container runs: the same build, with absolute paths and without a container."""
-    directory = Path(request.kernel.directory).resolve()
-    arguments = ["build", str(directory), "--variant", request.variant.name, "--output", str(request.output.resolve())]
-    catalog = next((path.resolve() for path in _readable(workspace)), workspace.catalog_name)
-    arguments += ["--pack", str(request.artifact.resolve())] if request.artifact else []
-    arguments += ["--catalog", str(catalog)] if catalog is not None else []
-    return arguments + msgspec.structs.replace(request.options, container="none").words()
+def _in_container(workspace: Workspace, request: LegRequest, image: str) -> ContainerBuild:
+    """The same `kci build`, with absolute paths and without a container."""
+    directory, output = Path(request.kernel.directory).resolve(), request.output.resolve()
+    artifact = request.artifact.resolve() if request.artifact else None
+    catalog = workspace.catalog_file.resolve() if workspace.catalog_name and workspace.catalog_file else None
+    arguments = ["build", str(directory), "--variant", request.variant.name, "--output", str(output)]
+    arguments += ["--pack", str(artifact)] if artifact else []
+    arguments += ["--catalog", str(catalog or workspace.catalog_name)] if workspace.catalog_name else []
+    arguments += msgspec.structs.replace(request.options, container="none").words()
+    return ContainerBuild(
+        image,
+        directory,
+        arguments,
+        writable=[output, *([artifact.parent] if artifact else [])],
+        cache=request.options.cache,
+        readable=[catalog] if catalog else [],
+    )
 
 
 def artifact_place(given: Path | None, names: dict[str, str], variant: str) -> Path | None:
