@@ -22,6 +22,7 @@ from kci.builders.definitions import stable_abi_define
 from kci.builders.units import Language, Unit
 from kci.config.values import Depend
 from kci.errors import BuildFailedError
+from kci.toolchains.compiler_cache import CacheTool, CompilerCache
 from kci.toolchains.cuda import LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers, HeaderSource
 from kci.toolchains.environment import Environment
@@ -161,7 +162,7 @@ def test_an_nvcc_without_the_options_for_equal_bytes_is_not_given_them(toolkit: 
 
 
 def test_every_compiler_is_started_through_the_launcher(toolkit: Toolkit) -> None:
-    made = chain(cuda=toolkit, launcher=("/usr/bin/ccache",))
+    made = chain(cuda=toolkit, compiler_cache=CompilerCache(CacheTool.CCACHE, Path("/usr/bin/ccache")))
     for language, program in ((Language.CXX, "g++"), (Language.CUDA, "/cuda/bin/nvcc")):
         command = compile_command(made, target("torch213-cxx11-cu130-x86_64-linux"), unit(language, "8.0"))
         assert command[:2] == ["/usr/bin/ccache", program]

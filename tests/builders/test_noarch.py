@@ -12,7 +12,7 @@ import pytest
 
 from buildkit import CPU, build_of, copy_kernel, noarch_kernel, quiet, request, variant, write_tree
 from kci.builders import build_variant, noarch, plan_commands
-from kci.builders.kernel_files import all_files, installed_files, package_dir
+from kci.builders.kernel_files import package_files
 from kci.errors import BuildFailedError, FindingsError, UnsafeError, UsageError
 
 
@@ -220,10 +220,9 @@ def test_the_content_does_not_depend_on_the_backend(tmp_path: Path) -> None:
 
 def test_compiled_variants_install_python_and_data_files_only(tmp_path: Path) -> None:
     kernel = copy_kernel("plus-one", tmp_path)
-    package = package_dir(kernel, build_of(kernel))
-    files = installed_files(kernel, package, build_of(kernel))
+    files = package_files(kernel, build_of(kernel), compiled=True)
     assert list(files) == ["__init__.py", "deep/__init__.py", "deep/steps.json"]
-    assert {"__init__.pyi", "notes.txt"} <= set(all_files(kernel, package))
+    assert {"__init__.pyi", "notes.txt"} <= set(package_files(kernel, build_of(kernel), compiled=False))
 
 
 def test_a_dry_run_copies_nothing(tmp_path: Path) -> None:

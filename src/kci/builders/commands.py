@@ -22,6 +22,7 @@ from kci.builders.units import Language, Unit
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
 from kci.toolchains import oneapi
+from kci.toolchains.compiler_cache import CompilerCache
 from kci.toolchains.cuda import LINK, LibraryHeaders, Toolkit
 from kci.toolchains.cutlass import Headers
 from kci.toolchains.environment import Environment
@@ -72,7 +73,7 @@ class Toolchain(msgspec.Struct, frozen=True):
     """What a cross compiler's nvcc needs."""
     versions: tuple[str, ...] = ()
     """What the tools say they are; another version compiles everything anew."""
-    launcher: tuple[str, ...] = ()
+    compiler_cache: CompilerCache | None = None
     """A compiler cache that every compiler is started through."""
 
 
@@ -99,7 +100,7 @@ def compile_command(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     if unit.language is Language.HIP:
         return _hipcc(chain, target, unit)
     return [
-        *chain.launcher,
+        *_launcher(chain),
         *chain.cxx,
         *standard(target, gnu=True),
         "-O3",
@@ -209,7 +210,7 @@ def _nvcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     host = [flag for option in _host_flags(chain, unit) for flag in ("-Xcompiler", option)]
     threads = ["--threads", str(chain.nvcc_threads)] if chain.nvcc_threads else []
     return [
-        *chain.launcher,
+        *_launcher(chain),
         str(chain.cuda.nvcc),
         "-ccbin",
         host_compiler(chain.cxx),
@@ -255,7 +256,7 @@ def _hipcc(chain: Toolchain, target: Target, unit: Unit) -> list[str]:
     kernel = kernel_id.rpartition("_")[0]  # what is behind it changes with every commit
     cuid = hashlib.sha256(f"{kernel}\0{unit.object}".encode()).hexdigest()[:16]
     return [
-        *chain.launcher,
+        *_launcher(chain),
         str(chain.rocm.hipcc),
         f"--rocm-path={ROCM}",
         *standard(target),
@@ -286,6 +287,10 @@ def host_compiler(cxx: tuple[str, ...]) -> str:
     """The compiler itself, without launcher and flags: nvcc takes only that."""
     programs = [word for word in cxx if not word.startswith("-") and Path(word).name not in ("ccache", "sccache")]
     return programs[0] if programs else cxx[0]
+
+
+def _launcher(chain: Toolchain) -> list[str]:
+    return [str(chain.compiler_cache.program)] if chain.compiler_cache else []
 
 
 def standard(target: Target, *, gnu: bool = False) -> list[str]:

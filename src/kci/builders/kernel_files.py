@@ -77,45 +77,29 @@ def _escape(message: str, path: str = BUILD_TOML) -> KciError:
     return refused("KCI503", message, path, UnsafeError)
 
 
-def package_dir(kernel_dir: Path, build: Build) -> Path:
-    """Where the package lies: `torch-ext/<python name>`, or `tvm-ffi-ext/<python name>` (docs/format.md#visible-files).
-
-    Raises:
-        FindingsError: it is missing, has no `__init__.py`, or holds an entry with its own name (docs/format.md#tree).
-        UnsafeError: it is a link that leads out of the kernel's directory.
-    """
-    relative = package_path(build)
-    name = python_name(build.name)
-    package = kernel_dir / relative
-    if not package.is_dir():
-        raise refused("KCI504", f"the Python package {relative}/ does not exist", relative)
-    if not package.resolve().is_relative_to(kernel_dir.resolve()):
-        raise _escape(f"the Python package {relative} leads out of the kernel's directory", relative)
-    if not (package / "__init__.py").is_file():
-        raise refused("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
-    if os.path.lexists(package / name):
-        raise refused("KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}")
-    return package
-
-
-def all_files(kernel_dir: Path, package: Path) -> dict[str, Path]:
-    """Every file of a package but bytecode: what a noarch variant carries.
+def package_files(kernel_dir: Path, build: Build, *, compiled: bool) -> dict[str, Path]:
+    """What a variant carries of the Python package: what `pyext` says if it is compiled, else all but bytecode.
 
     Returns:
         The path inside the package (with `/`) to the real file, sorted.
 
     Raises:
+        FindingsError: the package is missing, or has no `__init__.py`, or an entry of its name (docs/format.md#tree).
         UnsafeError: a link leads out of the kernel's directory, or to a directory, or an entry is no regular file.
     """
-    root = kernel_dir.resolve()
-    return {path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)}
-
-
-def installed_files(kernel_dir: Path, package: Path, build: Build) -> dict[str, Path]:
-    """What a compiled variant carries: `*.py`, and the data extensions of `pyext`; no `.pyi` (docs/format.md#tree)."""
-    return {
-        name: real for name, real in all_files(kernel_dir, package).items() if is_installed(name, build, compiled=True)
-    }
+    relative, root = package_path(build), kernel_dir.resolve()
+    name = python_name(build.name)
+    package = kernel_dir / relative
+    if not package.is_dir():
+        raise refused("KCI504", f"the Python package {relative}/ does not exist", relative)
+    if not package.resolve().is_relative_to(root):
+        raise _escape(f"the Python package {relative} leads out of the kernel's directory", relative)
+    if not (package / "__init__.py").is_file():
+        raise refused("KCI504", f"the Python package {relative}/ has no __init__.py", relative)
+    if os.path.lexists(package / name):
+        raise refused("KCI505", f"the Python package {relative}/ has an entry {name!r} inside", f"{relative}/{name}")
+    found = {path.relative_to(package).as_posix(): real for path, real in _walk(package, package, root)}
+    return {inside: real for inside, real in found.items() if is_installed(inside, build, compiled=compiled)}
 
 
 def write_package(into: Path, files: Mapping[str, Path], generated: Mapping[str, str]) -> None:

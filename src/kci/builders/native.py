@@ -93,7 +93,6 @@ def plan(request: Request, log: Log) -> Recipe:
     cuda = find_toolkit(compute, request.options.cache, log) if variant.backend == "cuda" else None
     rocm = find_rocm(compute, variant.system, log) if variant.backend == "rocm" else None
     sycl = code_for(request.build, compute) if variant.backend == "xpu" else None
-    launcher = find_compiler_cache(cxx)
     files_of_units = (request.kernel_dir / unit.source for unit in sources.units)
     wants_libraries = cuda is not None and (variant.kind is Kind.FULL or mentions_libraries(files_of_units))
     newer_glibc = glibc_is_newer()
@@ -114,9 +113,9 @@ def plan(request: Request, log: Log) -> Recipe:
         newer_parts=find_newer_parts(cxx) if newer_glibc else None,
         nvcc_threads=nvcc_threads(),
         versions=_versions(cxx, environment, cuda, rocm),
-        launcher=(str(launcher.program),) if launcher else (),
+        compiler_cache=find_compiler_cache(cxx),
     )
-    return make_recipe(request, sources, chain, launcher)
+    return make_recipe(request, sources, chain)
 
 
 def build(request: Request, log: Log) -> Built:
@@ -171,18 +170,16 @@ def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInp
 
 def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
     """Run ninja, and ask the compiler cache what it had of it."""
-    tools, found = _compile_environment(recipe.chain), recipe.compiler_cache
+    tools, found = _compile_environment(recipe.chain), recipe.chain.compiler_cache
     version = ninja_version(recipe.chain.environment.ninja)
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
     with sharing as share:
-        command = recipe.ninja(share.arguments)
         tools |= share.settings | (_FRESH if request.fresh else {})
-        if found is None:
-            return guarded(command, _readable(log, recipe, request.kernel_dir), env=tools, lock=lock), None
-        tools |= found.settings(recipe.work, request.options.cache)
-        before = found.start(recipe.work, tools)
+        tools |= found.settings(recipe.work, request.options.cache) if found else {}
+        before = found.start(recipe.work, tools) if found else ()
+        command = recipe.ninja(share.arguments)
         done = guarded(command, _readable(log, recipe, request.kernel_dir), env=tools, lock=lock)
-        use = found.use(recipe.work, tools, before)
+        use = found.use(recipe.work, tools, before) if found else None
     if use is not None:
         log(str(use))
     return done, use

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kci.builders.generate import noarch_ops
-from kci.builders.kernel_files import all_files, package_dir, refused, write_package
+from kci.builders.kernel_files import package_files, refused, write_package
 from kci.builders.read_files import Watch
 from kci.builders.request import Built, Request
+from kci.config.values import python_name
 from kci.errors import BuildFailedError, UsageError
+from kci.inputs.kernel_inputs import package_path
 from kci.matrix.names import Kind
 from kci.plurals import count
 from kci.processes.process import Log
@@ -21,23 +25,16 @@ def build(request: Request, log: Log) -> Built:
         FindingsError: the package is missing or wrong.
         UnsafeError: a link in it leads out of the kernel's directory.
     """
-    check(request)
-    package = package_dir(request.kernel_dir, request.build)
-    files = all_files(request.kernel_dir, package)
+    files = _files(request)
     watch = Watch(request)
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
-    log(f"copied {count(len(files), 'file')} of {package.name}")
+    log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
     return Built(output=request.output, builder="noarch", archs=request.variant.archs, inputs=watch.copied())
 
 
-def check(request: Request) -> None:
-    """Refuse variants that have compiled code.
-
-    Raises:
-        UsageError: the variant's name says that it is compiled.
-        BuildFailedError: only its framework says so (docs/format.md#noarch-build).
-    """
+def _files(request: Request) -> dict[str, Path]:
+    """What is copied; refused for a variant that has compiled code, or whose framework says so alone."""
     variant = request.variant
     if variant.kind is not Kind.NOARCH:
         raise UsageError(f"{variant.name} is compiled; the noarch builder cannot make it", hint="use --builder native")
@@ -45,6 +42,7 @@ def check(request: Request) -> None:
         framework = request.build.framework_name
         message = f"{variant.name}: [{framework}] declares {variant.backend} without a component for it"
         raise refused("KCI507", message, kind=BuildFailedError)
+    return package_files(request.kernel_dir, request.build, compiled=False)
 
 
 def commands(request: Request) -> list[str]:
@@ -53,10 +51,8 @@ def commands(request: Request) -> list[str]:
     Raises:
         KciError: as `build`.
     """
-    check(request)
-    package = package_dir(request.kernel_dir, request.build)
-    files = all_files(request.kernel_dir, package)
+    package = request.kernel_dir / package_path(request.build)
     return [
-        f"# kci copies {count(len(files), 'file')} of {package} to {request.output}",
+        f"# kci copies {count(len(_files(request)), 'file')} of {package} to {request.output}",
         f"# kci writes {request.output / '_ops.py'}",
     ]

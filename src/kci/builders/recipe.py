@@ -21,7 +21,7 @@ from kci.builders.commands import (
     stub_path,
     stubs,
 )
-from kci.builders.kernel_files import installed_files, package_dir
+from kci.builders.kernel_files import package_files
 from kci.builders.ninjafile import Step
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit, collect
@@ -29,7 +29,6 @@ from kci.files.cache import work_dir
 from kci.matrix.names import Kind
 from kci.processes.job_budget import job_count
 from kci.processes.process import Log, shown
-from kci.toolchains.compiler_cache import CompilerCache
 from kci.toolchains.compilers import environment_flags
 
 _TOOLS_FILE = "tools.txt"
@@ -55,7 +54,6 @@ class Recipe(msgspec.Struct, frozen=True):
     """Generated files, relative to the work directory."""
     package: dict[str, Path]
     jobs: int
-    compiler_cache: CompilerCache | None = None
 
     def setup(self) -> Iterator[list[str]]:
         """The commands that install what is missing."""
@@ -82,19 +80,16 @@ def checked_sources(request: Request, log: Log) -> Sources:
         BuildFailedError: no component is left.
     """
     generate.checked_id(request.kernel_id)
-    installed_files(request.kernel_dir, package_dir(request.kernel_dir, request.build), request.build)
+    package_files(request.kernel_dir, request.build, compiled=True)
     return collect(request, log)
 
 
-def make_recipe(
-    request: Request, sources: Sources, chain: Toolchain, compiler_cache: CompilerCache | None = None
-) -> Recipe:
+def make_recipe(request: Request, sources: Sources, chain: Toolchain) -> Recipe:
     """What building a variant with some tools takes."""
     work = work_dir(request.options.cache, request.kernel_dir, request.variant.name).absolute()
     target = Target(request.variant, request.kernel_id)
     generated = _generated(chain)
     translation, units = _translation(request, work, chain, sources)
-    package = package_dir(request.kernel_dir, request.build)
     return Recipe(
         work=work,
         target=target,
@@ -104,9 +99,8 @@ def make_recipe(
         translation=translation,
         steps=tuple(_steps(chain, target, units, tuple(sorted(generated)))),
         files=generated,
-        package=installed_files(request.kernel_dir, package, request.build),
+        package=package_files(request.kernel_dir, request.build, compiled=True),
         jobs=job_count(request.options.jobs, request.variant.backend),
-        compiler_cache=compiler_cache,
     )
 
 
