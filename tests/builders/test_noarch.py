@@ -22,7 +22,7 @@ def built(kernel: Path, tmp_path: Path, name: str = "torch-cuda", **options: obj
     assert made.builder == "noarch"
     assert made.archs == ("9.0", "8.0")
     assert not made.sealed
-    return made.output
+    return asked.output
 
 
 def names(directory: Path) -> list[str]:

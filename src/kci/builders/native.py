@@ -156,7 +156,7 @@ def build(request: Request, log: Log) -> Built:
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(output=request.output, builder="native", archs=archs, inputs=inputs, cache=use)
+    return Built(builder="native", archs=archs, inputs=inputs, cache=use)
 
 
 def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInputs:

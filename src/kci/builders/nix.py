@@ -37,7 +37,7 @@ def build(request: Request, log: Log) -> Built:
     for path in request.output.rglob("*"):
         path.chmod(0o755 if path.is_dir() or path.suffix == ".so" else 0o644)
     archs = request.variant.archs
-    return Built(output=request.output, builder="nix", archs=archs, sealed=True)
+    return Built(builder="nix", archs=archs, sealed=True)
 
 
 def _result(output: str, variant: str) -> Path:

@@ -30,7 +30,7 @@ def build(request: Request, log: Log) -> Built:
     ops = noarch_ops(request.build.name, request.variant.backend, request.kernel_id)
     write_package(request.output, files, {"_ops.py": ops})
     log(f"copied {count(len(files), 'file')} of {python_name(request.build.name)}")
-    return Built(output=request.output, builder="noarch", archs=request.variant.archs, inputs=watch.copied())
+    return Built(builder="noarch", archs=request.variant.archs, inputs=watch.copied())
 
 
 def _files(request: Request) -> dict[str, Path]:

@@ -100,7 +100,6 @@ class Request(msgspec.Struct, frozen=True):
 class Built(msgspec.Struct, frozen=True):
     """A variant that was built."""
 
-    output: Path
     builder: str
     archs: tuple[str, ...] | None
     """What it really holds code for, in the order of metadata.json; None for backends without archs."""
