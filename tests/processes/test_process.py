@@ -14,7 +14,7 @@ import pytest
 
 from kci.errors import MissingToolError
 from kci.files.lock import locked
-from kci.processes.process import guarded, stream
+from kci.processes.process import guarded, run
 
 
 def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_program_does_not_outlive_the_call(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        stream(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], interrupt)
+        run(["sh", "-c", f"echo $$; exec cat {tmp_path / 'never'}"], interrupt)
     with pytest.raises(ProcessLookupError):
         os.kill(int(said[0]), 0)
 

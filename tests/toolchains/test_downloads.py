@@ -91,16 +91,16 @@ def test_bytes_are_told_while_they_come(index: HalfAndHalf, tmp_path: Path, monk
 def test_an_older_pip_is_not_asked_for_what_it_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, str]] = []
 
-    def stream(_command: list[str], log: PipLines, *, env: dict[str, str]) -> Finished:
+    def run(_command: list[str], log: PipLines, *, env: dict[str, str]) -> Finished:
         asked.append(env)
         log("  Downloading https://host/whl/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl (184.3 MB)")
         log("  Downloading https://host/whl/ninja-1.13.2-py3-none-any.whl (180 kB)")
         return Finished(0, "")
 
-    monkeypatch.setattr(downloads, "stream", stream)
+    monkeypatch.setattr(downloads, "run", run)
     said: list[str] = []
     for version in ("23.2.1", "24.1"):
-        monkeypatch.setattr(downloads, "run", lambda _, version=version: Finished(0, f"pip {version} from /x\n"))
+        monkeypatch.setattr(downloads, "said", lambda *_, version=version: f"pip {version} from /x\n")
         run_pip(["python", "-m", "pip", "install"], said.append, {"A": "1"})
     assert asked == [{"A": "1"}, {"A": "1", "PIP_PROGRESS_BAR": "raw"}]
     assert said == ["downloading torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl (184.3 MB)"] * 2
@@ -115,6 +115,7 @@ def test_an_environment_gets_a_pip_that_says_bytes(version: str, asked: int, mon
         return Finished(0 if "--version" in command else 1, f"pip {version} from /x\n")
 
     monkeypatch.setattr(downloads, "run", run)
+    monkeypatch.setattr(downloads, "said", lambda *command: run([*command]).output)
     newer_pip(Path("python"))  # that the index has none is no failure
     upgrades = [command for command in commands if "--upgrade" in command]
     assert len(upgrades) == asked

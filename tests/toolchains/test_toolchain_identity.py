@@ -19,7 +19,7 @@ NOARCH = "torch-cpu"
 
 @pytest.fixture(autouse=True)
 def no_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    module._said.cache_clear()
+    module._first_line.cache_clear()
     for name in (*toolchains().environment["variables"], "CXX"):
         monkeypatch.delenv(name, raising=False)
 
@@ -73,7 +73,7 @@ def test_linker_and_c_library_are_part_of_it(tmp_path: Path, monkeypatch: pytest
     usual = toolchain_identity(variant(CPU), tmp_path)
     monkeypatch.setattr(module, "_libc", lambda: "glibc 2.17")
     older = toolchain_identity(variant(CPU), tmp_path)
-    module._said.cache_clear()
+    module._first_line.cache_clear()
     program(folder, "ld", "echo 'GNU ld 2.41'\n")
     assert len({usual, older, toolchain_identity(variant(CPU), tmp_path)}) == 3
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kci.builders.request import Built, Request
 from kci.errors import BuildFailedError, MissingToolError
-from kci.processes.process import Log, shown, stream
+from kci.processes.process import Log, run, shown
 
 
 def command(request: Request) -> list[str]:
@@ -28,7 +28,7 @@ def build(request: Request, log: Log) -> Built:
         raise MissingToolError("nix is not installed on this machine", hint=hint)
     if not (request.kernel_dir / "flake.nix").is_file():
         raise MissingToolError(f"{request.kernel_dir} has no flake.nix", hint="use --builder native")
-    done = stream(command(request), log, cwd=request.kernel_dir)
+    done = run(command(request), log, cwd=request.kernel_dir)
     if done.code != 0:
         raise BuildFailedError(f"{shown(command(request))} failed\n{done.tail()}")
     result = _result(done.output, request.variant.name)

@@ -21,7 +21,8 @@ import msgspec
 
 from kci.config.find_settings import locate
 from kci.errors import BuildFailedError, FindingsError, MissingToolError, UnsafeError, UsageError
-from kci.processes.process import Finished, Log, guarded, run
+from kci.files.git import run_git
+from kci.processes.process import Finished, Log, guarded, said
 from kci.processes.running_wheel import PACKAGE, running_wheel
 
 ENGINES = ("docker", "podman")
@@ -247,8 +248,7 @@ def _tell_digest(image: str, log: Log) -> None:
     """Say which image a tag meant, because tomorrow it can mean another one."""
     if "@" in image:
         return
-    done = run([engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image])
-    name = done.output.strip().splitlines()[-1] if done.code == 0 and done.output.strip() else ""
+    name = said(engine(), "image", "inspect", "--format", "{{index .RepoDigests 0}}", image).strip().rpartition("\n")[2]
     meant = f"this time it was {name}" if _BY_DIGEST.fullmatch(name) else "its digest is not known here"
     log(f"{image} is a tag, which moves; {meant}. An image by digest in kci.toml freezes it")
 
@@ -321,9 +321,8 @@ def _sources(kernel_dir: Path) -> list[Mount]:
     """The repository that a kernel is in (read-only), and where its git data is if that is elsewhere."""
     place = locate(kernel_dir)[0]
     if (place / ".git").is_file():
-        done = run(["git", "-C", str(place), "rev-parse", "--path-format=absolute", "--git-common-dir"])
-        common = Path(done.output.strip())
-        return [Mount(place), *([Mount(common)] if done.code == 0 and common.is_dir() else [])]
+        common = run_git(place, "rev-parse", "--path-format=absolute", "--git-common-dir")
+        return [Mount(place), *([Mount(Path(os.fsdecode(common).strip()))] if common else [])]
     return [Mount(place)]
 
 

@@ -22,7 +22,11 @@ from kci.errors import MissingToolError
 from kci.plurals import count
 
 _Process = subprocess.Popen[str]
-_CURRENT: ContextVar[ProgramScope | None] = ContextVar("kci_program_scope", default=None)
+_SHOWN_LINES = 200
+_GUARD = Path(__file__).with_name("guard_script.py")
+
+Log = Callable[[str], None]
+"""Takes one line of progress."""
 
 
 class StoppedError(BaseException):
@@ -54,50 +58,26 @@ class ProgramScope:
                 process.terminate()
 
     def require_running(self) -> None:
-        """Raise if the scope was stopped.
-
-        Raises:
-            StoppedError: it was.
-        """
+        """Raise `StoppedError` if the scope was stopped."""
         if self._stopped:
             raise StoppedError
 
-    def _add(self, start: Callable[[], _Process]) -> _Process:
+    @contextmanager
+    def _holds(self, start: Callable[[], _Process]) -> Iterator[_Process]:
         with self._guard:
             self.require_running()
             process = start()
             self._running.add(process)
-            return process
-
-    def _remove(self, process: _Process) -> None:
-        with self._guard:
-            self._running.discard(process)
-        self.require_running()
-
-
-@contextmanager
-def in_scope(start: Callable[[], _Process]) -> Iterator[_Process]:
-    """Start a program as a part of the scope that this thread is in, if it is in one.
-
-    Raises:
-        StoppedError: the scope was stopped, before or while the program ran.
-    """
-    scope = _CURRENT.get()
-    if scope is None:
-        yield start()
-        return
-    process = scope._add(start)
-    try:
-        yield process
-    finally:
-        scope._remove(process)
+        try:
+            yield process
+        finally:
+            with self._guard:
+                self._running.discard(process)
+            self.require_running()
 
 
-_SHOWN_LINES = 200
-Log = Callable[[str], None]
-"""Takes one line of progress."""
-
-_GUARD = Path(__file__).with_name("guard_script.py")
+_CURRENT: ContextVar[ProgramScope] = ContextVar("kci_program_scope")
+_NEVER_STOPPED = ProgramScope()
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -118,17 +98,17 @@ def silent(_line: str) -> None:
     """A log that keeps nothing."""
 
 
-def run(command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Finished:
-    """Run a program and keep what it says.
+def said(*command: str) -> str:
+    """What a program says; nothing where it fails, or is not here."""
+    try:
+        done = run(command)
+    except MissingToolError:
+        return ""
+    return done.output if done.code == 0 else ""
 
-    Raises:
-        MissingToolError: there is no such program, or it is not executable here.
-    """
-    return stream(command, silent, cwd=cwd, env=env)
 
-
-def stream(
-    command: Sequence[str], log: Log, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
+def run(
+    command: Sequence[str], log: Log = silent, *, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Finished:
     """Run a program, pass on each line as it comes, and keep them all.
 
@@ -136,8 +116,9 @@ def stream(
 
     Raises:
         MissingToolError: there is no such program, or it is not executable here.
+        StoppedError: the scope that this thread is in was stopped.
     """
-    return _finish(command, log, cwd=cwd, env=env)
+    return _finish(command, log, cwd, env)
 
 
 def guarded(
@@ -149,51 +130,41 @@ def guarded(
     lock: int | None = None,
     undo: Sequence[str] = (),
 ) -> Finished:
-    """Like `stream`, for a program that starts others: all of them end with this process, however that ends.
+    """Like `run`, for a program that starts others: all of them end with this process, however that ends.
 
     Args:
         command: the program and its arguments.
         log: takes each line.
         cwd: where to run it.
         env: its environment.
-        undo: a command that removes what is left of a program that was stopped, such as its container.
         lock: an open lock file (`kci.files.lock.locked`), which stays locked until the last of them has ended.
-
-    Raises:
-        MissingToolError: there is no such program, or it is not executable here.
+        undo: a command that removes what is left of a program that was stopped, such as its container.
     """
     if sys.platform == "win32":  # pragma: no cover - there is no such thing as taking over a child there
-        return _finish(command, log, cwd=cwd, env=env)
+        return _finish(command, log, cwd, env)
     if shutil.which(command[0], path=(env or os.environ).get("PATH")) is None:
         raise MissingToolError(f"cannot run {command[0]}: there is no such program")
     alive, ours = os.pipe()
     try:
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), str(len(undo)), *undo, *command]
-        inherited = (alive,) if lock is None else (alive, lock)
-        return _finish(guard, log, cwd=cwd, env=env, pass_fds=inherited, start_new_session=True)
+        return _finish(guard, log, cwd, env, (alive,) if lock is None else (alive, lock))
     finally:
         os.close(ours)
         os.close(alive)
 
 
 def _finish(
-    command: Sequence[str],
-    log: Log,
-    *,
-    cwd: Path | None,
-    env: Mapping[str, str] | None,
-    pass_fds: tuple[int, ...] = (),
-    start_new_session: bool = False,
+    command: Sequence[str], log: Log, cwd: Path | None, env: Mapping[str, str] | None, inherited: tuple[int, ...] = ()
 ) -> Finished:
     lines: list[str] = []
 
-    def start() -> subprocess.Popen[str]:
+    def start() -> _Process:
         try:
             return subprocess.Popen(
                 list(command),
                 cwd=cwd,
-                pass_fds=pass_fds,
-                start_new_session=start_new_session,
+                pass_fds=inherited,
+                start_new_session=bool(inherited),
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -205,7 +176,7 @@ def _finish(
         except OSError as error:
             raise MissingToolError(f"cannot run {command[0]}: {error.strerror}") from error
 
-    with in_scope(start) as process, process:
+    with _CURRENT.get(_NEVER_STOPPED)._holds(start) as process, process:
         assert process.stdout is not None  # noqa: S101  - PIPE was asked for
         try:
             for line in process.stdout:

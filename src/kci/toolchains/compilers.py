@@ -17,7 +17,7 @@ from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
-from kci.processes.process import run, silent
+from kci.processes.process import run, said, silent
 from kci.toolchains.cuda import find_toolkit, nvcc_name
 from kci.toolchains.environment import own, read_torch_version
 from kci.toolchains.rocm import find_rocm
@@ -87,8 +87,7 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> 
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
     if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
         return cxx
-    said = run([*cxx, "-dumpfullversion"])  # Clang does not know the option
-    major = re.match(r"\d+", said.output) if said.code == 0 else None
+    major = re.match(r"\d+", said(*cxx, "-dumpfullversion"))  # Clang does not know the option
     if major is None or int(major[0]) <= newest:
         return cxx
     for other in others:
@@ -111,8 +110,7 @@ def knows_gnu_unique(cxx: tuple[str, ...]) -> bool:
 
 def version_line(cxx: tuple[str, ...]) -> str:
     """What a compiler says it is, in one line."""
-    lines = run([*cxx, "--version"]).output.splitlines()
-    return lines[0] if lines else cxx[0]
+    return next(iter(said(*cxx, "--version").splitlines()), cxx[0])
 
 
 def ninja_version(ninja: Path) -> tuple[int, ...]:
@@ -176,20 +174,20 @@ def toolchain_identity(variant: Variant, cache: Path, *, builder: str = "auto", 
         MissingToolError: a compiler, toolkit or torch that it needs is not here.
     """
     if builder == "nix":
-        return f"nix\n{_said(('nix', '--version'))}"
+        return f"nix\n{_first_line('nix', '--version')}"
     if variant.kind is Kind.NOARCH:
         return ""
     lines = [
         f"{platform.system()} {platform.machine()} {_libc()}",
         *_compiler(compiler_of(variant)),
-        _said(("ld", "--version")),
+        _first_line("ld", "--version"),
         _torch(variant, isolation=isolation),
     ]
     if variant.backend == "cuda" and variant.compute:
         lines.append(nvcc_name(find_toolkit(variant.compute, cache, silent)))
     if variant.backend == "rocm" and variant.compute:
         rocm = find_rocm(variant.compute, variant.system, silent)
-        lines += [_said((str(rocm.hipcc), "--version")), f"ROCm {rocm.release}"]
+        lines += [_first_line(str(rocm.hipcc), "--version"), f"ROCm {rocm.release}"]
     return "\n".join([*lines, *environment_flags()])
 
 
@@ -218,11 +216,5 @@ def _libc() -> str:
 
 
 @remembered
-def _said(command: tuple[str, ...]) -> str:
-    """The first line that a program says; empty if it is not here."""
-    if shutil.which(command[0]) is None:
-        return ""
-    try:
-        return (run(command).output.splitlines() or [""])[0]
-    except MissingToolError:
-        return ""
+def _first_line(*command: str) -> str:
+    return next(iter(said(*command).splitlines()), "")

@@ -17,7 +17,7 @@ import msgspec
 from kci.config.values import Version
 from kci.errors import MissingToolError
 from kci.files.cache import made_once
-from kci.processes.process import Log, run
+from kci.processes.process import Log, run, said
 from kci.toolchains.downloads import install, pip_install
 from kci.toolchains.environment import same_version
 from kci.toolchains.toolchain_data import toolchains
@@ -109,22 +109,18 @@ def ensure_toolkit(toolkit: Toolkit, python: Path, log: Log) -> Toolkit:
 
 def nvcc_version(nvcc: Path) -> str | None:
     """The release that an nvcc says it is, or None if it says nothing useful."""
-    found = _said(nvcc)
+    found = _release(nvcc)
     return found[1] if found else None
 
 
 def nvcc_name(toolkit: Toolkit) -> str:
     """What its nvcc is, as exactly as it says: two of one release can make different code."""
-    found = _said(toolkit.nvcc)
+    found = _release(toolkit.nvcc)
     return f"nvcc {(found[2] or found[1]) if found else toolkit.version}"
 
 
-def _said(nvcc: Path) -> re.Match[str] | None:
-    try:
-        done = run([str(nvcc), "--version"])
-    except MissingToolError:
-        return None
-    return _RELEASE.search(done.output) if done.code == 0 else None
+def _release(nvcc: Path) -> re.Match[str] | None:
+    return _RELEASE.search(said(str(nvcc), "--version"))
 
 
 def _host_toolkit(version: str, log: Log) -> Toolkit | None:

@@ -14,7 +14,7 @@ import msgspec
 from kci.errors import MissingToolError
 from kci.files.cache import CACHE_OPTION
 from kci.files.full_disk import program_hint
-from kci.processes.process import Finished, Log, run, shown, stream
+from kci.processes.process import Finished, Log, run, said, shown
 from kci.toolchains.toolchain_data import toolchains
 
 _SAYS_BYTES = (24, 1)
@@ -43,9 +43,9 @@ def run_pip(command: Sequence[str], log: Log, env: Mapping[str, str] | None = No
         MissingToolError: there is no such Python.
     """
     raw = {"PIP_PROGRESS_BAR": "raw"} if _version(command[0]) >= _SAYS_BYTES else {}
-    done = stream(command, PipLines(log), env={**(os.environ if env is None else env), **raw})
-    said = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
-    return Finished(done.code, "".join(said))
+    done = run(command, PipLines(log), env={**(os.environ if env is None else env), **raw})
+    kept = [line for line in done.output.splitlines(keepends=True) if not _PROGRESS.fullmatch(line.strip())]
+    return Finished(done.code, "".join(kept))
 
 
 _AWAY = {
@@ -75,7 +75,7 @@ def install(command: Sequence[str], what: str, log: Log, into: Path) -> None:
     done = run_pip(command, log)
     if done.code != 0:
         hint = program_hint(done.output, into, CACHE_OPTION)
-        away = next((said for word, said in _AWAY.items() if word in done.output), "")
+        away = next((meaning for word, meaning in _AWAY.items() if word in done.output), "")
         if os.environ.get("PIP_NO_INDEX", "0") not in ("", "0", "false"):
             away = "PIP_NO_INDEX is set, so no index is asked"
         hint = hint or (f"{away}: {_OTHER_INDEX}" if away else "check that this Python has wheels for it")
@@ -118,11 +118,8 @@ class PipLines:
 
 
 def _version(python: str) -> tuple[int, int]:
-    """Which pip a Python has; (0, 0) if it has none, which the command itself will say better."""
-    try:
-        found = _VERSION.match(run([python, "-m", "pip", "--version"]).output)
-    except MissingToolError:
-        return 0, 0
+    # (0, 0) if it has none, which the command itself will say better
+    found = _VERSION.match(said(python, "-m", "pip", "--version"))
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 

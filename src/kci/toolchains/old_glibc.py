@@ -13,7 +13,6 @@ own, whose other parts must stay where they are: two copies of streams or locale
 from __future__ import annotations
 
 import platform
-import shutil
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -22,7 +21,7 @@ import msgspec
 
 from kci.config.values import Version
 from kci.files.dated_data import Dated, load_dated
-from kci.processes.process import run
+from kci.processes.process import said
 
 FOLDER = "glibc"
 """Where the sources of all this are, in the work directory."""
@@ -141,11 +140,7 @@ def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
     Args:
         cxx: the C++ compiler.
     """
-    asked = run([*cxx, "-print-file-name=libstdc++.a"])
-    library = asked.output.strip()
-    if asked.code != 0 or not Path(library).is_file():
-        return None
-    listed = run(["ar", "t", library]) if shutil.which("ar") else None
-    there = set(listed.output.split()) if listed is not None and listed.code == 0 else set()
+    library = said(*cxx, "-print-file-name=libstdc++.a").strip()
+    there = said("ar", "t", library).split() if library and Path(library).is_file() else []
     members = tuple(member for member in glibc_data().cxx_library.members if member in there)
     return NewerParts(library, members) if members else None

@@ -13,7 +13,7 @@ import msgspec
 from kci.catalog.runners import default_runners
 from kci.config.values import Version
 from kci.errors import MissingToolError
-from kci.processes.process import Finished, Log, run
+from kci.processes.process import Log, said
 from kci.toolchains.environment import same_version
 
 OPT = Path("/opt")
@@ -121,8 +121,7 @@ def _places(version: str) -> Iterator[Path]:
 
 def _told(command: list[str]) -> Iterator[Path]:
     """The directory that a program names."""
-    done = _tried(command)
-    lines = done.output.strip().splitlines() if done and done.code == 0 else []
+    lines = said(*command).strip().splitlines()
     if lines:
         yield Path(lines[-1].strip())
 
@@ -132,14 +131,6 @@ def _release(root: Path) -> str | None:
     try:
         text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        done = _tried([str(root / "bin" / "hipconfig"), "--version"])
-        text = done.output if done and done.code == 0 else ""
+        text = said(str(root / "bin" / "hipconfig"), "--version")
     found = _VERSION.search(text)
     return found[1] if found else None
-
-
-def _tried(command: list[str]) -> Finished | None:
-    try:
-        return run(command)
-    except MissingToolError:
-        return None
