@@ -21,6 +21,7 @@ from kci.builders.request import BuildOptions, Request
 from kci.config.reader import read_kernel
 from kci.config.settings import Settings
 from kci.errors import KciError
+from kci.inputs.kernel_inputs import KernelInputs
 from kci.inputs.source_tree import SourceTree
 from kci.matrix.names import Kind
 from kci.matrix.variants import Variant
@@ -36,12 +37,18 @@ def request_for(root: Path, kernel: Path, variant: Variant, cache: Path) -> Requ
     return Request(kernel, build, variant, name, root / "out", BuildOptions(cache))
 
 
+def uncertain(inputs: KernelInputs, variant: Variant) -> list[str]:
+    """The includes of a variant that cannot be followed, because of which every file of the kernel counts."""
+    reached = inputs._reached
+    return sorted({reached[label].unknown for label in inputs._labels(variant) if label in reached} - {""})
+
+
 def planned(root: Path, kernel: Path, variant: Variant, settings: Settings) -> tuple[str, str]:
     """The fingerprint, and why every file counts if so."""
     try:
         read = read_kernel(kernel)
         prints = Fingerprints(read, SourceTree(root), settings.inputs_of(read.build.name))
-        return prints.fingerprint(variant, "image"), "; ".join(prints.inputs.uncertain(variant))
+        return prints.fingerprint(variant, "image"), "; ".join(uncertain(prints.inputs, variant))
     except KciError as error:
         return f"refused: {error.message}", ""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import parse_variant_name
 from kci.plan.fingerprint import PublishedVariant, already
 from kci.tree.manifest import Manifest, Origin, Present, encode

@@ -14,7 +14,7 @@ from conftest import ROOT
 from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel, read_kernel
 from kci.files.lock import beside
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints

@@ -12,7 +12,7 @@ import pytest
 from cli.runner import kci
 from conftest import add_package
 from kci.errors import FindingsError
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.tree.artifacts import record_durations
 from kci.tree.identity import GitState
 from kci.tree.manifest import read_manifest, read_published

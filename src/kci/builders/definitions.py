@@ -84,7 +84,7 @@ def sources_with_name(request: Request, sources: Collection[str]) -> set[str]:
     package = inputs.installed(request.variant)
     read = {real for _, real in inputs.of(request.variant) if real} - package
     mention = {real for real in read if any(macro in tree.content(real) for macro in _MACROS)}
-    compiled = {source: tree.file(inputs.graph_path(source)) for source in sources}
+    compiled = {source: tree.file(inputs.graph.inside(source)) for source in sources}
     included = {posixpath.basename(name) for real in read for name in tree.scan(real).names}
     if mention - set(compiled.values()) or included & {posixpath.basename(real) for real in mention}:
         return set(sources)

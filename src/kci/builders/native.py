@@ -26,7 +26,7 @@ from kci.builders.units import Language
 from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import Kind, this_system
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
 from kci.processes.process import Finished, Log, guarded

@@ -18,8 +18,7 @@ from kci.builders.hipify import FOLDER, hip_path
 from kci.builders.kernel_files import refused
 from kci.builders.request import Request
 from kci.errors import BuildFailedError
-from kci.inputs.kernel_inputs import KernelInputs
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs
 from kci.inputs.source_tree import SourceTree
 
 _SHOWN = 5

@@ -10,8 +10,7 @@ from msgspec import field
 
 from kci.config.model import Build
 from kci.files.cache import default_cache
-from kci.inputs.kernel_inputs import KernelInputs, inputs_for
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget
 from kci.toolchains.compiler_cache import CacheUse

@@ -15,7 +15,7 @@ from kci.config.model import decode_value
 from kci.config.overlay_tables import RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.diagnostics import finding
-from kci.files.typed_data import to_type
+from kci.files.dated_data import to_type
 
 if TYPE_CHECKING:
     from kci.catalog.overlay import Overlay

@@ -21,7 +21,7 @@ from kci.config.settings import KCI_TOML, Machine, MachinesByBackend, Settings
 from kci.config.values import SYSTEMS
 from kci.diagnostics import Diagnostic, finding, in_file_order
 from kci.errors import UsageError
-from kci.files.typed_data import to_type
+from kci.files.dated_data import to_type
 from kci.suggest import one_of, suggestion
 
 

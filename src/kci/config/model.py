@@ -15,7 +15,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Upstream, Version, check_kernel_name
-from kci.files.typed_data import to_type
+from kci.files.dated_data import to_type
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 

@@ -15,7 +15,7 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 
-from kci.files.typed_data import ONE_AT_A_TIME
+from kci.files.dated_data import ONE_AT_A_TIME
 
 MAX_BYTES = 16 * 1024 * 1024
 """More than any file that kci writes for itself."""
@@ -173,7 +173,7 @@ def _finite(text: str) -> float:
 
 
 def _check(root: object) -> None:
-    """Refuse what text and numbers alone do not show: depth, and halves of a surrogate pair."""
+    # depth, and halves of a surrogate pair: what the parser's hooks do not see
     pending: list[tuple[object, int]] = [(root, 1)]
     while pending:
         value, depth = pending.pop()

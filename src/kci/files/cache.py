@@ -50,10 +50,7 @@ def made_once(
 
 
 def work_dir(cache: Path, kernel_dir: Path, variant: str) -> Path:
-    """Where the objects of one variant of one kernel stay between builds, so that a rebuild compiles what changed.
-
-    It is outside of the kernel's directory, which may be read-only and is nobody's place for objects.
-    """
+    """Where the objects of a variant stay between builds: outside of the kernel's directory, which may be read-only."""
     return cache / "work" / f"{kernel_dir.resolve().name}-{place_digest(kernel_dir)}" / variant
 
 
@@ -134,7 +131,6 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _measured(path: Path) -> tuple[int, float]:
-    """How large something is, and when it last changed; links are not followed."""
     stat = path.lstat()
     if not path.is_dir():
         return stat.st_size, stat.st_mtime

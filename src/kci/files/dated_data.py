@@ -1,9 +1,12 @@
-"""Loading the data that kci ships: TOML files that say since when they hold and where they come from.
+"""Data into values of a type, by one thread at a time; and the data that kci ships, with its date and its source.
 
-Annotations are values here, not text: msgspec would compile the text of each at every start.
+msgspec works out what a type is made of when the type is first asked for, and remembers it in the class before it is
+done: a second thread that asks meanwhile reads what is not there yet, and the process ends (seen with msgspec 0.22).
 """
 
+# Annotations are values here, not text: msgspec would compile the text of each at every start.
 import datetime
+from _thread import RLock
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +14,19 @@ from typing import Any, TypeVar
 import msgspec
 import tomli
 
-from kci.files.typed_data import to_type
+_Shape = TypeVar("_Shape")
+ONE_AT_A_TIME = RLock()  # as functools has it: threading takes half a millisecond to import
+"""Held while msgspec is given a type."""
+
+
+def to_type(data: Any, shape: type[_Shape], dec_hook: Callable[[type, Any], Any] | None = None) -> _Shape:
+    """Like `msgspec.convert`.
+
+    Raises:
+        msgspec.ValidationError: the data do not fit.
+    """
+    with ONE_AT_A_TIME:
+        return msgspec.convert(data, shape, dec_hook=dec_hook)  # noqa: TID251
 
 
 class Dated(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):

@@ -50,7 +50,7 @@ class Replacement:
             raise ClientError(f"cannot replace {self.target}: {error.strerror}", hint=hint) from error
 
     def _swap(self) -> None:
-        """Two renames; `recover` cleans up if the process is killed between them."""
+        # two renames; `recover` cleans up if the process is killed between them
         old = beside(self.target, "old")
         self.target.rename(old)
         try:
@@ -96,7 +96,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def _clean(target: Path, log: Log) -> None:
-    """Remove what is beside a target once the work is done; what will not go is left to the next process, and said."""
+    # what will not go is left to the next process, and said
     try:
         recover(target, lambda _line: None)
     except OSError as error:
@@ -128,7 +128,7 @@ def _remove(path: Path) -> None:
 
 
 def _make_writable(remove: Callable[..., object], path: str, _error: object) -> None:
-    """A directory that was made read-only keeps its files; it is ours, so open it and try again."""
+    # a directory that was made read-only keeps its files; it is ours, so open it and try again
     with suppress(OSError):
         os.chmod(os.path.dirname(path), 0o700)  # noqa: PTH101, PTH120
         os.chmod(path, 0o700)  # noqa: PTH101
@@ -214,11 +214,7 @@ _CANNOT = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM)
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two directories in one step; False where the system or the file system has no such step.
-
-    Raises:
-        OSError: it has, and refuses.
-    """
+    # False where the system or the file system cannot exchange two directories in one step
     if sys.platform == "win32":
         return False
     failed: int

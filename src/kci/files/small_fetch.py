@@ -89,6 +89,5 @@ class _Careful(urllib.request.HTTPRedirectHandler):
     """Follows no redirection to what would be refused as an address."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
-        """See `urllib.request.HTTPRedirectHandler`."""
         refuse_address(urljoin(req.full_url, newurl))
         return super().redirect_request(req, fp, code, msg, headers, newurl)

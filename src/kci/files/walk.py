@@ -13,7 +13,7 @@ from kci.errors import FindingsError
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One entry below a directory that is not itself a directory."""
+    """An entry below a directory: a file, a link, or something else that is not a directory."""
 
     name: str
     """Path relative to the directory, with `/`."""
@@ -47,7 +47,7 @@ def walk(root: Path) -> list[Entry]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a file, or a link that leads to one; a link in a circle leads nowhere."""
+    # a link in a circle leads nowhere
     try:
         return entry.is_file()
     except OSError:
@@ -89,7 +89,7 @@ def is_bytecode(name: str) -> bool:
 
 
 def remove_bytecode(root: Path) -> None:
-    """Remove Python bytecode below `root`."""
+    """Remove what `is_bytecode`, and the directories of it."""
     for found in walk(root):
         if is_bytecode(found.name):
             found.path.unlink()

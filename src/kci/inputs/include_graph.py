@@ -56,16 +56,12 @@ class Reached(msgspec.Struct, frozen=True):
 
 
 class IncludeGraph:
-    """Follows includes inside one kernel; each file is searched once, whoever includes it."""
+    """Follows includes inside one kernel; each file is searched once, whoever includes it.
+
+    `kernel` is its directory in the tree, and `allowed` the files and directories outside of it that may be included.
+    """
 
     def __init__(self, tree: SourceTree, kernel: str, allowed: Sequence[str] = ()) -> None:
-        """A graph.
-
-        Args:
-            tree: the files.
-            kernel: the kernel's directory in it.
-            allowed: files and directories outside of the kernel that may be included.
-        """
         self.tree = tree
         self.kernel = kernel
         self.allowed = allowed
@@ -77,15 +73,12 @@ class IncludeGraph:
     def follow(self, sources: Iterable[str], directories: Iterable[str], flags: Sequence[str]) -> Reached:
         """Everything that sources may read.
 
-        Args:
-            sources: what is compiled, relative to the kernel.
-            directories: where includes are looked for, relative to the kernel.
-            flags: the compiler's flags, which may name files and directories as well.
+        Sources and directories are relative to the kernel. Flags may name files and directories as well.
         """
         places, named = self._flagged(flags)
-        named_places = dict.fromkeys([*(posixpath.normpath(self._inside(entry)) for entry in directories), *places])
+        named_places = dict.fromkeys([*(posixpath.normpath(self.inside(entry)) for entry in directories), *places])
         shared = tuple(named_places)
-        seen = {there for path in map(self._inside, sources) if (there := self._file(path)) is not None}
+        seen = {there for path in map(self.inside, sources) if (there := self._file(path)) is not None}
         seen |= named
         unlisted = {real for _, real in named}
         escapes: set[Escape] = set()
@@ -107,7 +100,7 @@ class IncludeGraph:
         return Reached(frozenset(seen), unknown, tuple(sorted(escapes)), frozenset(unlisted))
 
     def _included(self, item: tuple[str, str], shared: tuple[str, ...]) -> Reached:
-        """What one file includes; components with the same directories share the answer."""
+        # components with the same directories share the answer
         if (item, shared) not in self._answers:
             path, real = item
             beside = [self._place(folder) for folder in {path.rpartition("/")[0], real.rpartition("/")[0]}]
@@ -130,26 +123,24 @@ class IncludeGraph:
             self._answers[item, shared] = Reached(frozenset(files), "", tuple(escapes), frozenset(unlisted))
         return self._answers[item, shared]
 
-    def is_allowed(self, real: str) -> bool:
-        """Whether a file may be read: it is the kernel's, or declared."""
-        return self._owns(real) or any(real == entry or real.startswith(f"{entry}/") for entry in self.allowed)
+    def _is_allowed(self, real: str) -> bool:
+        owned = not self.kernel or real.startswith(f"{self.kernel}/")
+        return owned or any(real == entry or real.startswith(f"{entry}/") for entry in self.allowed)
 
-    def _owns(self, real: str) -> bool:
-        return not self.kernel or real.startswith(f"{self.kernel}/")
-
-    def _inside(self, path: str) -> str:
+    def inside(self, path: str) -> str:
+        """A path of build.toml in the tree."""
         return f"{self.kernel}/{path}" if self.kernel else path
 
     def _file(self, path: str) -> tuple[str, str] | None:
-        """A path without detours, and the real path behind it; None if no file is there that may be read."""
+        # a path without detours, and the real path behind it; None if no file is there that may be read
         if path not in self._files:
             real = self.tree.file(path)
-            allowed = real is not None and self.is_allowed(real)
+            allowed = real is not None and self._is_allowed(real)
             self._files[path] = (posixpath.normpath(path), real) if real is not None and allowed else None
         return self._files[path]
 
     def _place(self, directory: str) -> _Place:
-        """A directory to look in, and what is there: most names are of no file of the kernel, which this tells fast."""
+        # most names are of no file of the kernel, which the entries of a directory tell fast
         if directory not in self._places:
             here = self.tree.real(directory)
             there = self.tree.entries(here) if here is not None and self.tree.is_directory(directory) else {}
@@ -157,7 +148,7 @@ class IncludeGraph:
         return self._places[directory]
 
     def _shared(self, name: str, directories: tuple[str, ...]) -> tuple[set[tuple[str, str]], list[_Place]]:
-        """`_candidates` of the directories that every file of a component looks in; many files include the same."""
+        # many files include the same
         if (name, directories) not in self._looked_up:
             places = [self._place(directory) for directory in directories]
             self._looked_up[name, directories] = self._candidates(name, places)
@@ -179,12 +170,11 @@ class IncludeGraph:
                     found.add(there)
                 else:
                     suspects.append(place)
-        if first in _WORK_LINKS and "/" in name and (there := self._file(self._inside(name.partition("/")[2]))):
+        if first in _WORK_LINKS and "/" in name and (there := self._file(self.inside(name.partition("/")[2]))):
             found.add(there)
         return found, suspects
 
     def _escapes(self, file: str, name: str, places: Iterable[_Place]) -> Iterator[Escape]:
-        """Where a name leads that no file of the kernel has, if that is out of the kernel's directory."""
         for place in places:
             path = place.prefix + name
             real = self.tree.file(path)
@@ -222,7 +212,7 @@ class IncludeGraph:
         return ""
 
     def _flagged(self, flags: Sequence[str]) -> tuple[list[str], set[tuple[str, str]]]:
-        """The directories and files that flags name: every part of a flag that is one counts."""
+        # every part of a flag that is a directory or a file counts
         places: list[str] = []
         files: set[tuple[str, str]] = set()
         for flag in flags:
@@ -238,14 +228,13 @@ class IncludeGraph:
         return list(dict.fromkeys(places)), files
 
     def _seen_as(self, text: str) -> Iterator[str]:
-        """What a path on a command line of the work directory can mean in the tree."""
         if not text or text.startswith("-") or "\0" in text:
             return
         if text.startswith("/"):
             if text.startswith(f"{self.tree.root}/"):
                 yield text[len(self.tree.root) + 1 :]
             return
-        yield self._inside(text)
+        yield self.inside(text)
         for link in _WORK_LINKS:
             if f"{text}/".startswith(f"{link}/"):
-                yield self._inside(text[len(link) + 1 :] or ".")
+                yield self.inside(text[len(link) + 1 :] or ".")

@@ -77,13 +77,8 @@ def scan(raw: bytes) -> Scan:
 
 
 def _directives(text: bytes, names: set[bytes], macros: set[bytes], defined: set[tuple[str, str]]) -> bool:
-    """Collect the names in directives, what stands in place of one at the beginning of a line, and what that means.
-
-    Matches are not kept: Python's collector would walk over those of a hostile source again and again.
-
-    Returns:
-        Whether a long comment stands in a directive, so that it has to be searched without comments too.
-    """
+    # True where a long comment stands in a directive, so that it has to be searched without comments too.
+    # Matches are not kept: Python's collector would walk over those of a hostile source again and again.
     commented = False
     for match in _DIRECTIVE.finditer(text):
         if name := match[1] or match[2]:
@@ -107,7 +102,7 @@ def quoted_includes(raw: bytes) -> list[str]:
 
 
 def _joined(raw: bytes) -> bytes:
-    """The text without its byte order mark, with LF at the ends of its lines, and joined where a line goes on."""
+    # without its byte order mark, with LF at the ends of its lines, and joined where a line goes on
     text = raw.removeprefix(b"\xef\xbb\xbf")
     if b"\r" in text:
         text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -1,4 +1,4 @@
-"""What the variants of a kernel are made from: which file decides which variant, and why.
+"""What the variants of a kernel are made from: which file decides which variant, why, and which ones a build read.
 
 One answer for every question about it: what does a change touch (`affected`), what is a variant made from
 (`fingerprint`), what may a compiler have read (the builders).
@@ -16,8 +16,10 @@ import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from kci.config.find_settings import FoundSettings, find_settings, locate
 from kci.config.model import Build, Component
@@ -85,24 +87,35 @@ def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
     return not compiled or name.endswith(tuple(f".{ext}" for ext in ("py", *build.data_extensions)))
 
 
+_Path = Annotated[str, Meta(min_length=1, max_length=4096)]
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class RecordedInputs(msgspec.Struct, frozen=True):
+    """What the build of a variant really read: said by its compilers, and kept in the tree's manifest."""
+
+    files: dict[_Path, _Digest]
+    """The SHA-256 of each file of the repository, by its path relative to the kernel's directory."""
+    toolchain: Annotated[str, Meta(max_length=4096)] = ""
+    """The versions of what compiled it; empty where nothing was compiled."""
+
+
 class KernelInputs:
-    """The files of one kernel, and which of its variants each decides."""
+    """The files of one kernel, and which of its variants each decides.
+
+    Args:
+        build: what build.toml says.
+        directory: the kernel's.
+        tree: the files of its repository; without one, those of its directory alone.
+        extra: what kci.toml declares: files and directories outside of the kernel, relative to the tree's root.
+
+    Raises:
+        FindingsError: a declared input is not in the tree (KCI333).
+    """
 
     def __init__(
         self, build: Build, directory: Path, tree: SourceTree | None = None, extra: Sequence[str] = ()
     ) -> None:
-        """Nothing is read yet.
-
-        Args:
-            build: what build.toml says.
-            directory: the kernel's directory.
-            tree: the files of the repository that it lies in; without one, those of its directory alone.
-            extra: files and directories outside of the kernel that its sources may include, relative to the tree's
-                root: those that kci.toml declares.
-
-        Raises:
-            FindingsError: a declared input is not in the tree (KCI333).
-        """
         self.build = build
         self.tree = tree or SourceTree(directory)
         real = os.path.realpath(directory)
@@ -110,6 +123,7 @@ class KernelInputs:
             raise FindingsError(f"{directory} is not in {self.tree.root}", hint="plan it from its own repository")
         self.kernel = real[len(self.tree.root) + 1 :]
         self.graph = IncludeGraph(self.tree, self.kernel, tuple(self._declared(entry) for entry in extra))
+        self._by_labels: dict[tuple[str, ...], frozenset[tuple[str, str]]] = {}
 
     def of(self, variant: Variant) -> frozenset[tuple[str, str]]:
         """The files that decide a variant: paths in the tree, and the real path behind each (empty if there is none).
@@ -117,9 +131,11 @@ class KernelInputs:
         Raises:
             FindingsError: a file cannot be read, or an include leads out of the kernel's directory (KCI145).
         """
-        if variant.kind is Kind.NOARCH:
-            return self._package[0]
-        return self._compiled(tuple(sorted({BINDING, *active(self.build, variant)})))
+        labels = self._labels(variant)
+        return self._compiled(labels) if labels else self._package[0]
+
+    def _labels(self, variant: Variant) -> tuple[str, ...]:
+        return () if variant.kind is Kind.NOARCH else tuple(sorted({BINDING, *active(self.build, variant)}))
 
     def everything(self) -> frozenset[tuple[str, str]]:
         """Every file of the kernel and of what is declared: for builders that look at more than the native one."""
@@ -127,11 +143,7 @@ class KernelInputs:
         return frozenset((path, self.tree.file(path) or "") for place in places for path in self._below(place))
 
     def effect(self, path: str) -> Effect:
-        """What a file decides.
-
-        Args:
-            path: where it lies in the tree.
-        """
+        """What the file at a path of the tree decides."""
         reads = {label for label, places in self._places.items() if path in places}
         noarch, compiled = (path in places for places in self._package_places)
         in_package, noarch = noarch, noarch and self.build.torch_noarch is not None
@@ -165,12 +177,12 @@ class KernelInputs:
 
     @cached_property
     def _tests(self) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
-        """The files of the tests, and the directories that they lie in, behind links too."""
+        # the files, and the directories that they lie in, behind links too
         around = [self.kernel]
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])
         beside = (f"{folder}/{name}".removeprefix("/") for folder in around for name in _PYTEST_FILES)
-        places = [self.graph_path(_TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
+        places = [self.graph.inside(_TESTS), *(path for path in beside if self._may_be_of_pytest(path))]
         files: set[tuple[str, str]] = set()
         folders: set[str] = set()
         while places:
@@ -205,24 +217,15 @@ class KernelInputs:
 
     def unlisted(self, variant: Variant) -> frozenset[str]:
         """The real paths of files that a compiler reads and does not list: those that flags and assembler name."""
-        labels = {BINDING, *active(self.build, variant)} if variant.kind is not Kind.NOARCH else set()
-        return frozenset().union(*(self._reached.get(label, _NOTHING).unlisted for label in labels))
+        parts = (self._reached.get(label, _NOTHING) for label in self._labels(variant))
+        return frozenset().union(*(part.unlisted for part in parts))
 
     def installed(self, variant: Variant) -> frozenset[str]:
         """The real paths of the files of the Python package that a variant carries."""
         return frozenset(real for _, real in self._package[variant.kind is not Kind.NOARCH])
 
-    def uncertain(self, variant: Variant) -> list[str]:
-        """The includes of a variant that cannot be followed, because of which every file of the kernel counts."""
-        labels = {BINDING, *active(self.build, variant)} if variant.kind is not Kind.NOARCH else set()
-        return sorted({why for label in labels if (why := self._reached.get(label, _NOTHING).unknown)})
-
     def refuse_escapes(self, labels: Iterable[str] | None = None) -> None:
-        """Raise what `escapes` finds.
-
-        Raises:
-            FindingsError: there is one (KCI145).
-        """
+        """Raise a FindingsError (KCI145) about what `escapes` finds."""
         found = [self.escape_message(item) for _, item in self.escapes(labels)]
         if found:
             path = self.shown_build_toml
@@ -235,7 +238,6 @@ class KernelInputs:
         return f"{self.kernel}/build.toml" if self.kernel else "build.toml"
 
     def escape_message(self, item: Escape) -> str:
-        """What is wrong with an include that leads out."""
         return f"{self.shown(item.file)!r} includes {item.name!r}, which leads out of the kernel, to {item.leads_to}"
 
     def _declared(self, entry: str) -> str:
@@ -247,7 +249,6 @@ class KernelInputs:
 
     @cached_property
     def _reached(self) -> dict[str, Reached]:
-        """What the binding and each component may read."""
         framework = self.build.torch or self.build.tvm_ffi
         shared = (*(framework.include or ()), *_INCLUDED_FROM) if framework is not None else _INCLUDED_FROM
         found = {}
@@ -259,8 +260,8 @@ class KernelInputs:
 
     @cached_property
     def _package(self) -> tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]]:
-        """The files of the Python package that a noarch variant carries, and those that a compiled one does."""
-        where = self.graph_path(package_path(self.build))
+        # what a noarch variant carries of it, and what a compiled one does
+        where = self.graph.inside(package_path(self.build))
         real = self.tree.real(where)
         if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:
             return frozenset(), frozenset()
@@ -283,10 +284,6 @@ class KernelInputs:
     def _package_places(self) -> tuple[frozenset[str], ...]:
         return tuple(_with_parents(part) for part in self._package)
 
-    def graph_path(self, path: str) -> str:
-        """A path of build.toml in the tree."""
-        return f"{self.kernel}/{path}" if self.kernel else path
-
     def _compiled(self, labels: tuple[str, ...]) -> frozenset[tuple[str, str]]:
         if labels not in self._by_labels:
             self.refuse_escapes(label for label in labels if label in self._reached)
@@ -299,16 +296,12 @@ class KernelInputs:
             self._by_labels[labels] = found
         return self._by_labels[labels]
 
-    @cached_property
-    def _by_labels(self) -> dict[tuple[str, ...], frozenset[tuple[str, str]]]:
-        return {}
-
     def _listed(self, label: str) -> Iterator[tuple[str, str]]:
-        """The files in a `src`, those that are missing among them."""
+        # those that are missing among them
         framework = self.build.torch or self.build.tvm_ffi
         part = framework if label == BINDING else self.build.kernel[label]
         for entry in part.src if part is not None else ():
-            path = posixpath.normpath(self.graph_path(entry))
+            path = posixpath.normpath(self.graph.inside(entry))
             yield path, self.tree.file(path) or ""
 
     def _may_be_any(self, path: str) -> bool:
@@ -334,14 +327,12 @@ ESCAPE_HINT = (
 
 
 class SourceTrees:
-    """The files of the repositories that some kernels lie in: one tree for each, read once."""
+    """The files of the repositories that some kernels lie in: one tree for each, read once.
+
+    Digests are kept from run to run in the directory `remember`, if there is one.
+    """
 
     def __init__(self, remember: Path | None = None) -> None:
-        """Nothing is read yet.
-
-        Args:
-            remember: the directory in which digests are kept from run to run; None keeps nothing.
-        """
         self.remember = remember
         self._trees: dict[Path, SourceTree] = {}
         self._caches: list[StatCache] = []
@@ -356,7 +347,6 @@ class SourceTrees:
         return self._trees[root]
 
     def save(self) -> None:
-        """Keep what was read for the next run."""
         for cache in self._caches:
             cache.save()
 

@@ -42,7 +42,7 @@ MAX_MISSING = 50
 
 
 class _Source(NamedTuple):
-    """One entry of a `src` list: its place, its text, and where its quoted includes are looked for."""
+    """An entry of a `src` list, with where its quoted includes are looked for."""
 
     place: KeyPath
     text: str
@@ -50,13 +50,7 @@ class _Source(NamedTuple):
 
 
 def lint_sources(kernel: Kernel, directory: Path, *, errors_only: bool = False) -> list[Diagnostic]:
-    """Every finding about the files of a kernel.
-
-    Args:
-        kernel: its build.toml.
-        directory: where it lies on this machine.
-        errors_only: leave out what is only warned about, for which every source has to be read.
-    """
+    """Every finding about the files of a kernel; with `errors_only` no source is read."""
     found = [*source_missing(kernel, directory)]
     if not errors_only:
         lints = (include_missing, header_not_listed, newer_processor)
@@ -129,7 +123,7 @@ def _folders(place: Path) -> list[str]:
 
 
 def _nearest_file(tree: SourceTree, path: str) -> str:
-    """What was probably meant by a path: a name in its folder that is near, or the same name in another folder."""
+    # a name in its folder that is near, or the same name in another folder
     folder, _, name = path.rpartition("/")
     try:
         here = tree.real(folder)
@@ -148,7 +142,7 @@ def _nearest_file(tree: SourceTree, path: str) -> str:
 
 
 def _is_there(tree: SourceTree, path: str) -> bool:
-    """Whether anything is at a path, a link to nowhere included; a folder of many files is read once."""
+    # a link to nowhere is there too; a folder of many files is read once
     folder, _, name = path.rpartition("/")
     try:
         here = tree.real(folder)
@@ -205,7 +199,7 @@ def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
 
 
 def _content(tree: SourceTree, path: str) -> bytes:
-    """The text of a listed file; empty for one that is missing or cannot be read, which other lints say."""
+    # empty for a file that is missing or cannot be read, which other lints say
     try:
         real = None if escapes(path) else tree.file(path)
         return tree.content(real) if real is not None else b""
@@ -224,14 +218,12 @@ def _sources(kernel: Kernel) -> Iterator[_Source]:
 
 
 class _Includes:
-    """What the files of a kernel include in quotes; each file is searched once."""
-
     def __init__(self, directory: Path) -> None:
         self.tree = SourceTree(directory)
         self.known: dict[str, list[str]] = {}
 
     def names(self, file: str) -> list[str]:
-        """What a file includes, as it is written there; nothing for one that is no source inside the kernel."""
+        # nothing for what is no source inside the kernel
         names = self.known.get(file)
         if names is None:
             text = _content(self.tree, file) if file.endswith(SOURCE_ENDINGS) else b""
@@ -257,13 +249,7 @@ def _normal(path: str) -> str:
 
 
 def include_leaves_kernel(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
-    """KCI145: an include of a file outside of the kernel that kci.toml does not declare, once for each component.
-
-    Args:
-        kernel: its build.toml.
-        settings: the kci.toml that holds for it.
-        tree: the files of the repository.
-    """
+    """KCI145: an include of a file outside of the kernel that kci.toml does not declare, once for each component."""
     try:
         inputs = KernelInputs(
             kernel.build, Path(kernel.directory), tree, settings.settings.inputs_of(kernel.build.name)
@@ -300,14 +286,9 @@ _OLD_CENTURY = 90
 
 
 def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterator[Diagnostic]:
-    """KCI159: one finding for each flag that names such a standard.
+    """KCI159: one finding for each flag that names a C++ standard older than the headers of a torch accept.
 
     What is compiled for the stable ABI includes other headers, which accept an older one; so do sources without torch.
-
-    Args:
-        kernel: its flags are judged.
-        catalog: has the torch versions that it is built for.
-        directory: where its sources lie.
     """
     old = [flag for flag in flags_of(kernel) if flag.place[0] != "tvm-ffi" and _STANDARD.fullmatch(flag.text)]
     if not old:
@@ -333,12 +314,11 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
 
 
 def _needed(torch: Version) -> int:
-    """The oldest standard that the headers of a torch accept."""
     return max(standard for since, standard in floors().cxx_standard.items() if Version.parse(since) <= torch)
 
 
 def _named(flag: str) -> int:
-    """The standard that a flag names; `98` was before `11`."""
+    # `98` was before `11`
     found = _STANDARD.fullmatch(flag)
     assert found is not None  # noqa: S101  - the caller has asked
     return int(found[1]) - 100 if int(found[1]) >= _OLD_CENTURY else int(found[1])

@@ -31,15 +31,9 @@ class EntryKind(enum.Enum):
 
 
 class SourceTree:
-    """Files below a directory of this machine."""
+    """Files below a directory of this machine, usually a repository; `remembered` is what earlier runs read of it."""
 
     def __init__(self, root: Path, remembered: StatCache | None = None) -> None:
-        """A tree.
-
-        Args:
-            root: its top, usually that of the repository.
-            remembered: what earlier runs read of the same root; nothing is remembered without it.
-        """
         self.root = os.path.realpath(root)
         self._remembered = remembered
         self._entries: dict[str, Mapping[str, EntryKind]] = {}
@@ -48,11 +42,7 @@ class SourceTree:
         self._scans: dict[str, Scan] = {}
 
     def entries(self, directory: str) -> Mapping[str, EntryKind]:
-        """What is in a directory, which must be a real one; nothing if there is no such directory.
-
-        Raises:
-            FindingsError: it cannot be read.
-        """
+        """What is in a real directory; nothing if there is none."""
         found = self._entries.get(directory)
         if found is None:
             found = self._entries[directory] = self._list(directory)
@@ -82,36 +72,23 @@ class SourceTree:
         return self.entries(folder).get(name)
 
     def is_directory(self, path: str) -> bool:
-        """Whether there is a directory at a path, possibly behind links."""
         found = self.real(path)
         return found is not None and self.kind(found) is EntryKind.DIRECTORY
 
     def digest(self, real: str) -> str:
-        """The SHA-256 of a regular file's content.
-
-        Raises:
-            FindingsError: it cannot be read.
-        """
+        """The SHA-256 of a regular file's content, in hex."""
         if real not in self._digests:
             self._read(real, searched=False)
         return self._digests[real]
 
     def scan(self, real: str) -> Scan:
-        """What a regular file may include.
-
-        Raises:
-            FindingsError: it cannot be read.
-        """
+        """What a regular file may include."""
         if real not in self._scans:
             self._read(real, searched=True)
         return self._scans[real]
 
     def content(self, real: str) -> bytes:
-        """The bytes of a regular file.
-
-        Raises:
-            FindingsError: it cannot be read.
-        """
+        """The bytes of a regular file."""
         try:
             with open(f"{self.root}/{real}", "rb") as file:  # noqa: PTH123  - a Path for each file costs more than reading
                 return file.read()
@@ -130,11 +107,7 @@ class SourceTree:
                 yield path
 
     def target(self, path: str) -> str:
-        """What a link says, which must be one.
-
-        Raises:
-            FindingsError: it cannot be read.
-        """
+        """What a link says."""
         try:
             return os.readlink(f"{self.root}/{path}")  # noqa: PTH115
         except OSError as error:
@@ -157,7 +130,7 @@ class SourceTree:
         return self._step(here, name, links)
 
     def _directory(self, path: str, links: int) -> str | None:
-        """The real directory at a path, remembered: sources name few directories, and each of them often."""
+        # remembered, because sources name few directories, and each of them often
         if path not in self._directories:
             if "\0" in path or (path.startswith("/") and not path.startswith(f"{self.root}/")):
                 return None
@@ -167,7 +140,6 @@ class SourceTree:
         return self._directories[path]
 
     def _step(self, here: str, name: str, links: int) -> str | None:
-        """One name further from a real directory."""
         if name in ("", "."):
             return here
         if name == "..":
@@ -221,16 +193,13 @@ class SourceTree:
 
 
 class PatchedTree(SourceTree):
-    """A tree in which some paths are as they were at another time, and everything else as it is now."""
+    """A tree in which some paths are as they were at another time, and everything else as it is now.
+
+    `patch` has the kind and the content of each path that differs, or None if it was not there. The content of a link
+    is where it leads; that of anything else that is no file, what tells it from others.
+    """
 
     def __init__(self, now: SourceTree, patch: Mapping[str, tuple[EntryKind, bytes] | None]) -> None:
-        """A tree.
-
-        Args:
-            now: what holds for every other path.
-            patch: for each path that differs, its kind and its content (of a link, where it leads; of anything else
-                that is no file, what tells it from others), or None if it was not there.
-        """
         super().__init__(Path(now.root))
         self._now = now
         self._patch = patch
@@ -244,12 +213,10 @@ class PatchedTree(SourceTree):
                 self._patched.setdefault(folder, {})[name] = EntryKind.DIRECTORY
 
     def content(self, real: str) -> bytes:
-        """As `SourceTree.content`."""
         entry = self._patch.get(real)
         return entry[1] if entry is not None else self._now.content(real)
 
     def target(self, path: str) -> str:
-        """As `SourceTree.target`."""
         entry = self._patch.get(path)
         return os.fsdecode(entry[1]) if entry is not None else self._now.target(path)
 

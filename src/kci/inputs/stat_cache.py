@@ -44,15 +44,10 @@ class _CacheFile(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StatCache:
-    """Digests and includes of the files below one root."""
+    """Digests and includes of the files below one root, kept in a file in the directory `place`."""
 
     def __init__(self, root: Path, place: Path) -> None:
-        """Read what is remembered; a file that cannot be read, or is of another root or schema, says nothing.
-
-        Args:
-            root: the top of the tree.
-            place: the directory for files of this kind.
-        """
+        # a file that cannot be read, or is of another root or schema, says nothing
         self._root = os.path.realpath(root)
         self._path = place / f"{hashlib.sha256(self._root.encode(errors='surrogateescape')).hexdigest()[:16]}.msgpack"
         self._entries: dict[str, _Remembered] = {}

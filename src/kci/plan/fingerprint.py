@@ -22,8 +22,7 @@ from kci.config.model import Build, Component, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.files.walk import is_bytecode
-from kci.inputs.kernel_inputs import KernelInputs, active
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, active
 from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind

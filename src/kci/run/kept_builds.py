@@ -23,7 +23,7 @@ from kci.files.bounded_json import read_json, require_schema
 from kci.files.cache import place_digest
 from kci.files.lock import beside, locked
 from kci.files.replace import recover, write_atomic
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plurals import count

@@ -168,7 +168,7 @@ def run_here(
     for kernel in kernels:
         if not unfinished[kernel]:
             finish(kernel)
-    rules()  # what threads read at once has to be read before, where `kci.files.typed_data` is not in between
+    rules()  # what threads read at once has to be read before, where `kci.files.dated_data` is not in between
     with JobBudget(width - 1, builds=min(width, len(waiting))) as budget:
         builds = _KeptBuildsOf(workspace, options)
         works = [partial(_build, kernels[outcome.kernel], builds, outcome, budget) for outcome in waiting]

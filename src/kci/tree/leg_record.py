@@ -12,7 +12,7 @@ from msgspec import Meta
 from kci.config.values import SYSTEMS
 from kci.errors import rule_error
 from kci.files.bounded_json import decode_json
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
 from kci.toolchains.compiler_cache import CacheUse

@@ -17,7 +17,7 @@ from kci.config.schema import answer_schema
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
 from kci.files.bounded_json import read_json
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.plan.fingerprint import Key, PublishedVariant
 from kci.tree.leg_record import read_sealed
 from kci.version import __version__

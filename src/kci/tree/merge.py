@@ -20,7 +20,7 @@ from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.cache import default_cache
 from kci.files.replace import Log, replacing
 from kci.files.walk import is_bytecode, walk
-from kci.inputs.recorded import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.tree import manifest as manifests
 from kci.tree import metadata

@@ -19,8 +19,8 @@ from kci.config.urls import check_git_url
 from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
 from kci.errors import FindingsError, rule_error
 from kci.files.bounded_json import read_bounded, strict_object
+from kci.files.dated_data import to_type
 from kci.files.replace import write_atomic
-from kci.files.typed_data import to_type
 from kci.files.walk import remove_bytecode
 from kci.tree.digest import SIGNATURE, Digest, compute
 from kci.tree.identity import GitState, kernel_id

@@ -13,7 +13,7 @@ from conftest import ROOT
 MANY_TYPES = '''
 import sys, threading, types
 from kci.files.bounded_json import decode_json
-from kci.files.typed_data import to_type
+from kci.files.dated_data import to_type
 sys.setswitchinterval(1e-6)
 TEXT = """
 from __future__ import annotations
@@ -90,5 +90,5 @@ def test_where_the_linter_is_told_to_look_away() -> None:
         "src/kci/diagnostics.py",
         "src/kci/remote/job_script.py",
         "src/kci/files/bounded_json.py",
-        "src/kci/files/typed_data.py",
+        "src/kci/files/dated_data.py",
     }
