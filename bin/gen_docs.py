@@ -88,18 +88,20 @@ def cli_page() -> str:
         parts.append(f"\n## kci {name}")
         parts.append(_block(f"kci {name}", command))
         if isinstance(command, click.Group):
-            for below in command.list_commands(click.Context(command)):
-                inner = command.get_command(click.Context(command), below)
+            group = click.Context(command, info_name=f"kci {name}")
+            for below in command.list_commands(group):
+                inner = command.get_command(group, below)
                 assert inner is not None
                 parts.append(f"\n### kci {name} {below}")
-                parts.append(_block(f"kci {name} {below}", inner))
+                parts.append(_block(below, inner, group))
     return HEAD + "\n".join(parts) + "\n"
 
 
-def _block(path: str, command: click.Command) -> str:
+def _block(name: str, command: click.Command, group: click.Context | None = None) -> str:
     context = click.Context(
         command,
-        info_name=path,
+        parent=group,
+        info_name=name,
         terminal_width=100,
         color=False,
         help_option_names=["-h", "--help"],

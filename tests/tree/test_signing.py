@@ -145,7 +145,7 @@ def test_who_may_sign_is_policy_in_kci_toml(tree: Path, tmp_path: Path) -> None:
     kci("sign", tree, "--key", key[0], "--repository", "acme/norm")
     done = kci("verify", tree, "--signatures")
     assert done.code == 2
-    assert "nobody is named who may sign" in done.stderr
+    assert "no signer is allowed" in done.stderr
     (tmp_path / "kci.toml").write_text('[signing]\nkeys = ["key.pub.pem"]\nrepository = "acme/norm"\n')
     assert problems(tree) == []
     (tmp_path / "kci.toml").write_text('[signing]\nkeys = ["key.pub.pem"]\nrepository = "acme/other"\n')

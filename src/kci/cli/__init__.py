@@ -23,28 +23,28 @@ from kci.suggest import suggestion
 from kci.version import __version__
 
 COMMANDS = {
-    "init": "a new kernel that builds, tests and loads",
-    "run": "do the whole job here: plan, build, merge, verify",
-    "matrix": "the variants of kernels, and why",
-    "diff": "what changed between two kernels, revisions or matrix files",
-    "check": "is the build.toml right",
-    "update": "rewrite build.toml to a newer edition, losing nothing",
-    "schema": "JSON Schema of build.toml, for editors",
-    "plan": "the jobs of a run: runner, image, timeout",
+    "init": "write a new kernel that builds, tests and loads",
+    "run": "plan, build, merge and verify on this machine",
+    "matrix": "list the variants of kernels, and why each exists",
+    "diff": "compare two kernels, revisions or matrix files",
+    "check": "check build.toml, sources and kci.toml",
+    "update": "rewrite build.toml to a newer edition",
+    "schema": "print the JSON Schema of build.toml, for editors",
+    "plan": "list the jobs of a run: runner, image, timeout",
     "render": "write the workflow files",
-    "build": "build one variant",
-    "test": "load what was built, and run the kernel's own tests",
+    "build": "build variants",
+    "test": "load built variants and run the kernel's tests",
     "pack": "make the artifact of a built variant",
-    "merge": "artifacts into one tree",
-    "verify": "a tree, variant or kernel against the requirements",
-    "sign": "an attestation over a tree or an artifact",
-    "publish": "a verified, complete tree to the Hub",
-    "compat": "expected against published variants",
-    "catalog": "the toolchain data",
-    "explain": "what a rule means and how to fix it",
-    "doctor": "what this machine can build, and what is missing",
-    "clean": "what kci keeps in its cache, and removing it",
-    "completion": "completion for bash, fish and zsh",
+    "merge": "merge artifacts into one tree",
+    "verify": "verify a tree, variant or kernel",
+    "sign": "sign a tree or an artifact",
+    "publish": "publish a verified, complete tree to the Hub",
+    "compat": "compare expected and published variants; report scheduled runs",
+    "catalog": "show and check the toolchain data",
+    "explain": "explain a rule and how to fix a finding",
+    "doctor": "list what this machine can build, and what it lacks",
+    "clean": "show or empty kci's cache",
+    "completion": "print the completion script of bash, fish or zsh",
 }
 """Every command, in the order of the help page, with its one line there."""
 
@@ -93,7 +93,7 @@ def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., An
         type=click.Choice(forms),
         default=forms[0],
         show_default=True,
-        help="The form of the answer.",
+        help="The output format.",
     )
 
 
@@ -124,14 +124,12 @@ class Command(_WithExamples):
             if parameter.name in _PLACES and parameter.type is click.STRING:
                 parameter.type = FileName()  # completed as such; a text all the same
         self.params += [
-            click.Option(["-q", "--quiet"], is_flag=True, help="Only errors on stderr."),
-            click.Option(["-v", "--verbose"], is_flag=True, help="Say more on stderr."),
+            click.Option(["-q", "--quiet"], is_flag=True, help="Print only errors to stderr."),
+            click.Option(["-v", "--verbose"], is_flag=True, help="Print more to stderr."),
             click.Option(
                 ["--color"], type=click.Choice(["auto", "always", "never"]), default="auto", help="Color the output."
             ),
-            click.Option(
-                ["--plain"], is_flag=True, help="For screen readers: no color, no tables, nothing that moves."
-            ),
+            click.Option(["--plain"], is_flag=True, help="For screen readers: no color, no tables, no animation."),
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -18,8 +18,10 @@ from kci.tree.signing import read_public_key
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--repository` and `--commit`."""
     for added in (
-        click.option("--commit", default="", metavar="ID", help="The commit that the files were made from."),
-        click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that they come from."),
+        click.option("--commit", default="", metavar="ID", help="The commit that the files were built from."),
+        click.option(
+            "--repository", default="", metavar="OWNER/NAME", help="The repository that the files were built from."
+        ),
     ):
         command = added(command)
     return command
@@ -44,7 +46,7 @@ def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tup
         named = [read_public_key(str(found.root / key) if _is_file(found.root, key) else key) for key in signing.keys]
     if not named and not (repository or signing.repository):
         raise UsageError(
-            "nobody is named who may sign", hint="--key PUBLIC_KEY, or keys or a repository in [signing] of kci.toml"
+            "no signer is allowed", hint="give --key PUBLIC_KEY, or set `keys` or `repository` in [signing] of kci.toml"
         )
     context = SigningContext(repository or signing.repository or "", commit, signing.workflow or "")
     return Signers(tuple(named), found.trust_config), context

@@ -16,17 +16,17 @@ CATALOG = click.option(
     "--catalog",
     type=FileName(),
     metavar="FILE",
-    help="A catalog file, or the name of an edition.",
+    help="A catalog file, or an edition's name.",
     shell_complete=completed("catalogs"),
 )
-ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Take a selection without a variant for an answer.")
+ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no variant is selected.")
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--tier`, `--system`, `--backend`, `--only`, `--where` and `--catalog`; see `take_choice`."""
     options = [
         click.option("--tier", default="release", show_default=True, metavar="TIER", shell_complete=completed("tiers"),
-                     help=f"How much to build: {', '.join(Tier)}, or a custom tier of kci.toml."),
+                     help=f"How much to build: {', '.join(Tier)}, or a custom tier from kci.toml."),
         click.option("--system", "systems", multiple=True, type=click.Choice(SYSTEMS), help="Only this system."),
         click.option("--backend", "backends", multiple=True, type=click.Choice(BACKENDS), help="Only this backend."),
         click.option("--only", multiple=True, metavar="GLOB", shell_complete=completed("variants"),

@@ -28,23 +28,28 @@ from kci.tree.leg_record import artifact_name
     multiple=True,
     metavar="NAME",
     shell_complete=completed("variants"),
-    help="The variant; repeat for more.",
+    help="The variant to build; repeat for more.",
 )
-@click.option("--output", type=PATH, help="Where DIR/NAME is made (default: KERNEL/build).")
+@click.option("--output", type=PATH, help="The folder for the variant directories (default: KERNEL/build).")
 @click.option(
     "--builder",
     type=click.Choice(["auto", "noarch", "native", "nix"]),
     default="auto",
     show_default=True,
-    help="auto is noarch for a variant of Python only, and native for a compiled one.",
+    help="auto uses noarch for variants without compiled code, native for the others.",
 )
-@click.option("--container", default="none", show_default=True, help="An image, auto (the image of its leg), or none.")
+@click.option(
+    "--container",
+    default="none",
+    show_default=True,
+    help="The image to build in: a name, auto (the image of the leg), or none.",
+)
 @click.option(
     "--pack",
     "artifact",
     type=PATH,
     metavar="FILE",
-    help="Also make this artifact; a folder for those of several variants.",
+    help="Also write the artifact to this file; with several variants, to this folder.",
 )
 @click.option(
     "--tier", shell_complete=completed("tiers"), help="Where to look the variant up (default: release, then all)."
@@ -55,24 +60,31 @@ from kci.tree.leg_record import artifact_name
     "archs",
     multiple=True,
     metavar="ARCH",
-    help="Only for this GPU, such as 9.0a: quick, and only for your own use.",
+    help="Compile only for this GPU, such as 9.0a: faster, but not for publishing; repeat for more.",
 )
-@click.option("--unique-id", help="In place of the id derived from the sources.")
+@click.option("--unique-id", help="The kernel id (default: derived from the sources).")
 @click.option(
     "--commit",
     metavar="SHA",
     callback=lambda _context, _parameter, said: _full(said),
-    help="The commit of the sources, where they lie outside of their repository.",
+    help="The commit of the sources, if they are outside of their repository.",
 )
 @click.option(
     "--no-isolation",
     "isolation",
     is_flag=True,
     callback=lambda _context, _parameter, said: not said,
-    help="Compile against the torch of this Python, not one of kci's own.",
+    help="Compile against this Python's torch instead of a torch that kci installs.",
 )
-@click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
-@click.option("--cache", type=PATH, default=default_cache, help="Where kci keeps its environments.")
+@click.option(
+    "--jobs", type=click.IntRange(1), help="How many compilers run in parallel (default: from cores and memory)."
+)
+@click.option(
+    "--cache",
+    type=PATH,
+    default=default_cache,
+    help="The cache (default: KCI_CACHE, or kci in the user's cache directory).",
+)
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 @click.pass_obj
@@ -87,7 +99,7 @@ def command(
     dry_run: bool,
     **said: Any,
 ) -> None:
-    """Build variants of KERNEL, one after the other. Prints each directory that was made."""
+    """Build variants of KERNEL, one after the other. Prints the directory of each."""
     workspace = opened(options, [kernel], catalog)
     read = workspace.only_kernel()
     run = ci_run()

@@ -31,15 +31,15 @@ from kci.plurals import count
 
 @click.group("catalog", cls=CommandGroup)
 def command() -> None:
-    """The toolchain data: which torch, compute versions and systems exist."""
+    """Show and check the toolchain data: which torch versions, compute versions and systems exist."""
 
 
 @command.command("show")
 @click.argument("catalog", type=FileName(), required=False, shell_complete=completed("catalogs"))
-@click.option("--where", metavar="EXPR", help="Only rows that match, such as 'cuda>=13.0 and torch==newest'.")
+@click.option("--where", metavar="EXPR", help="Print only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @answer_forms("table", "json", "toml")
 def show(catalog: str | None, where: str | None, output: str) -> None:
-    """Print an edition (its name), or a file that is an edition or an overlay; without one, the default edition."""
+    """Print an edition of the catalog, or an overlay: a file, or an edition's name (default: the default edition)."""
     loaded = load_catalog(catalog)
     if output == "toml":
         document = loaded.overlays[-1].document if loaded.overlays else loaded.document
@@ -86,9 +86,9 @@ def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
 @answer_forms("text", "json")
 @click.pass_obj
 def check(options: Options, /, file: str | None, output: str) -> int:
-    """Prove that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.
+    """Check that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.
 
-    Without FILE, every edition that kci ships is checked.
+    Without FILE it checks every edition that kci ships.
     """
     if file is None:
         found = [diagnostic for name in editions() for diagnostic in check_catalog(load_catalog(name))]
@@ -127,7 +127,7 @@ def _check_file(file: str) -> list[Diagnostic]:
 @click.option("--name", help="The edition's name (default: the date).")
 @click.option("--source", help="Where the table came from (default: the file's name).")
 def import_(file: Path, as_of: str, name: str | None, source: str | None) -> None:
-    """Print the edition that FILE, a build-variants.json of the reference builder, stands for."""
+    """Convert FILE, a build-variants.json of the reference builder, to an edition, and print it."""
     day = day_of(as_of, "--as-of").isoformat()
     known = [row for edition in editions() for row in load_catalog(edition).rows]
     published = read_published(file, known)
@@ -136,12 +136,16 @@ def import_(file: Path, as_of: str, name: str | None, source: str | None) -> Non
 
 @command.command("outdated")
 @click.argument("kernel", type=FileName(exists=True), default=".")
-@click.option("--days", type=click.IntRange(min=0), help="Old after so many days (default: kci's data).")
-@click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
+@click.option(
+    "--days",
+    type=click.IntRange(min=0),
+    help="The age in days at which a catalog is outdated (default: from kci's data).",
+)
+@click.option("--today", metavar="DATE", help="The day to compare with (default: today).")
 @CATALOG
 @answer_forms("text", "json")
 def outdated(kernel: str, days: int | None, today: str | None, catalog: str | None, output: str) -> int:
-    """How old the catalog is that holds for KERNEL, and whether kci has a newer one. Exit 1 if it is outdated."""
+    """Print the age of KERNEL's catalog, and whether kci has a newer edition. Exit 1 if it is outdated."""
     loaded = load_catalog(catalog or find_settings(kernel).catalog)
     found = freshness(loaded, day_of(today, "--today") if today else date.today(), days)
     if output == "json":
@@ -162,12 +166,15 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
     help="A listing of a wheel index, a file or an address, such as download.pytorch.org/whl/cu132/torch/ (default: "
     "the pages that kci knows, and the reference's table).",
 )
-@click.option("--table", metavar="FILE", help="The reference's build-variants.json; it says which toolkits users get.")
+@click.option("--table", metavar="FILE", help="The reference's build-variants.json, with the toolkits that users get.")
 @click.option("--as-of", required=True, metavar="DATE", help="The day of the listings.")
 @click.option(
-    "--catalog", type=FileName(), metavar="FILE", help="The catalog that it follows (default: the one in force)."
+    "--catalog",
+    type=FileName(),
+    metavar="FILE",
+    help="The catalog that it follows (default: from kci.toml, else the default edition).",
 )
-@click.option("--into", type=PATH, help="Write the proposed edition there (default: stdout).")
+@click.option("--into", type=PATH, help="Write the proposed edition to this file (default: stdout).")
 @click.pass_obj
 def next_(
     options: Options,
@@ -179,10 +186,10 @@ def next_(
     catalog: str | None,
     into: Path | None,
 ) -> int:
-    """Propose the next edition from what exists, and say what it changes for KERNEL: variants, machine time, cost.
+    """Propose the next edition, and list what it changes for KERNEL: variants, machine time, cost.
 
-    It also lists which build.toml has to change, which `kci update --catalog` does. Nothing that exists is changed:
-    look at the file, then name it in kci.toml. Exit 1 if a kernel that differs cannot be planned with it.
+    It also lists each build.toml that must change; `kci update --catalog` changes them. This command changes no file:
+    review the proposal, then name it in kci.toml. Exit 1 if a kernel that differs cannot be planned with it.
     """
     day = day_of(as_of, "--as-of").isoformat()
     workspace = opened(options, kernels, catalog)

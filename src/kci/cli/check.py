@@ -23,7 +23,7 @@ from kci.workspace.check import check_kernels
 @click.command("check", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @answer_forms(*FORMATS)
-@click.option("--fix", is_flag=True, help="First correct what can be corrected without changing what a file means.")
+@click.option("--fix", is_flag=True, help="First fix the findings whose fix does not change what the file means.")
 @CATALOG
 @click.pass_obj
 def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:
@@ -32,7 +32,7 @@ def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: boo
     A finding is suppressed by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
     `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
 
-    --fix rewrites KCI107, KCI111, KCI132 and KCI135, as `kci update` does: comments, order and layout stay.
+    --fix fixes KCI107, KCI111, KCI132 and KCI135, as `kci update` does: comments, order and layout stay.
     """
     if fix:
         _fix(kernels)

@@ -16,17 +16,21 @@ from kci.plurals import count
 @click.command("clean", cls=Command)
 @click.argument("parts", nargs=-1, type=click.Choice(list(PARTS)), metavar=f"[{'|'.join(PARTS)}]...")
 @click.option(
-    "--older-than", type=click.IntRange(0), default=0, metavar="DAYS", help="Only what has not changed since."
+    "--older-than",
+    type=click.IntRange(0),
+    default=0,
+    metavar="DAYS",
+    help="Only what has not changed for so many days.",
 )
-@click.option("-y", "--yes", is_flag=True, help="Remove it. Without this, nothing is removed.")
-@click.option("--cache", type=PATH, help="The cache.")
+@click.option("-y", "--yes", is_flag=True, help="Remove it; otherwise only show it.")
+@click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
 @click.pass_obj
 def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: bool, cache: Path | None) -> None:
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
 
-    `builds` is made again by the next build, `toolchains` (torch, CUDA) is downloaded again, and without
-    `compiler-caches` the next build is slow. One of `runs` (`kci run --engine`) cannot be resumed without its folder.
-    What another kci works on is left.
+    The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow without
+    `compiler-caches`. Without its folder in `runs`, a run of `kci run --engine` cannot be resumed. What another kci
+    uses stays.
     """
     place = cache or default_cache()
     found = [item for item in kept_folders(place, parts) if item.days >= older_than]
@@ -35,7 +39,7 @@ def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: b
         if remove_kept(place, item):
             removed += item.size
         elif not options.quiet:
-            click.echo(f"left, because it is in use: {item.path}", err=True)
+            click.echo(f"{item.path} stays: it is in use by another kci", err=True)
     if yes:
         click.echo(f"{_size(removed)} removed from {place}")
         return

@@ -45,7 +45,7 @@ _HISTORY = click.option(
 
 @click.group("compat", cls=CommandGroup)
 def command() -> None:
-    """The scheduled side: what should be published against what is, results of scheduled runs, and what follows."""
+    """Compare expected and published variants, record and report scheduled runs, decide about issues and updates."""
 
 
 @command.command("coverage")
@@ -54,7 +54,7 @@ def command() -> None:
 @click.option(
     "--hub",
     metavar="REPO[@REVISION]",
-    help="A repository on the Hub; `-` for the one that build.toml names. Needs huggingface_hub.",
+    help="A repository on the Hub; `-` for the repository in build.toml. Needs huggingface_hub.",
 )
 @selection_options
 @answer_forms("table", "json")
@@ -62,7 +62,7 @@ def command() -> None:
 def show_coverage(
     options: Options, /, kernel: str, tree: Path | None, hub: str | None, output: str, **selection: Any
 ) -> int:
-    """Which variants of KERNEL are published, missing, stale, corrupt or surplus. Exit 1 if one has to be built."""
+    """List the published, missing, stale, corrupt and surplus variants of KERNEL. Exit 1 if one must be built."""
     if tree is not None and hub is not None:
         raise UsageError("--tree and --hub are two places", hint="ask for one after the other")
     workspace = opened(options, [kernel], selection["catalog"])
@@ -100,9 +100,9 @@ def show_coverage(
 @command.command("record")
 @click.argument("results", nargs=-1, required=True, type=FileName(path_type=Path, exists=True))
 @click.option("--history", type=PATH, help="The directory of the history.")
-@click.option("--branch", metavar="NAME", help="The branch that has the history, in place of a directory.")
-@click.option("--remote", default="origin", show_default=True, help="The remote or address that has the branch.")
-@click.option("--dataset", metavar="REPO", help="The dataset on the Hub that has it; needs huggingface_hub.")
+@click.option("--branch", metavar="NAME", help="The branch with the history, instead of a directory.")
+@click.option("--remote", default="origin", show_default=True, help="The remote or address of the branch.")
+@click.option("--dataset", metavar="REPO", help="The dataset on the Hub with the history; needs huggingface_hub.")
 @click.pass_obj
 def record(
     options: Options,
@@ -118,7 +118,9 @@ def record(
     A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
     """
     if sum(place is not None for place in (history, branch, dataset)) != 1:
-        raise UsageError("there has to be one place for the history", hint="one of --history, --branch and --dataset")
+        raise UsageError(
+            "the place of the history is missing or given twice", hint="give one of --history, --branch and --dataset"
+        )
     found, problems = read_results(results)
     runs, conflicts = gather(found)
     if branch is not None:
@@ -140,12 +142,12 @@ def record(
 @command.command("decide")
 @_HISTORY
 @answer_forms("text", "json")
-@click.option("--dry-run", is_flag=True, help="Accepted for clarity: kci only ever prints what is to be done.")
+@click.option("--dry-run", is_flag=True, help="No effect: kci only prints what to do.")
 @click.pass_obj
 def show_decisions(options: Options, /, history: Path, output: str, dry_run: bool) -> int:
-    """Which issues to open, update and close after the last run of a history; kci.toml says who is told.
+    """List the issues to open, update and close after the last run of a history; kci.toml names the people to notify.
 
-    Nothing is done about them: the scheduled workflow does it, with no rights but those to issues.
+    It only prints them: the scheduled workflow changes issues, and has no other rights.
     """
     del dry_run
     problems: list[Diagnostic] = []
@@ -179,9 +181,9 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
 @click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
 @click.pass_obj
 def report(options: Options, /, history: Path, output: str, into: Path | None, title: str) -> int:
-    """The state of every leg after the last run of a history: kernels by backend, torch and toolkit.
+    """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
 
-    A report of more than 2,000 cells is a page for each kernel and one that leads to them, and needs --into.
+    A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
     """
     if into is not None and output != "html":
         raise UsageError("--into is for pages", hint=f"write the {output} form somewhere: > FILE")
@@ -209,8 +211,10 @@ def report(options: Options, /, history: Path, output: str, into: Path | None, t
 @command.command("freshness")
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
-@click.option("--images", is_flag=True, help="Ask registries what the tags of pinned images are; needs the network.")
-@click.option("--today", metavar="DATE", help="The day to compare with (default: the clock's).")
+@click.option(
+    "--images", is_flag=True, help="Ask registries for the digests of pinned images' tags; needs the network."
+)
+@click.option("--today", metavar="DATE", help="The day to compare with (default: today).")
 @CATALOG
 @answer_forms("table", "json")
 @click.pass_obj
@@ -224,9 +228,9 @@ def show_freshness(
     catalog: str | None,
     output: str,
 ) -> int:
-    """What is behind the world: catalog, action pins, images, upstreams, variants of KERNEL/build without a signature.
+    """List what is outdated: catalog, action pins, images, upstreams; and variants of KERNEL/build without a signature.
 
-    Exit 1 if something is, or if something that was asked about could not be looked up.
+    Exit 1 if something is outdated or unsigned, or if a look-up failed.
     """
     workspace = opened(options, kernels, catalog)
     trees = [(kernel, Path(kernel.directory) / "build") for kernel in workspace.kernels]
@@ -246,13 +250,13 @@ def show_freshness(
 
 @command.command("moves")
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@click.option("--as-of", metavar="DATE", help="The day, after which a new edition is named (default: the clock's).")
+@click.option("--as-of", metavar="DATE", help="The day that names a new edition (default: today).")
 @answer_forms("text", "json")
 @click.pass_obj
 def show_moves(options: Options, /, kernels: tuple[str, ...], as_of: str | None, output: str) -> int:
-    """Which pull requests the scheduled workflow would have open: the next edition of the catalog, and migrations.
+    """List the pull requests that the scheduled workflow keeps open: the next edition of the catalog, and migrations.
 
-    kci.toml says how far it goes ([schedule.moves]). Nothing is opened: the workflow does it, with no rights but those.
+    [schedule.moves] of kci.toml sets which. It only prints them: the workflow opens them, and has no other rights.
     """
     day = (day_of(as_of, "--as-of") if as_of else date.today()).isoformat()
     found = wanted_moves(opened(options, kernels, None), day)

@@ -68,12 +68,6 @@ def register() -> None:
 @click.command("completion", cls=Command)
 @click.argument("shell", type=click.Choice(list(SHELLS)), metavar=f"[{'|'.join(SHELLS)}]")
 def command(shell: str) -> None:
-    r"""Print the script that completes commands, options, their values and kernels in a shell.
-
-    \b
-    bash, in ~/.bashrc:   eval "$(kci completion bash)"
-    zsh, in ~/.zshrc:     eval "$(kci completion zsh)"
-    fish:                 kci completion fish > ~/.config/fish/completions/kci.fish
-    """
+    """Print the script that makes a shell complete commands, options, their values and kernels."""
     complete = SHELLS[shell](kci, {}, "kci", COMPLETE)
     click.echo(complete.source_template % complete.source_vars())

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 def command(options: Options, /, old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
     """Compare the variants of OLD and NEW.
 
-    Each is a directory (a kernel, or one with kernels below it), a git revision as REV:PATH, or a file that
-    `kci matrix --format json` wrote, which holds what was selected then. Kernels are matched by name, variants by name
-    and system.
+    Each is a kernel, a directory of kernels, a git revision as REV:PATH, or a file from `kci matrix --format json`,
+    which has the variants that were selected then. Kernels are matched by name, variants by name and system.
     """
     kernels = diff_matrices(_side(options, old, selection), _side(options, new, selection))
     differs = any(kernel.differs for kernel in kernels)

@@ -25,16 +25,16 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @click.command("doctor", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @answer_forms("text", "json")
-@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
+@click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
 @CATALOG
 @click.pass_obj
 def command(
     options: Options, /, *, kernels: tuple[str, ...], output: str, cache: Path | None, catalog: str | None
 ) -> None:
-    """What this machine can build, what is missing for the rest, and the command that gets it. Nothing is built.
+    """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
 
-    With KERNEL (by default what is here) also which of its variants can be built here, and the settings on GitHub and
-    on the Hub that the rendered workflows need and that no file can make.
+    With KERNEL (default: kernels in this directory) also list which of its variants this machine can build, and the
+    settings on GitHub and the Hub that the workflows need and that you make there.
     """
     workspace = _workspace(options, kernels, catalog)
     found = examine(cache or default_cache(), workspace.catalog if workspace else load_catalog(catalog))

@@ -13,7 +13,7 @@ from kci.suggest import suggestion
 @click.command("explain", cls=Command)
 @click.argument("rule", required=False, shell_complete=completed("rules"))
 def command(rule: str | None) -> None:
-    """What RULE means (an id such as KCI101, or its name); without one, every rule in a line."""
+    """Explain RULE, an id such as KCI101 or a name. Without RULE, list all rules, a line each."""
     known = rules()
     if rule is None:
         for entry in known.values():

@@ -23,15 +23,17 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 
 @click.command("init", cls=Command)
 @click.argument("directory", metavar="NAME")
-@click.option("--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="What it is written for.")
+@click.option(
+    "--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="The framework to write the kernel for."
+)
 @click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
-              help="A backend; repeat for more.")  # fmt: skip
+              help="The backend; repeat for more.")  # fmt: skip
 @click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
-@click.option("--repo-id", metavar="OWNER/NAME", help="Where it will be published on the Hub.")
+@click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
-              help="Take over a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
-@click.option("-y", "--yes", is_flag=True, help="Ask nothing; what is not named has its default.")
+              help="Convert a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
+@click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
 @click.pass_obj
 def command(
     options: Options,
@@ -46,11 +48,11 @@ def command(
     origin: Path | None,
     yes: bool,
 ) -> int:
-    """Write a new kernel into the directory NAME: one that builds, passes its tests and loads.
+    """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
-    On a terminal, kci asks for what no option names. Inside of a git repository the kernel becomes one of its
-    directories; elsewhere it is a repository of its own, with kci.toml and workflows. Nothing is ever overwritten.
-    Exit 1 if what was written has an error, or nothing would be built of it; kci says what is left to do.
+    On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
+    elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
+    has an error or no variant; kci lists what is left to do.
     """
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name

@@ -26,8 +26,12 @@ FORMATS = ["table", "json", "names", "github", "markdown", "html"]
 @selection_options
 @ALLOW_EMPTY
 @answer_forms(*FORMATS)
-@click.option("--explain", is_flag=True, help="Also every candidate, kept or dropped, with rule, reason and place.")
-@click.option("--coverage", is_flag=True, help="Instead, the pairs of torch, compute and system that the tier covers.")
+@click.option(
+    "--explain", is_flag=True, help="Also list every candidate, kept or dropped, with rule, reason and place."
+)
+@click.option(
+    "--coverage", is_flag=True, help="List instead the pairs of torch, compute version and system that the tier covers."
+)
 @click.pass_obj
 def command(
     options: Options,
@@ -39,10 +43,10 @@ def command(
     allow_empty: bool,
     **selection: Any,
 ) -> int:
-    """The variants that must exist for each KERNEL (default: this directory).
+    """List the variants that must exist for each KERNEL (default: this directory).
 
-    KERNEL is a directory with a build.toml, or one with kernels below it; `KERNEL[cuda,rocm]` is these backends of it.
-    Exit 1 if there is no variant at all. `--format github` has the legs of `kci plan --format github`.
+    KERNEL is a directory with a build.toml, or a directory of kernels; `KERNEL[cuda,rocm]` selects backends. Exit 1 if
+    no variant is selected. `--format github` prints the legs of `kci plan --format github`.
     """
     workspace = opened(options, kernels, selection["catalog"])
     choice = take_choice(selection)

@@ -23,10 +23,12 @@ from kci.verify.elf import symbol_names
 @click.command("merge", cls=Command)
 @click.argument("artifacts", nargs=-1, required=True, type=PATH, metavar="ARTIFACT...")
 @click.option("--into", required=True, type=PATH, help="The tree, or a folder for several.")
-@click.option("--plan", "plan_file", type=PATH, help="What has to be there, from `kci plan`.")
-@click.option("--allow-partial", is_flag=True, help="Planned variants may be missing.")
-@click.option("--durations", type=PATH, metavar="FILE", help="Also record what the builds took, for later plans.")
-@click.option("--kernel", help="Merge this kernel only.")
+@click.option(
+    "--plan", "plan_file", type=PATH, help="The plan, from `kci plan --format json`: its variants must be there."
+)
+@click.option("--allow-partial", is_flag=True, help="Accept that planned variants are missing.")
+@click.option("--durations", type=PATH, metavar="FILE", help="Also record build times, for `kci plan --durations`.")
+@click.option("--kernel", help="Merge only this kernel.")
 @click.option(
     "--run",
     "run_id",
@@ -41,8 +43,14 @@ from kci.verify.elf import symbol_names
     envvar="GITHUB_RUN_ATTEMPT",
     help="Refuse artifacts of a later attempt than this.  [env: GITHUB_RUN_ATTEMPT]",
 )
-@click.option("--require-attestation", is_flag=True, help="Take only artifacts that are signed by who may.")
-@click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file, that may sign.")
+@click.option("--require-attestation", is_flag=True, help="Refuse artifacts without a signature of an allowed signer.")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="PUBLIC",
+    help="The public key of an allowed signer, or its file; repeat for more.",
+)
 @click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that attestations must name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
 @click.pass_obj
@@ -63,9 +71,10 @@ def command(
     repository: str,
     as_json: bool,
 ) -> None:
-    """Merge artifacts, folders of artifacts and variant directories to one tree per kernel.
+    """Merge artifacts, folders of artifacts and variant directories into one tree per kernel.
 
-    One kernel: DIR is its tree. Several: DIR/<kernel> is each one's. Exit 1 if a planned variant is missing.
+    With one kernel, --into is its tree; with several, --into/<kernel> is the tree of each. Exit 1 if a planned variant
+    is missing.
     """
     planned = read_plan(plan_file) if plan_file else None
     warnings: list[Diagnostic] = []

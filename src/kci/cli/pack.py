@@ -17,16 +17,16 @@ from kci.tree.pack import pack
 @click.command("pack", cls=Command)
 @click.argument("variant_dir", type=FileName(path_type=Path, exists=True, file_okay=False, resolve_path=True))
 @click.option("--output", "-o", type=PATH, help="File or directory to write to.  [default: .]")
-@click.option("--zstd", is_flag=True, help="Compress; a file name that ends with .zst says so too.")
+@click.option("--zstd", is_flag=True, help="Compress, as with a file name that ends with .zst.")
 @click.option("--seal", "reseal", is_flag=True, help="Remove bytecode and hash the files anew before packing.")
-@click.option("--builder", default="", help="Which builder made the variant, for the record.")
-@click.option("--system", help="Where it was built, for a noarch variant.  [default: this machine]")
+@click.option("--builder", default="", help="The builder that made the variant, for the leg's record.")
+@click.option("--system", help="The system that built a noarch variant.  [default: this machine]")
 @click.option(
     "--attempt",
     type=click.IntRange(1, MAX_ATTEMPT),
     default=1,
     envvar="GITHUB_RUN_ATTEMPT",
-    help="Of two artifacts for one variant, the higher attempt wins.  [env: GITHUB_RUN_ATTEMPT]",
+    help="The attempt of the run: of two artifacts for a variant, the higher wins.  [env: GITHUB_RUN_ATTEMPT]",
 )
 @click.option("--run", default="", envvar="GITHUB_RUN_ID", help="The CI run that built it.  [env: GITHUB_RUN_ID]")
 @click.pass_obj

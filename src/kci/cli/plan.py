@@ -35,26 +35,28 @@ from kci.workspace.planning import PlanRequest, plan_run
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
 @ALLOW_EMPTY
-@click.option("--affected", metavar="BASE", help="Only what changed since this branch or commit touches.")
+@click.option("--affected", metavar="BASE", help="Plan only variants that changes since this branch or commit affect.")
 @click.option(
     "--published",
     multiple=True,
     type=PATH,
     metavar="MANIFEST",
-    help="Skip what this tree has, made from the same inputs.",
+    help="Skip variants that this tree has with the same inputs; repeat for more.",
 )
-@click.option("--fingerprints", is_flag=True, help="Say what each variant is made from, for a later --published.")
+@click.option("--fingerprints", is_flag=True, help="Add the hash of each variant's inputs, for a later --published.")
 @click.option(
     "--group",
     type=click.Choice([str(item) for item in Grouping]),
-    help="What one leg builds (default: what kci.toml says, else variant).",
+    help="What one leg builds (default: from kci.toml, else variant).",
 )
-@click.option("--durations", type=PATH, metavar="FILE", help="What variants took before.")
+@click.option("--durations", type=PATH, metavar="FILE", help="Measured build times, from `kci merge --durations`.")
 @click.option("--max-jobs", type=click.IntRange(0), help="Fail if there are more legs.")
 @click.option("--max-cost", type=click.FloatRange(0), help="Fail if the estimate is higher.")
-@click.option("--shards", type=click.IntRange(1, 64), help="The number of matrices that the workflow has.")
-@click.option("--shard", type=click.IntRange(0), help="Which of them --format github prints.")
-@click.option("--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in images, or without.")
+@click.option("--shards", type=click.IntRange(1, 64), help="How many matrices the workflow has.")
+@click.option("--shard", type=click.IntRange(0), help="The matrix that --format github prints, counted from 0.")
+@click.option(
+    "--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in container images, or without."
+)
 @answer_forms("table", "json", "github", "html", "mermaid", "markdown")
 @click.pass_obj
 def command(
@@ -76,14 +78,14 @@ def command(
     output: str,
     **selection: Any,
 ) -> int:
-    """The legs of a run over each KERNEL: runner, image, timeout, what they take; and what no job can build.
+    """List the legs of a run over each KERNEL with runner, image, timeout and time, and the variants without a leg.
 
-    Exit 1 if there is no variant to plan, if the plan breaks a limit of GitHub's, or if it is more than --max-jobs and
-    --max-cost allow. A kernel in which `kci check` finds an error is not planned; where only some of its backends have
-    it, these are left out, and it is an error only if one of them was asked for or nothing else is left.
+    Exit 1 if there are no variants to plan, or if the plan exceeds a limit of GitHub, --max-jobs or --max-cost. A
+    kernel in which `kci check` finds an error is not planned. If the error concerns some backends only, the plan leaves
+    these out; that is an error if you selected one of them, or if no backend is left.
     """
     if shard is not None and output != "github":
-        raise UsageError("--shard is about --format github", hint="--format json has every leg with its shard")
+        raise UsageError("--shard needs --format github", hint="--format json prints every leg with its shard")
     known, problems = read_published(published)
     print_diagnostics(problems, quiet=options.quiet)
     request = PlanRequest(

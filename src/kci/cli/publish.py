@@ -19,23 +19,25 @@ from kci.publish.upload import PublishedBranch
 
 @click.command("publish", cls=Command)
 @click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
-@click.option("--kernel", type=PATH, help="The kernel that a TREE was made of.")
+@click.option("--kernel", type=PATH, help="The kernel that a TREE was built from.")
 @click.option("--tree", type=PATH, help="The tree to publish (default: KERNEL/build).")
 @click.option(
-    "--repo-id", default="", metavar="OWNER/NAME", help="The repository (default: what build.toml or kci.toml says)."
+    "--repo-id", default="", metavar="OWNER/NAME", help="The repository (default: from build.toml or kci.toml)."
 )
 @click.option("--branch", default="", metavar="NAME", help="The branch (default: v and the kernel's version).")
-@click.option("--prune", is_flag=True, help="Remove variants from the branch that the kernel should no longer have.")
+@click.option(
+    "--prune", is_flag=True, help="Remove variants from the branch that are no longer in the kernel's matrix."
+)
 @click.option(
     "--leave-out",
     type=click.Choice([str(item) for item in LeaveOut if item is not LeaveOut.ASK]),
-    help="Whether variants of other sources that the tree leaves out stay or go (default: what kci.toml says).",
+    help="Keep or remove older variants on the branch that the tree leaves out (default: from kci.toml).",
 )
-@click.option("--older", is_flag=True, help="Go back: replace variants by older ones.")
-@click.option("--create-repo", is_flag=True, help="Make the repository if it does not exist.")
-@click.option("--create-pr", is_flag=True, help="Open pull requests, for who may not write to the repository.")
-@click.option("--dry-run", is_flag=True, help="Only say what would change.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("--older", is_flag=True, help="Allow to replace variants by older ones.")
+@click.option("--create-repo", is_flag=True, help="Create the repository if it does not exist.")
+@click.option("--create-pr", is_flag=True, help="Open pull requests instead of a commit: needs no right to write.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print what changed as JSON.")
 @CATALOG
 @click.pass_obj
 def command(
@@ -58,10 +60,10 @@ def command(
 ) -> None:
     """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
 
-    The tree has to be complete and to meet the requirements, and must not be older than what it replaces. What is on
-    the branch and not in the tree stays, unless it lies in a directory of the tree's variants, or is pruned; about
-    variants of other sources that the kernel should have and the tree leaves out, somebody has to decide.
-    Authenticates with HF_TOKEN, the identity of the CI job, or what `hf auth login` has stored.
+    The tree must be complete, meet the requirements, and not be older than the variants that it replaces. Other files
+    on the branch stay, except in the directories of the tree's variants and with --prune. If the tree lacks a variant
+    of the matrix that the branch has from other sources, --leave-out decides. Authenticates with HF_TOKEN, the identity
+    of the CI job, or the token that `hf auth login` stored.
     """
     tree, kernel = tree_of(place, kernel, tree)
     workspace = opened(options, [str(kernel)], catalog) if kernel is not None else None

@@ -24,7 +24,7 @@ from kci.suggest import one_of
 @click.command("render", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff if a file would change.")
-@click.option("--diff", is_flag=True, help="Write nothing; show what would change.")
+@click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
 @click.option(
     "--mode",
     type=click.Choice([str(mode) for mode in Mode]),
@@ -41,7 +41,7 @@ from kci.suggest import one_of
     type=click.Choice(["github", "gitlab"]),
     default="github",
     show_default=True,
-    help="Whose files: GitHub's workflows, or .gitlab/kci.gitlab-ci.yml.",
+    help="The files to write: GitHub's workflows, or .gitlab/kci.gitlab-ci.yml.",
 )
 @click.option(
     "--from-plan",
@@ -49,12 +49,14 @@ from kci.suggest import one_of
     metavar="FILE",
     help="With --ci gitlab: print the child pipeline of this plan, from `kci plan --format json`.",
 )
-@click.option("--force", is_flag=True, help="Overwrite what somebody has edited in a file that kci wrote.")
+@click.option("--force", is_flag=True, help="Overwrite edits in files that kci wrote.")
+@click.option("--template", metavar="NAME", help="Print a template to start a custom one from; write nothing.")
 @click.option(
-    "--template", metavar="NAME", help="Print a template as a repository's own one begins, and write nothing."
-)
-@click.option(
-    "--output", type=FileName(), metavar="DIR", default=".", help="The root of the repository (default: here)."
+    "--output",
+    type=FileName(),
+    metavar="DIR",
+    default=".",
+    help="The root of the repository (default: this directory).",
 )
 @click.pass_obj
 def command(
@@ -73,15 +75,14 @@ def command(
     template: str | None,
     output: str,
 ) -> int:
-    """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel below here).
+    """Write .github/workflows/kci.yml and kci-compat.yml for each KERNEL (default: every kernel in this directory).
 
-    Nothing is written, and exit is 1, if `kci check` finds an error in one.
+    If `kci check` finds an error in a kernel, it writes nothing; exit 1.
 
-    KERNEL is a directory with a build.toml, or one with kernels below it. Action pins that are newer in the committed
-    files are kept.
+    KERNEL is a directory with a build.toml, or a directory of kernels. Newer action pins in the committed files stay.
 
-    What is left out is taken from the command in the header of the committed kci.yml, so that `kci render` alone writes
-    the same files again.
+    Options default to those of the committed kci.yml, whose header has the command: `kci render` alone writes the same
+    files again.
     """
     if template is not None:
         shipped = shipped_templates()

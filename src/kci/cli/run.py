@@ -26,28 +26,36 @@ from kci.run import local
 @click.command("run", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @selection_options
-@click.option("--into", type=PATH, help="The tree; one folder per kernel if there are several.")
-@click.option("--jobs", type=click.IntRange(1), help="Compilers that may run in parallel.")
-@click.option("--no-isolation", is_flag=True, help="Compile against the torch of this Python, not one of kci's own.")
-@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
+@click.option(
+    "--into", type=PATH, help="The tree to write (default: KERNEL/build); with several kernels, a folder of trees."
+)
+@click.option(
+    "--jobs", type=click.IntRange(1), help="How many compilers run in parallel (default: from cores and memory)."
+)
+@click.option(
+    "--no-isolation", is_flag=True, help="Compile against this Python's torch instead of a torch that kci installs."
+)
+@click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
 @click.option(
     "--engine",
     metavar="NAME",
     shell_complete=completed("engines"),
-    help="Build elsewhere: local, slurm, ssh, hf-jobs, one of kci.toml, or auto.",
+    help="Build on an engine: local, slurm, ssh, hf-jobs, an engine from kci.toml, or auto.",
 )
-@click.option("--resume", metavar="RUN", help="Go on with a run that was begun with --engine.")
+@click.option("--resume", metavar="RUN", help="Continue a run that was started with --engine.")
 @click.option(
     "--test", is_flag=True, help="With --engine: test the merged trees on the engines that have the hardware."
 )
-@click.option("--allow-empty", is_flag=True, help="With --test: fine if there is nothing to test, or no test ran.")
-@click.option("--max-cost", type=click.FloatRange(0), help="With --engine: refuse a run, or a restart, above this.")
+@click.option("--allow-empty", is_flag=True, help="With --test: exit 0 if there is nothing to test, or no test ran.")
+@click.option(
+    "--max-cost", type=click.FloatRange(0), help="With --engine: refuse a run or a restart whose estimate is higher."
+)
 @click.option(
     "--on-interrupt",
     type=click.Choice(["ask", "cancel", "leave"]),
     default="ask",
     show_default=True,
-    help="With --engine: what Ctrl-C does to legs that run; without a terminal `ask` leaves them.",
+    help="With --engine: what Ctrl-C does with running legs. Without a terminal, `ask` leaves them running.",
 )
 @click.pass_obj
 def command(
@@ -68,10 +76,10 @@ def command(
 ) -> int:
     """Build every variant of each KERNEL that this machine can build, merge them into a tree, and verify it.
 
-    The tree is `build/` in the kernel's directory unless --into names another place. What needs another machine is
-    left, with the reason. A rerun takes over what an interrupted one has finished.
+    The tree is `build/` in the kernel's directory unless --into names another place. A variant that needs another
+    machine is skipped, and the table says why. A rerun reuses what an interrupted run has finished.
 
-    With --engine the legs run elsewhere, as docs/engines.md tells.
+    With --engine the legs run on a cluster, a host or a service: see docs/engines.md.
     """
     if resume is not None:
         return follow(*open_run(cache or default_cache(), resume), options, on_interrupt)
@@ -83,9 +91,9 @@ def command(
         )  # fmt: skip
         return follow(*prepare_run(workspace, wanted, cache or default_cache()), options, on_interrupt)
     if max_cost is not None:
-        raise UsageError("--max-cost is for --engine: what is built here costs nothing")
+        raise UsageError("--max-cost needs --engine: a build on this machine costs nothing")
     if test:
-        raise UsageError("--test is for --engine", hint="test what was built here: kci test")
+        raise UsageError("--test needs --engine", hint="to test what this machine built: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
     with RunDisplay(outcomes, options) as changed:

@@ -20,17 +20,17 @@ from kci.tree.signing import sign_artifact, sign_tree, sign_tree_as_run
 @context_options
 @click.pass_obj
 def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, repository: str, commit: str) -> None:
-    """Sign each PATH: a merged tree, or an artifact. Prints the attestations that were written.
+    """Sign each PATH: a merged tree, or an artifact. Prints the attestations that it wrote.
 
     A tree's attestation binds every file to its path, and the tree to kernel, version, repository and commits. It is
-    written beside the files; none of them changes. In a GitHub run the repository and commit are those of the run.
-    Without a key, a tree is signed through Sigstore with the identity of the run, and every variant for the loader too.
+    a new file; the others do not change. In a GitHub run, repository and commit default to those of the run. Without a
+    key, Sigstore signs a tree with the identity of the run, and every variant for the loader too.
     """
     context = ci_context(repository, commit)
     for path in paths:
         if key is None:
             if not path.is_dir():
-                raise UsageError(f"{path} is an artifact", hint="sign it with --key, or with actions/attest")
+                raise UsageError(f"{path}: an artifact needs a key", hint="give --key, or sign it with actions/attest")
             for written in sign_tree_as_run(path, context, find_settings(path.resolve().parent).trust_config):
                 click.echo(written)
             continue

@@ -26,7 +26,7 @@ from kci.workspace.workspace import Workspace
 
 @click.command("test", cls=Command)
 @click.argument("place", type=FileName(path_type=Path, exists=True), default=".", metavar="[KERNEL|TREE]")
-@click.option("--kernel", type=PATH, help="The kernel whose tests are run on a TREE.")
+@click.option("--kernel", type=PATH, help="The kernel that has the tests for a TREE.")
 @click.option("--tree", type=PATH, help="The tree to take variants from (default: KERNEL/build).")
 @click.option(
     "--variant",
@@ -34,19 +34,23 @@ from kci.workspace.workspace import Workspace
     multiple=True,
     metavar="NAME",
     shell_complete=completed("built_variants"),
-    help="Only this variant; repeat for more.",
+    help="Test only this variant; repeat for more.",
 )
-@click.option("--torch", metavar="VERSION", help="The torch to load it with (default: the one it was built with).")
-@click.option("--with", "extra", multiple=True, metavar="PACKAGE", help="The tests import it; repeat for more.")
-@click.option("--no-isolation", is_flag=True, help="Use the torch, kernels and pytest of this Python; needed for GPUs.")
+@click.option("--torch", metavar="VERSION", help="The torch to load variants with (default: the torch of the build).")
+@click.option(
+    "--with", "extra", multiple=True, metavar="PACKAGE", help="Install this package for the tests; repeat for more."
+)
+@click.option(
+    "--no-isolation", is_flag=True, help="Use this Python's torch, kernels and pytest. GPU tests need this or --python."
+)
 @click.option(
     "--python",
     type=PATH,
-    help="A Python with torch, kernels and pytest: test the variants that it can load; needed for GPUs.",
+    help="Use this Python's torch, kernels and pytest, and test the variants that it can load.",
 )
-@click.option("--record", type=PATH, help="Write what came of it as JSON to this file.")
-@click.option("--allow-empty", is_flag=True, help="A kernel none of whose tests ran is fine.")
-@click.option("--cache", type=PATH, help="Where kci keeps its environments.")
+@click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
+@click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
+@click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
 @CATALOG
 @click.pass_obj
 def command(
@@ -66,8 +70,8 @@ def command(
 ) -> int:
     """Load built variants with the kernels library and run the kernel's tests that are marked `kernels_ci`.
 
-    Each variant is loaded alone, in a fresh process. A kernel of whose tests none ran is not counted as tested. A
-    variant that needs a GPU that is not here is verified and not run; if there are no others, the exit code is 3.
+    Each variant is loaded alone, in a fresh process. It is an error if no test ran. Variants for a GPU that this
+    machine lacks are verified and not run; exit 3 if there are no other variants.
     """
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = tree or (place / "build" if sources == place else place)

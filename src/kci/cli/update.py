@@ -24,20 +24,21 @@ from kci.workspace.migrating import migrations_of
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
-@click.option("--to", type=int, metavar="EDITION", help="The edition to write (default: the newest that is released).")
+@click.option("--to", type=int, metavar="EDITION", help="The edition to write (default: the newest released one).")
 @click.option(
     "--catalog",
     type=FileName(),
     metavar="FILE",
-    help="Also change what this edition of the catalog asks for: bounds, architectures, the stable ABI.",
+    help="Also migrate to this edition of the catalog: bounds, architectures, the stable ABI.",
 )
 @click.pass_obj
 def command(
     options: Options, kernels: tuple[str, ...], check: bool, diff: bool, to: int | None, catalog: str | None
 ) -> int:
-    """Rewrite the build.toml of each KERNEL to a newer edition. Only what must change changes.
+    """Rewrite the build.toml of each KERNEL to a newer edition. Comments, order and layout stay.
 
-    With --catalog it is also migrated: `kci catalog next` makes such a file. What takes a person is listed.
+    With --catalog it also migrates to that edition of the catalog, such as one that `kci catalog next` proposed, and
+    lists what you have to decide.
     """
     require_edition(to)
     if catalog is not None:

@@ -32,20 +32,28 @@ REPORTS = ("table", "shields", "badge")
     multiple=True,
     metavar="RULE",
     shell_complete=completed("rules"),
-    help="Only this rule, or all that start so; and what cannot be read.",
+    help="Report only this rule, or rules that start with this; unreadable files are always reported.",
 )
 @click.option(
     "--ignore",
     multiple=True,
     metavar="RULE",
     shell_complete=completed("rules"),
-    help="Not this rule, nor any that start so.",
+    help="Do not report this rule, or rules that start with this.",
 )
 @answer_forms(*FORMATS, *REPORTS)
-@click.option("--load", is_flag=True, help="Also load each variant for this machine. This runs the variant's code.")
-@click.option("--python", type=PATH, help="A Python with torch and kernels; for --load.")
-@click.option("--signatures", is_flag=True, help="The tree must be signed by who may; see [signing] of kci.toml.")
-@click.option("--key", "keys", multiple=True, metavar="PUBLIC", help="A public key, or its file; for --signatures.")
+@click.option("--load", is_flag=True, help="Also load the variants for this machine. This runs their code.")
+@click.option("--python", type=PATH, help="With --load: a Python with torch and kernels.")
+@click.option(
+    "--signatures", is_flag=True, help="Also require a signature of an allowed signer; see [signing] of kci.toml."
+)
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="PUBLIC",
+    help="With --signatures: the public key of an allowed signer, or its file; repeat for more.",
+)
 @context_options
 @click.pass_obj
 def command(
@@ -65,10 +73,10 @@ def command(
 ) -> int:
     """Verify each PATH: a tree, a variant directory, a kernel, or .github/workflows.
 
-    Of a kernel the sources, and its build/ and result/ where they are there. Exit 1 if a requirement is not met.
+    For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not met.
     """
     if (keys or repository or commit) and not signatures:
-        raise UsageError("--key, --repository and --commit are about signatures", hint="add --signatures")
+        raise UsageError("--key, --repository and --commit need --signatures", hint="add --signatures")
     extra: list[Diagnostic] = []
     for path in paths if load else ():
         extra += verify_loading(path, python or default_python() or Path(sys.executable))
