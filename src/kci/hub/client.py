@@ -34,10 +34,7 @@ _EXCHANGE = {
 
 
 def hub_client(token: str | bool | None = None) -> Any:
-    """The Hub's own client.
-
-    Args:
-        token: what to authenticate with; False for nothing, None for what the user has logged in with.
+    """The Hub's own client; `token` is False for nothing, and None for what the user has logged in with.
 
     Raises:
         MissingToolError: it is not installed, or too old.
@@ -75,9 +72,7 @@ def first_line(error: Exception) -> str:
 def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access:
     """What authenticates a publisher: HF_TOKEN, else the identity of the CI job, else what `hf auth login` has stored.
 
-    Args:
-        repo_id: the repository, the only one that a token for a CI job can write to.
-        environ: the variables of the process.
+    A token for a CI job can write to `repo_id` only.
 
     Raises:
         MissingToolError: there is none of them, or huggingface_hub is not installed.
@@ -113,7 +108,6 @@ def _logged_in() -> str | None:
 
 
 def _exchanged(repo_id: str, environ: Mapping[str, str]) -> str:
-    """The Hub's token for what the CI service says of this job."""
     from huggingface_hub import constants
 
     endpoint = str(constants.ENDPOINT)

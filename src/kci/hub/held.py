@@ -168,7 +168,6 @@ class HubRepository:
         return self._ask(lambda: listed_files(self.client, self.repo_id, self.revision, FOLDER.rstrip("/")))
 
     def read(self, path: str) -> bytes:
-        """The content of a small file."""
         local: str = self._ask(
             lambda: self.client.hf_hub_download(self.repo_id, path, revision=self.revision, repo_type="kernel")
         )

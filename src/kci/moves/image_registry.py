@@ -27,12 +27,14 @@ _KINDS = ", ".join(
 )
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _PART = r"[a-z0-9]+(?:(?:__?|\.|-+)[a-z0-9]+)*"
+# `host:port/name:tag@digest`, of which only the name has to be there; a host has a dot or a port.
 _REFERENCE = re.compile(
     r"(?:(?P<host>[a-z0-9.-]+\.[a-z0-9.-]+(?::[0-9]+)?|localhost(?::[0-9]+)?|[a-z0-9-]+:[0-9]+)/)?"
     rf"(?P<name>{_PART}(?:/{_PART})*)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(?:@(?P<digest>sha256:[0-9a-f]{{64}}))?",
     re.ASCII,
 )
 _LONGEST = 1000
+# `realm="…"` in the header WWW-Authenticate.
 _PARAMETER = re.compile(r'([a-z]+)="([^"]*)"')
 _HUB, _HUB_NAMES = "registry-1.docker.io", ("docker.io", "index.docker.io", None)
 _LOCAL = re.compile(r"(?:localhost|127\.0\.0\.1)(?::[0-9]+)?")
@@ -46,7 +48,6 @@ class ImageReference(NamedTuple):
     """Of the registry that is asked."""
     name: str
     tag: str
-    """Empty if there is none."""
     digest: str
     """Empty if it is not pinned."""
 
@@ -112,7 +113,6 @@ def _listed(body: bytes) -> set[str]:
 
 
 def _token(image: ImageReference, refused: WebAnswer) -> str:
-    """A token that anybody gets, from where the registry says."""
     scheme, _, rest = refused.headers.get("www-authenticate", "").partition(" ")
     asked = dict(_PARAMETER.findall(rest))
     if scheme.lower() != "bearer" or "realm" not in asked:

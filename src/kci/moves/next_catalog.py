@@ -33,7 +33,7 @@ class NextCatalog(msgspec.Struct, frozen=True):
 
     catalog: Catalog
     text: str
-    """As a file."""
+    """The edition as a file."""
     unknown: tuple[str, ...]
     """What a person has to find out."""
 

@@ -46,11 +46,7 @@ class WantedMoves(msgspec.Struct, frozen=True):
 
 
 def wanted_moves(workspace: Workspace, day: str) -> WantedMoves:
-    """The pull requests that should be open, as far as kci.toml lets them be.
-
-    Args:
-        workspace: every kernel of the repository.
-        day: today; a new edition is named after it.
+    """The pull requests that should be open, as far as kci.toml lets them be; a new edition is named after the day.
 
     Raises:
         FindingsError: a listing cannot be read, so that nothing is known; or the catalog is one that kci cannot write.
@@ -126,7 +122,6 @@ def _catalog_place(workspace: Workspace) -> tuple[str, list[FileChange]]:
 
 
 def _kernel(needed: KernelMigrations, root: Path, *, alone: bool) -> WantedPull | None:
-    """The pull request for a kernel; None where kci can change nothing, or should not."""
     change, file = whole_change(needed.migrations), Path(needed.directory) / BUILD_TOML
     if change is None or file.is_symlink():
         return None

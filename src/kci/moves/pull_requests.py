@@ -201,15 +201,7 @@ class GitHubPulls:
     def __init__(
         self, repository: str, author: str, base: str, commit: str, run: Callable[..., Any] = subprocess.run
     ) -> None:
-        """Name the repository.
-
-        Args:
-            repository: `owner/name`.
-            author: whose pull requests count.
-            base: the branch that they are for.
-            commit: the commit of it that was looked at.
-            run: runs a command, as `subprocess.run` does.
-        """
+        """Name the repository, whose pull requests count, their base branch, and the commit of it that was read."""
         hint = (
             "the job needs contents: write and pull-requests: write, and Settings > Actions > General has to allow "
             "GitHub Actions to create pull requests"
@@ -282,15 +274,7 @@ class GitHubPulls:
 
 
 def carry_out_pulls(actions: Iterable[PullAction], tracker: GitHubPulls) -> list[str]:
-    """Make the pull requests what they should be.
-
-    Args:
-        actions: see `decide_pulls`.
-        tracker: where.
-
-    Returns:
-        a line for each action.
-    """
+    """Make the pull requests what they should be; returns a line for each action."""
     done = []
     for action in actions:
         if action.wanted is not None:

@@ -53,7 +53,6 @@ class BranchChanges(msgspec.Struct, frozen=True):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
         return not (self.added or self.changed or self.deleted)
 
 
@@ -68,17 +67,14 @@ class WantedBranch(msgspec.Struct, frozen=True):
     """The variants that the kernel should have today: others that are neither these nor in the tree are removed.
     None to remove none."""
     version: int = MAIN_VERSION
-    """The kernel's."""
     removed: frozenset[str] = frozenset()
     """Other variants to remove."""
 
     def changes(self, there: Mapping[str, HubFile], *, inherited: bool = False) -> BranchChanges:
         """Compare a branch with this.
 
-        Args:
-            there: every file of the branch.
-            inherited: the branch has no commit of its own yet: what it has below `build/` it got from the main one, and
-                that is of version 1. On the branch of that version it stays.
+        Where the branch has no commit of its own yet, what it has below `build/` is `inherited` from the main one, and
+        that is of version 1. On the branch of that version it stays.
         """
         inherited = inherited and self.version != MAIN_VERSION
         others = variants_on(there) - self.variants
@@ -104,7 +100,6 @@ class WantedBranch(msgspec.Struct, frozen=True):
         return {path: file for path, file in there.items() if self._owns(path)}
 
     def _owns(self, path: str) -> bool:
-        """Whether a file of the branch is one that publishing writes, or would have to remove."""
         if path in self.files:
             return True
         name = path.removeprefix(FOLDER)
@@ -150,7 +145,6 @@ class TakeoverTerms(msgspec.Struct, frozen=True):
     expected: frozenset[str] | None = None
     """The variants that the kernel should have today; None where the kernel is not known."""
     prune: bool = False
-    """Whether others than these are removed."""
     leave_out: LeaveOut = LeaveOut.ASK
     """What becomes of those of these that the tree does not have and that are of other sources."""
     older: bool = False
@@ -167,17 +161,11 @@ class Takeover(msgspec.Struct, frozen=True):
     place: str
     """What to call the branch in messages."""
     there: Mapping[str, HubFile]
-    """Every file of the branch."""
     read: Callable[[str], bytes]
-    """Reads one of them."""
     log: Log
 
     def settle(self, wanted: WantedBranch, changes: BranchChanges) -> WantedBranch:
         """What the branch is to have, with what is decided about the variants that the tree leaves out.
-
-        Args:
-            wanted: what it is to have as far as the tree says so.
-            changes: what that would change.
 
         Raises:
             FindingsError: the branch has another version (KCI813), variants of other sources that nobody has decided
@@ -203,7 +191,7 @@ class Takeover(msgspec.Struct, frozen=True):
             raise _refused("KCI813", message, hint)
 
     def _require_newer(self, before: Manifest) -> None:
-        """KCI815."""
+        # KCI815
         present = self.release.manifest.present
         theirs = {entry.variant: entry for entry in before.present}
         replaced = {entry.variant: theirs[entry.variant] for entry in present if _replaces(entry, theirs)}
@@ -229,7 +217,7 @@ class Takeover(msgspec.Struct, frozen=True):
         return new.committed is not None and old.committed is not None and new.committed < old.committed
 
     def _left_out(self, kept: Collection[str]) -> frozenset[str]:
-        """KCI814; the variants to remove."""
+        # KCI814
         names = [name for name in kept if self.terms.expected is None or name in self.terms.expected]
         if not names:
             return frozenset()
@@ -258,7 +246,6 @@ class Takeover(msgspec.Struct, frozen=True):
         return self._read(f"{FOLDER}{variant}/{metadata.FILE_NAME}", metadata.decode)
 
     def _read(self, path: str, decode: Callable[[bytes], _Shape]) -> _Shape | None:
-        """A file of the branch; None where it is not there or says nothing that kci understands."""
         file = self.there.get(path)
         try:
             return decode(self.read(path)) if file is not None and file.size <= MAX_BYTES else None
@@ -278,7 +265,7 @@ def _newest(entries: Iterable[Present]) -> Origin:
 
 
 def _source(origin: Origin) -> str:
-    """A commit for people: `commit 0123456789ab of 2026-11-20`."""
+    # `commit 0123456789ab of 2026-11-20 10:00`
     if origin.commit is None:
         return "an unknown commit"
     moment = origin.committed

@@ -7,11 +7,9 @@ import importlib
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from kci.errors import FindingsError, KciError
 from kci.files.bounded_json import read_bounded
@@ -56,63 +54,24 @@ class HubAnswerError(Exception):
         """For how many seconds it asks to be left alone."""
 
 
-class BranchCommit(msgspec.Struct, frozen=True):
-    """One commit to make."""
-
-    branch: str
-    parent: str
-    """Where the branch has to be."""
-    add: Mapping[str, LocalFile]
-    delete: Sequence[str]
-    message: str
-    propose: bool = False
-    """Whether it is to be a pull request in place of a commit on the branch itself."""
-
-
-class HubWriter(Protocol):
-    """A repository that can be written to. Everything raises HubAnswerError if the Hub does not do it."""
-
-    def heads(self) -> dict[str, str]:
-        """The commit of each branch."""
-
-    def files(self, commit: str) -> dict[str, HubFile]:
-        """Every file of a commit by path."""
-
-    def read(self, commit: str, path: str) -> bytes:
-        """The content of a small file of a commit."""
-
-    def proposals(self) -> dict[str, str]:
-        """The newest pull requests, newest first, and the commit that each is at."""
-
-    def create_branch(self, branch: str) -> None:
-        """Make a branch from the main one; one that exists is left alone."""
-
-    def check_page(self, text: str) -> None:
-        """Have it judge what is to be the front page."""
-
-    def commit(self, change: BranchCommit) -> str:
-        """Upload files and add one commit to a branch that is still at its parent; returns the new commit."""
-
-
 class HubKernel:
-    """A repository of the type `kernel`, through `huggingface_hub`."""
+    """A repository of the type `kernel`, through `huggingface_hub`. HubAnswerError says that the Hub does not do it."""
 
     def __init__(self, repo_id: str, access: Access | None = None) -> None:
         self.repo_id = repo_id
         self.access = access
 
     def heads(self) -> dict[str, str]:
-        """See `HubWriter`."""
+        """The commit of each branch."""
         refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel"))
         return {branch.name: branch.target_commit for branch in refs.branches}
 
     def files(self, commit: str) -> dict[str, HubFile]:
-        """See `HubWriter`."""
+        """Every file of a commit by path."""
         found = self._ask(lambda api: listed_files(api, self.repo_id, commit))
         return {file.path: file for file in sorted(found, key=lambda file: file.path)}
 
     def read(self, commit: str, path: str) -> bytes:
-        """See `HubWriter`."""
         with tempfile.TemporaryDirectory(prefix="kci-hub-") as folder:
             local = self._ask(
                 lambda api: api.hf_hub_download(
@@ -122,14 +81,14 @@ class HubKernel:
             return read_bounded(Path(local))
 
     def proposals(self) -> dict[str, str]:
-        """See `HubWriter`."""
+        """The newest pull requests, newest first, and the commit that each is at."""
         refs = self._ask(lambda api: api.list_repo_refs(self.repo_id, repo_type="kernel", include_pull_requests=True))
         found = [(int(item.ref.rpartition("/")[2]), item) for item in refs.pull_requests or () if _PROPOSAL(item.ref)]
         newest = sorted(found, key=lambda pair: -pair[0])[:_PROPOSALS]
         return {item.ref: item.target_commit for _, item in newest}
 
     def create_branch(self, branch: str) -> None:
-        """See `HubWriter`."""
+        """Make a branch from the main one; one that exists is left alone."""
         self._ask(lambda api: api.create_branch(self.repo_id, branch=branch, repo_type="kernel", exist_ok=True))
 
     def create_repository(self) -> None:
@@ -137,7 +96,7 @@ class HubKernel:
         self._ask(lambda api: api.create_repo(self.repo_id, repo_type="kernel", exist_ok=True))
 
     def check_page(self, text: str) -> None:
-        """See `HubWriter`. The client asks the same right before its commit."""
+        """Have the Hub judge what is to be the front page, as the client does right before its commit."""
 
         def ask(api: Any) -> str:
             from huggingface_hub import get_session
@@ -150,30 +109,42 @@ class HubKernel:
         if problem := self._ask(ask):
             raise HubAnswerError(Obstacle.REFUSED, problem[:300])
 
-    def commit(self, change: BranchCommit) -> str:
-        """See `HubWriter`."""
+    def commit(
+        self,
+        branch: str,
+        parent: str,
+        add: Mapping[str, LocalFile],
+        delete: Iterable[str],
+        message: str,
+        *,
+        propose: bool,
+    ) -> str:
+        """Upload files and add one commit to a branch that is still at its parent, or open a pull request with it.
+
+        Returns the new commit.
+        """
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         if not sys.stderr.isatty():
             utils: Any = importlib.import_module("huggingface_hub.utils")
             utils.disable_progress_bars()
         operations: list[Any] = []
-        for path, file in sorted(change.add.items()):
+        for path, file in sorted(add.items()):
             content = file.content() if file.size <= _SMALL else file.path
             operation = CommitOperationAdd(path, content)
             if operation.upload_info.sha256.hex() != file.sha256:
                 raise FindingsError(f"{file.path} changed while it was published")
             operations.append(operation)
-        operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(change.delete)]
+        operations += [CommitOperationDelete(path, is_folder=False) for path in sorted(delete)]
         done = self._ask(
             lambda api: api.create_commit(
                 self.repo_id,
                 operations,
-                commit_message=change.message,
+                commit_message=message,
                 repo_type="kernel",
-                revision=change.branch,
-                parent_commit=change.parent,
-                create_pr=change.propose,
+                revision=branch,
+                parent_commit=parent,
+                create_pr=propose,
             )
         )
         return str(done.oid)

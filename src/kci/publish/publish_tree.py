@@ -43,7 +43,6 @@ class PublishRequest(msgspec.Struct, frozen=True):
     leave_out: LeaveOut | None = None
     """What becomes of variants on the branch that the tree leaves out; None for what `[publish]` says."""
     older: bool = False
-    """Whether the tree may be older than what it replaces."""
 
 
 class PublishedTree(msgspec.Struct, frozen=True):
@@ -57,13 +56,12 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
     @property
     def branches(self) -> list[PublishedBranch]:
-        """The branches in the order in which they were published."""
+        """In the order in which they were published."""
         card = self.publication.card
         return [self.publication.builds, *([card] if card is not None else [])]
 
     @property
     def url(self) -> str:
-        """The branch on the Hub."""
         endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
         return f"{endpoint}/kernels/{self.target.repo_id}/tree/{self.target.branch}"
 
@@ -75,13 +73,7 @@ class PublishedTree(msgspec.Struct, frozen=True):
 
 
 def tree_of(place: Path, kernel: Path | None = None, tree: Path | None = None) -> tuple[Path, Path | None]:
-    """The tree and the kernel that a command line means.
-
-    Args:
-        place: a kernel, whose tree is in its `build/`, or a tree.
-        kernel: the kernel, where the place is a tree.
-        tree: the tree, wherever the place is.
-    """
+    """The tree and, where it is known, the kernel that a command line means; the tree is in `build/` of it."""
     sources = place if (place / BUILD_TOML).is_file() else kernel
     return tree or (place / "build" if sources == place else place), sources
 
@@ -91,12 +83,7 @@ def publish_tree(
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
 ) -> PublishedTree:
-    """Publish a tree.
-
-    Args:
-        request: what, and how.
-        log: takes lines of progress.
-        report: takes findings about the tree that do not stop it.
+    """Publish a tree; `report` takes findings about it that do not stop that.
 
     Raises:
         UsageError: it is not said where it goes, or the kernel is another one than the tree's.
@@ -125,7 +112,6 @@ def publish_tree(
 
 
 def _terms(request: PublishRequest, settings: Publish, release: Release) -> TakeoverTerms:
-    """What is decided before the branch is looked at."""
     prune, leave_out = request.prune or settings.prune, request.leave_out or settings.leave_out
     workspace = request.workspace
     if workspace is None:

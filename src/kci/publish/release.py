@@ -56,12 +56,10 @@ class Release(msgspec.Struct, frozen=True):
 
     @property
     def variants(self) -> frozenset[str]:
-        """The names of the tree's variants."""
         return frozenset(entry.variant for entry in self.manifest.present)
 
     @property
     def metadata_files(self) -> list[LocalFile]:
-        """The metadata of each variant."""
         return [self.files[f"{FOLDER}{name}/{METADATA_NAME}"] for name in sorted(self.variants)]
 
 
@@ -70,10 +68,8 @@ def read_release(
 ) -> Release:
     """Check a tree and read what of it is to be published.
 
-    Args:
-        tree: the merged tree.
-        sources: the kernel's directory, from which the benchmarks come; the loader's tools look for them on the branch.
-        report: takes findings that do not stop a release.
+    Benchmarks come from `sources`, the kernel's directory: the loader's tools look for them on the branch. Findings
+    that do not stop a release go to `report`.
 
     Raises:
         FindingsError: it is not a merged tree, is not complete (KCI811), or does not meet a requirement.
@@ -100,7 +96,6 @@ def read_release(
 
 
 def _complete(tree: Path) -> Manifest:
-    """The manifest of a tree that has all that was planned."""
     if not tree.is_dir():
         raise FindingsError(f"{tree} does not exist", hint="`kci merge` makes one, and `kci run` all of it")
     manifest = read_manifest(tree)

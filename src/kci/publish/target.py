@@ -36,15 +36,7 @@ class HubBranch(msgspec.Struct, frozen=True):
 def target_of(
     kernel: str, version: int, settings: Publish, *, build: Build | None = None, repo_id: str = "", branch: str = ""
 ) -> HubBranch:
-    """The repository and branch of a kernel.
-
-    Args:
-        kernel: its name.
-        version: its version.
-        settings: `[publish]` of kci.toml.
-        build: its build.toml, where that is there.
-        repo_id: goes before all of them.
-        branch: likewise.
+    """The repository and branch of a kernel; what the caller names goes before `build`, and that before `settings`.
 
     Raises:
         UsageError: no repository is named, or what is named cannot be one.
@@ -70,11 +62,7 @@ def target_of(
 def hub_settings(workspace: Workspace) -> list[str]:
     """What to set before the rendered workflow can publish, a sentence or two each, then every repository of the Hub.
 
-    Args:
-        workspace: the kernels, and kci.toml.
-
-    Returns:
-        Nothing where kci.toml has no `[publish]`.
+    Nothing where kci.toml has no `[publish]`.
     """
     jobs = publish_jobs(workspace.settings)
     if jobs is None:

@@ -20,7 +20,7 @@ from kci.files.replace import Log
 from kci.hub.held import HubFile
 from kci.plurals import count
 from kci.publish.branch_changes import MAIN_VERSION, BranchChanges, Takeover, TakeoverTerms, WantedBranch, branch_of
-from kci.publish.hub import MAIN, BranchCommit, HubAnswerError, HubWriter, Obstacle
+from kci.publish.hub import MAIN, HubAnswerError, HubKernel, Obstacle
 from kci.publish.release import LocalFile, Release
 
 ATTEMPTS = 8
@@ -36,7 +36,6 @@ class PublishState(enum.StrEnum):
     PROPOSED = "proposed"
     """A pull request has it."""
     WOULD_PUBLISH = "would publish"
-    """A dry run."""
 
 
 class PublishedBranch(msgspec.Struct, frozen=True):
@@ -62,7 +61,7 @@ class Publication(msgspec.Struct, frozen=True):
 class Publisher(msgspec.Struct, frozen=True):
     """A repository, and how to deal with it."""
 
-    hub: HubWriter
+    hub: HubKernel
     name: str
     """What to call the repository in messages."""
     dry_run: bool = False
@@ -74,13 +73,7 @@ class Publisher(msgspec.Struct, frozen=True):
     def publish(
         self, release: Release, branch: str, terms: TakeoverTerms | None = None, *, mirror: bool = False
     ) -> Publication:
-        """Bring a branch, and the front page, to what a release says.
-
-        Args:
-            release: the tree.
-            branch: where its builds go.
-            terms: what is decided about what the branch has; None for nothing.
-            mirror: whether the main branch is to have the builds too.
+        """Bring a branch and the front page to what a release says; with `mirror` the main branch gets the builds too.
 
         Raises:
             FindingsError: the Hub refuses or does not answer, another publisher changed the same (KCI812), or what is
@@ -146,8 +139,8 @@ class Publisher(msgspec.Struct, frozen=True):
                     raise self._rival(wanted, before, part)
                 before, sent = part, changes
                 add = {path: wanted.files[path] for path in (*changes.added, *changes.changed)}
-                change = BranchCommit(wanted.branch, head, add, changes.deleted, message, self.propose)
-                return self._confirmed(wanted, self.hub.commit(change), changes)
+                commit = self.hub.commit(wanted.branch, head, add, changes.deleted, message, propose=self.propose)
+                return self._confirmed(wanted, commit, changes)
             except HubAnswerError as answer:
                 if answer.obstacle is Obstacle.REFUSED:
                     raise FindingsError(f"{self.name} refuses: {answer.message}", hint=_HINT) from answer
@@ -165,7 +158,6 @@ class Publisher(msgspec.Struct, frozen=True):
         return None
 
     def _make(self, branch: str) -> None:
-        """Make a branch."""
         try:
             self.hub.create_branch(branch)
         except HubAnswerError as answer:

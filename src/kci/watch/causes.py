@@ -14,32 +14,37 @@ from kci.files.dated_data import Dated, load_dated
 MAX_LENGTH = 1000
 """Of an error, more says nothing more about its cause."""
 
+# The color of a terminal.
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# A file and its line at the beginning of a word: `a/b.cu:3:7:` of gcc, `b.cu(3):` of nvcc.
 _LOCATION = re.compile(r"(?<!\S)[\w./+\\-]+\.\w+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\)):?\s*")
+# An absolute path, of Windows too.
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.+@~-]+)+")
+# An address, or a digest of a commit.
 _HEX = re.compile(r"\b(?:0x[0-9a-fA-F]+|[0-9a-f]{7,64})\b")
+# Whole numbers, and those with a fraction that cannot be a version.
 _NUMBER = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?e[+-]?\d+|0\.\d+|\d+\.\d{3,}|\d+)(?![\w.]|\.\d)")
-"""Whole ones, and those with a fraction that cannot be a version."""
 _SPACE = re.compile(r"\s+")
 _TELLING = re.compile(r"error|exception|fail|abort|undefined", re.IGNORECASE)
 _LINE_LENGTH = 200
 
 
+def _lines(text: str) -> tuple[list[str], int]:
+    """The lines of an error, and which of them says something."""
+    lines = [line.rstrip() for line in _ANSI.sub("", text[: 64 * MAX_LENGTH]).splitlines() if line.strip()]
+    return lines, next((number for number, line in enumerate(lines) if _TELLING.search(line)), 0)
+
+
 def error_line(text: str) -> str:
     """The first line of an error that says something, printable and of a bounded length."""
-    plain = _ANSI.sub("", text[: 64 * MAX_LENGTH])
-    lines = [line.strip() for line in plain.splitlines() if line.strip()]
-    telling = [line for line in lines if _TELLING.search(line)]
-    first = (telling or lines or [""])[0][:MAX_LENGTH]
-    return printable(first, "?")
+    lines, telling = _lines(text)
+    return printable(lines[telling].strip()[:MAX_LENGTH], "?") if lines else ""
 
 
 def excerpt(text: str) -> str:
     """The lines of an error around the one that says something; empty where it is the only one."""
-    plain = _ANSI.sub("", text[: 64 * MAX_LENGTH])
-    lines = [printable(line.rstrip(), " ")[:_LINE_LENGTH] for line in plain.splitlines() if line.strip()]
-    telling = next((number for number, line in enumerate(lines) if _TELLING.search(line)), 0)
-    shown = lines[max(0, telling - 2) : telling + 8]
+    lines, telling = _lines(text)
+    shown = [printable(line, " ")[:_LINE_LENGTH] for line in lines[max(0, telling - 2) : telling + 8]]
     return "\n".join(shown) if len(shown) > 1 else ""
 
 

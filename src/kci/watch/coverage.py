@@ -49,7 +49,6 @@ class Coverage(msgspec.Struct, frozen=True):
     """Whether files were compared with digests; a manifest alone has none to compare."""
 
     def names(self, state: CoverageState) -> tuple[str, ...]:
-        """The variants in a state, sorted."""
         return tuple(item.variant for item in self.variants if item.state is state)
 
     @property
@@ -64,10 +63,7 @@ _GAPS = (CoverageState.MISSING, CoverageState.CORRUPT, CoverageState.STALE)
 def coverage(kernel: KernelMatrix, holding: Holding, stale: Collection[str] = ()) -> Coverage:
     """Compare a kernel's matrix with what is published.
 
-    Args:
-        kernel: what is expected.
-        holding: what is there; see `kci.hub.held`.
-        stale: the variants that are known to have been built from something else than they would be today.
+    `stale` are the variants that are known to have been built from something else than they would be today.
     """
     expected = {variant.name for variant in kernel.variants}
     there = {held.variant: held for held in holding.variants}

@@ -38,7 +38,6 @@ class IssueAction(msgspec.Struct, frozen=True):
     legs: tuple[str, ...]
     """The legs that still fail; for a close, all that did."""
     tell: tuple[str, ...]
-    """Whom to mention."""
     since: int
     """The run in which it was opened: a cause that comes back is another issue."""
 
@@ -50,7 +49,6 @@ class OpenCause(msgspec.Struct):
     flaky: bool
     since: RecordedRun
     failure: Failure
-    """The first one."""
     pending: set[str]
     """Legs that have not passed yet."""
     all: set[str]
@@ -64,7 +62,6 @@ class _LegState(msgspec.Struct):
     """Failures in a row, whatever the cause."""
     cause: str = ""
     same: int = 0
-    """Failures in a row with this cause."""
     recent: int = 0
     """The latest known outcomes as bits, the newest lowest; 1 is a failure."""
     known: int = 0
@@ -167,7 +164,6 @@ class WatchState:
         return state
 
     def _turns(self, state: _LegState) -> int:
-        """How often the recent outcomes change from one to the other."""
         if state.known < 2:
             return 0
         return ((state.recent ^ state.recent >> 1) & ((1 << state.known - 1) - 1)).bit_count()
@@ -213,12 +209,7 @@ class WatchState:
 
 
 def decide(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAction]:
-    """What to do after the last run of a history.
-
-    Args:
-        history: the runs, oldest first, each once.
-        policy: the settings.
-    """
+    """What to do after the last run of a history, whose runs come oldest first and each once."""
     watch = WatchState(policy)
     actions: list[IssueAction] = []
     for run in history:
@@ -230,10 +221,6 @@ def standing(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAct
     """The latest decision about each issue that a history has ever led to, in the order in which they began.
 
     Who carries these out need not know which of them were carried out before.
-
-    Args:
-        history: the runs, oldest first, each once.
-        policy: the settings.
     """
     watch = WatchState(policy)
     latest: dict[tuple[int, str], IssueAction] = {}
@@ -283,7 +270,7 @@ def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[st
     Args:
         key: the cause's id.
         since: the run in which the issue was opened.
-        failure: the first failure.
+        failure: the first one.
         legs: those that still fail, or all that did.
         recovered: whether all of them pass again.
     """

@@ -29,13 +29,7 @@ class GitHubApi:
     """What one repository is asked and told."""
 
     def __init__(self, repository: str, hint: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """Name the repository.
-
-        Args:
-            repository: `owner/name`.
-            hint: what to look at when GitHub refuses.
-            run: runs a command, as `subprocess.run` does.
-        """
+        """Name the repository (`owner/name`), and what to look at when GitHub refuses; `run` is as `subprocess.run`."""
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}/[A-Za-z0-9._-]{1,100}", repository):
             raise FindingsError(f"{repository[:80]!r} is not the name of a repository")
         self.owner = repository.partition("/")[0]
@@ -44,12 +38,7 @@ class GitHubApi:
         self._process = run
 
     def ask(self, method: str, path: str, **fields: object) -> bytes:
-        """Ask once.
-
-        Args:
-            method: of HTTP.
-            path: below the repository.
-            fields: what is sent, as JSON.
+        """Ask once, by a method of HTTP for a path below the repository; `fields` are sent as JSON.
 
         Raises:
             MissingToolError: there is no `gh`.
@@ -72,12 +61,7 @@ class GitHubApi:
         return bytes(done.stdout)
 
     def get(self, path: str, shape: type[_Shape]) -> _Shape:
-        """What GitHub says, as a type.
-
-        Raises:
-            MissingToolError: see `ask`.
-            FindingsError: see `ask`; or the answer cannot be read.
-        """
+        """What GitHub says, as a type; see `ask` and `read_answer` for what is raised."""
         return read_answer(self.ask("GET", path), shape)
 
 

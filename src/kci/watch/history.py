@@ -68,7 +68,6 @@ class LegResult(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     """What went wrong: one line, or a part of the log."""
     log: str = ""
-    """Where the whole log is."""
     replay: str = ""
     """A command that does the same again."""
     catalog: str = ""
@@ -131,12 +130,7 @@ class RecordedRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[list[LegResult], list[Diagnostic]]:
-    """The results in some files and folders of files, and what is wrong with others.
-
-    Args:
-        places: JSON files, or folders that are searched for them.
-        now: to see clocks that are ahead; the current time by default.
-    """
+    """The results in JSON files and folders of them, and what is wrong with others: a clock is ahead of `now`."""
     found: list[LegResult] = []
     problems: list[Diagnostic] = []
     latest = (now or datetime.now(UTC)) + SKEW
@@ -203,10 +197,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
 
 
 def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
-    """Write runs into a history, a directory that is made if it is missing.
-
-    Returns:
-        The files that are new.
+    """Write runs into a history, a directory that is made if it is missing; returns the files that are new.
 
     Raises:
         OSError: one cannot be written; those before it are there.
@@ -230,9 +221,7 @@ def run_file(run: RecordedRun) -> tuple[str, bytes]:
 def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[RecordedRun]:
     """The runs of a history, oldest first, each once; only one is in memory at a time.
 
-    Args:
-        history: the directory.
-        report: takes what is wrong with a file.
+    What is wrong with a file goes to `report`.
 
     Raises:
         OSError: there is no such directory.

@@ -28,13 +28,7 @@ class HistoryBranch:
     """A branch that has a history, or will have one."""
 
     def __init__(self, remote: str, branch: str, environment: Mapping[str, str] | None = None) -> None:
-        """Name it.
-
-        Args:
-            remote: the address of the repository.
-            branch: its name.
-            environment: more variables for git, such as those that authenticate.
-        """
+        """Name the address of a repository, and a branch; `environment` has more variables for git, such as a login."""
         self.remote = remote
         self.branch = branch
         self._environment = environment
@@ -60,10 +54,7 @@ class HistoryBranch:
         return into / FOLDER
 
     def record(self, runs: Sequence[RecordedRun]) -> int:
-        """Append runs.
-
-        Returns:
-            the number of new files.
+        """Append runs; returns the number of new files.
 
         Raises:
             FindingsError: the repository cannot be read or written.
@@ -90,7 +81,7 @@ class HistoryBranch:
             raise FindingsError(f"git {arguments[0]} failed: {said}")
 
     def _try(self, place: Path, *arguments: str) -> str:
-        """Run a command of git: what it says if it fails, and otherwise nothing."""
+        # What git says if it fails, and otherwise nothing.
         done = self._run(place, *arguments)
         return "" if done.returncode == 0 else last_line(done.stderr) or f"exit code {done.returncode}"
 
@@ -102,20 +93,12 @@ class HistoryDataset:
     """A dataset that has a history, or will have one; `huggingface_hub` talks to it."""
 
     def __init__(self, repo_id: str, client: Any = None) -> None:
-        """Name it.
-
-        Args:
-            repo_id: `owner/name`; the dataset exists.
-            client: an `HfApi`; by default one that takes its token from the environment.
-        """
+        """Name the dataset, `owner/name`; by default the client takes its token from the environment."""
         self.repo_id = repo_id
         self._client = client or hub_client()
 
     def record(self, runs: Sequence[RecordedRun]) -> int:
-        """Append runs, in one commit.
-
-        Returns:
-            the number of new files.
+        """Append runs, in one commit; returns the number of new files.
 
         Raises:
             FindingsError: the dataset cannot be read or written.
@@ -144,11 +127,6 @@ def _additions(files: dict[str, bytes]) -> list[Any]:
 
 
 def address_of(directory: Path, remote: str) -> str:
-    """The address of a remote that a repository knows by name; any other name is taken for an address.
-
-    Args:
-        directory: any directory of the repository.
-        remote: what the user named.
-    """
+    """The address of a remote that the repository around `directory` knows by name; else what was named."""
     known = run_git(directory, "remote", "get-url", "--end-of-options", remote)
     return known.decode().strip() if known else remote

@@ -50,13 +50,7 @@ class GitHubIssues:
     """The issues of a repository on GitHub."""
 
     def __init__(self, repository: str, author: str, run: Callable[..., Any] = subprocess.run) -> None:
-        """Name the repository.
-
-        Args:
-            repository: `owner/name`.
-            author: whose issues count; others may hold a mark that somebody has copied.
-            run: runs a command, as `subprocess.run` does.
-        """
+        """Name the repository, and whose issues count; others may hold a mark that somebody has copied."""
         hint = "may the job change issues (issues: write), and does the repository have any?"
         self._api = GitHubApi(repository, hint, run)
         self._author = author
@@ -84,14 +78,9 @@ class GitHubIssues:
 
 
 def carry_out(actions: Iterable[IssueAction], tracker: GitHubIssues) -> list[str]:
-    """Make the issues what they should be.
+    """Make the issues what they should be; returns a line for each issue that was changed.
 
-    Args:
-        actions: the latest decision about each cause; see `kci.watch.decide.standing`.
-        tracker: where.
-
-    Returns:
-        a line for each issue that was changed.
+    `actions` are the latest decisions about each cause, see `kci.watch.decide.standing`.
     """
     known: dict[tuple[str, int], TrackedIssue] = {}
     for issue in tracker.issues():

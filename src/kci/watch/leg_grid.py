@@ -53,12 +53,10 @@ class GridColumn(NamedTuple):
 
     @property
     def toolkit(self) -> str:
-        """Backend and its version."""
         return self.backend if self.compute == "-" else f"{self.backend} {self.compute}"
 
     @property
     def label(self) -> str:
-        """In one line."""
         return ", ".join([self.toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system])
 
 
@@ -115,12 +113,10 @@ class KernelCells(msgspec.Struct, frozen=True):
     cells: tuple[GridCell, ...]
 
     def count(self, state: CellState) -> int:
-        """The number of legs in a state."""
         return sum(cell.state is state for cell in self.cells)
 
     @property
     def worst(self) -> CellState:
-        """The worst state that a leg is in."""
         states = {cell.state for cell in self.cells}
         return next(state for state in CellState if state in states)
 
@@ -142,17 +138,14 @@ class LegGrid(msgspec.Struct, frozen=True):
     latest: RunFacts | None
     columns: tuple[GridColumn, ...]
     kernels: tuple[KernelCells, ...]
-    """Sorted by name."""
     causes: tuple[GridCause, ...]
     """The one with the most legs first."""
 
     @property
     def size(self) -> int:
-        """The number of cells."""
         return sum(len(kernel.cells) for kernel in self.kernels)
 
     def count(self, state: CellState) -> int:
-        """The number of legs in a state."""
         return sum(kernel.count(state) for kernel in self.kernels)
 
 
@@ -182,7 +175,6 @@ class GridFold:
         self._legs: dict[str, _LegTrack] = {}
 
     def step(self, run: RecordedRun) -> None:
-        """Take the next run."""
         self._watch.step(run)
         index = len(self._runs)
         self._runs.append(RunFacts(run.run, run.at, run.catalog, run.commit))
@@ -211,7 +203,6 @@ class GridFold:
         track.results += 1
 
     def finish(self) -> LegGrid:
-        """The grid after the last run."""
         last = len(self._runs) - 1
         by_kernel: dict[str, list[GridCell]] = {}
         for leg, track in self._legs.items():
@@ -280,12 +271,7 @@ class GridFold:
 
 
 def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
-    """What a history says today.
-
-    Args:
-        history: the runs, oldest first, each once.
-        policy: what makes a leg flaky.
-    """
+    """What a history says today: its runs, oldest first and each once; the policy says what is flaky."""
     fold = GridFold(policy)
     for run in history:
         fold.step(run)

@@ -161,7 +161,6 @@ def _state(state: CellState) -> dict[str, Any]:
 
 
 def _view(number: int, kernel: str, cell: GridCell, room: int) -> dict[str, Any]:
-    """A cell as the template shows it."""
     failure = cell.failure
     return _state(cell.state) | {
         "id": number,
@@ -241,15 +240,7 @@ _MARK = ".kci-report"
 
 
 def write_site(grid: LegGrid, into: Path, title: str) -> list[Path]:
-    """Write the report, in place of an earlier one.
-
-    Args:
-        grid: what to show.
-        into: the folder; it is replaced as a whole.
-        title: what the report is about.
-
-    Returns:
-        the pages, relative to the folder.
+    """Write the report, in place of an earlier one; returns the pages, relative to the folder.
 
     Raises:
         UnsafeError: something else than a report is there.
