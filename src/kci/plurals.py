@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def count(number: int, what: str, many: str = "") -> str:
     """`1 variant`, `2 variants`.
@@ -12,3 +14,8 @@ def count(number: int, what: str, many: str = "") -> str:
         many: the word for several, where it does not just end in an s.
     """
     return f"{number} {what if number == 1 else many or f'{what}s'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first names: `a, b and 3 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -16,6 +16,7 @@ import msgspec
 
 from kci.errors import FindingsError, KciError, UsageError
 from kci.files.bounded_json import read_bounded
+from kci.files.walk import is_bytecode
 from kci.hub.client import ask_hub, hub_client
 from kci.matrix.names import parse_variant_name
 from kci.tree.digest import SIGNATURE, Digest, validate
@@ -219,15 +220,13 @@ def _digest_problem(repository: HubRepository, digest: Digest | None, files: dic
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
         return ""  # the Hub lists no other digests
-    covered = {path: file for path, file in files.items() if path not in (FILE_NAME, SIGNATURE) and not _bytecode(path)}
+    covered = {
+        path: file for path, file in files.items() if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)
+    }
     actual = {path: _sha256(repository, file) for path, file in covered.items()}
     violations = validate(digest, Digest("sha256", actual))
     more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
     return "; ".join(map(str, violations[:3])) + more
-
-
-def _bytecode(path: str) -> bool:
-    return path.endswith(".pyc") or "__pycache__" in path.split("/")
 
 
 def _sha256(repository: HubRepository, file: HubFile) -> str:

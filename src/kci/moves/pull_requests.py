@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from kci.watch.github_api import Account, GitHubApi, read_answer
+from kci.watch.github_api import Account, GitHubApi
 
 PREFIX = "kci/"
 """Of the branches that kci makes."""
@@ -270,7 +270,7 @@ class GitHubPulls:
         return f"\n{_TRAILER}" in self._api.get(f"git/commits/{sha}", _Commit).message
 
     def _send(self, path: str, **fields: object) -> str:
-        return read_answer(self._api.ask("POST", path, **fields), _Object).sha
+        return self._api.told(_Object, "POST", path, **fields).sha
 
 
 def carry_out_pulls(actions: Iterable[PullAction], tracker: GitHubPulls) -> list[str]:

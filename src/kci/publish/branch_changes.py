@@ -22,7 +22,7 @@ from kci.errors import FindingsError
 from kci.files.bounded_json import MAX_BYTES, decode_json
 from kci.files.replace import Log
 from kci.hub.held import FOLDER, HubFile, variant_of
-from kci.plurals import count
+from kci.plurals import count, first_of
 from kci.publish.release import BENCHMARKS, LocalFile, Release
 from kci.tree import identity, manifest, metadata
 from kci.tree.digest import SIGNATURE
@@ -109,10 +109,9 @@ class WantedBranch(msgspec.Struct, frozen=True):
         return script and any(wanted.startswith(BENCHMARKS) for wanted in self.files)
 
 
-def branch_of(release: Release, branch: str, expected: Collection[str] | None) -> WantedBranch:
+def branch_of(release: Release, branch: str, expected: frozenset[str] | None) -> WantedBranch:
     """What the version branch is to have."""
-    kept = frozenset(expected) if expected is not None else None
-    return WantedBranch(branch, release.files, release.variants, kept, release.manifest.version)
+    return WantedBranch(branch, release.files, release.variants, expected, release.manifest.version)
 
 
 def version_of(branch: str) -> int | None:
@@ -198,7 +197,7 @@ class Takeover(msgspec.Struct, frozen=True):
         if not replaced:
             return
         new, old = _newest(present), _newest(replaced.values())
-        what = f"{_some(replaced)}, built from {_source(old)},"
+        what = f"{first_of(sorted(replaced), _SHOWN)}, built from {_source(old)},"
         if not self._is_older(new, old):
             if old.commit != new.commit:
                 self.log(f"{self.place}: {what} make way for what is built from {_source(new)}")
@@ -228,7 +227,7 @@ class Takeover(msgspec.Struct, frozen=True):
         if not stale:
             return frozenset()
         message = f"{self.place} has {count(len(stale), 'variant')} of other sources that this tree leaves out: "
-        message += _some(stale)
+        message += first_of(sorted(stale), _SHOWN)
         match self.terms.leave_out:
             case LeaveOut.REMOVE:
                 self.log(f"{message}; removed, as it was decided")
@@ -271,12 +270,6 @@ def _source(origin: Origin) -> str:
     moment = origin.committed
     day = f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}" if moment is not None else ""
     return f"commit {origin.commit[:12]}{day}"
-
-
-def _some(names: Collection[str]) -> str:
-    shown = sorted(names)[:_SHOWN]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(shown)}{more}"
 
 
 def _refused(rule: str, message: str, hint: str) -> FindingsError:

@@ -12,6 +12,7 @@ from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UnsafeError
 from kci.files.walk import is_bytecode, walk
 from kci.hub.held import FOLDER
+from kci.plurals import first_of
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import directory_digest, file_hash
 from kci.tree.manifest import FILE_NAME, Manifest, read_manifest
@@ -109,9 +110,8 @@ def _complete(tree: Path) -> Manifest:
         message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
         raise _incomplete(tree, message, "merge with --plan, from `kci plan --format json`")
     if manifest.missing or not manifest.complete:
-        names = ", ".join(manifest.missing[:3]) or "something that was planned"
-        more = f" and {len(manifest.missing) - 3} more" if len(manifest.missing) > 3 else ""
-        raise _incomplete(tree, f"not published, {tree} lacks {names}{more}", "build what is missing and merge it in")
+        names = first_of(manifest.missing, 3) or "something that was planned"
+        raise _incomplete(tree, f"not published, {tree} lacks {names}", "build what is missing and merge it in")
     return manifest
 
 

@@ -15,6 +15,7 @@ import msgspec
 
 from kci.config.settings import Decisions, Tell
 from kci.diagnostics import printable
+from kci.plurals import count, first_of
 from kci.watch.causes import cause_id, cause_of
 from kci.watch.history import HARDWARE, Failure, RecordedRun
 
@@ -260,8 +261,7 @@ def mark(key: str, since: int) -> str:
 def issue_title(cause: str, legs: Iterable[str]) -> str:
     """Kernels and cause in one line."""
     kernels = sorted({leg.partition(" ")[0] for leg in legs})
-    which = ", ".join(kernels[:3]) + (f" and {len(kernels) - 3} more" if len(kernels) > 3 else "")
-    return f"{which}: {plain(cause)}"[:200].rstrip()  # as GitHub keeps it
+    return f"{first_of(kernels, 3)}: {plain(cause)}"[:200].rstrip()  # as GitHub keeps it
 
 
 def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[str], recovered: bool) -> str:
@@ -274,18 +274,14 @@ def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[st
         legs: those that still fail, or all that did.
         recovered: whether all of them pass again.
     """
-    lines = [
-        mark(key, since.run),
-        "",
-        "Every leg below passes again." if recovered else "Scheduled runs fail with this error:",
-    ]
-    lines += ["", *(f"    {line}" for line in [plain(failure.error)]), ""]
+    head = "Every leg below passes again." if recovered else "Scheduled runs fail with this error:"
+    lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
     lines.append(f"First seen in run {since.run} ({plain(since.at)})" + _with(since) + ".")
     if log := web_link(failure.log):
         lines.append(f"Log: {log}")
     if failure.replay:
         lines += ["", "To see it on your own machine:", "", f"    {plain(failure.replay)}"]
-    lines += ["", f"{len(legs)} {'leg' if len(legs) == 1 else 'legs'}:", ""]
+    lines += ["", f"{count(len(legs), 'leg')}:", ""]
     lines += [f"- `{plain(leg)}`" for leg in legs[:SHOWN]]
     if len(legs) > SHOWN:
         lines.append(f"- and {len(legs) - SHOWN} more")

@@ -61,17 +61,17 @@ class GitHubApi:
         return bytes(done.stdout)
 
     def get(self, path: str, shape: type[_Shape]) -> _Shape:
-        """What GitHub says, as a type; see `ask` and `read_answer` for what is raised."""
-        return read_answer(self.ask("GET", path), shape)
+        """What GitHub says, as a type; see `told`."""
+        return self.told(shape, "GET", path)
 
+    def told(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
+        """The answer to what is asked, as a type.
 
-def read_answer(answer: bytes, shape: type[_Shape]) -> _Shape:
-    """An answer as a type.
-
-    Raises:
-        FindingsError: the answer has another type.
-    """
-    try:
-        return decode_json(answer, shape)
-    except ValueError as error:
-        raise FindingsError(f"GitHub's answer cannot be read: {error}") from None
+        Raises:
+            MissingToolError: see `ask`.
+            FindingsError: see `ask`; or the answer has another type.
+        """
+        try:
+            return decode_json(self.ask(method, path, **fields), shape)
+        except ValueError as error:
+            raise FindingsError(f"GitHub's answer cannot be read: {error}") from None

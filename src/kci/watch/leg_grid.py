@@ -52,12 +52,14 @@ class GridColumn(NamedTuple):
     system: str
 
     @property
-    def toolkit(self) -> str:
-        return self.backend if self.compute == "-" else f"{self.backend} {self.compute}"
+    def parts(self) -> list[str]:
+        """Backend with its version, torch if there is one, and the system, for people."""
+        toolkit = self.backend if self.compute == "-" else f"{self.backend} {self.compute}"
+        return [toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system]
 
     @property
     def label(self) -> str:
-        return ", ".join([self.toolkit, *([] if self.torch == "-" else [f"torch {self.torch}"]), self.system])
+        return ", ".join(self.parts)
 
 
 class RunFacts(msgspec.Struct, frozen=True):

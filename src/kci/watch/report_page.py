@@ -19,7 +19,7 @@ from kci.errors import UnsafeError
 from kci.files.portable_names import folded, unsafe_name
 from kci.files.replace import replacing
 from kci.files.templates import html_environment, integrity, template_folder
-from kci.plurals import count
+from kci.plurals import count, first_of
 from kci.version import __version__
 from kci.watch.decide import web_link
 from kci.watch.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
@@ -57,10 +57,7 @@ def whole_page(grid: LegGrid, title: str) -> str:
             links[f"{shown['kernel']} {shown['variant']}"] = f"#c{shown['id']}"
             at.setdefault(cell.column, []).append(shown)
         rows.append({"label": kernel.kernel, "columns": [at.get(column, []) for column in grid.columns]})
-    columns = [
-        {"backend": column.backend, "lines": [column.toolkit, *_torch(column), column.system]}
-        for column in grid.columns
-    ]
+    columns = [{"backend": column.backend, "lines": column.parts} for column in grid.columns]
     return _render(
         grid,
         title,
@@ -81,7 +78,7 @@ def kernel_page(grid: LegGrid, kernel: KernelCells, title: str) -> str:
     systems = sorted({cell.column.system for cell in kernel.cells})
     by_row: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for number, cell in enumerate(kernel.cells):
-        label = ", ".join([cell.column.toolkit, *_torch(cell.column)])
+        label = ", ".join(cell.column.parts[:-1])
         shown = _view(number, kernel.kernel, cell, room)
         by_row.setdefault(label, {}).setdefault(cell.column.system, []).append(shown)
     rows = [{"label": label, "columns": [at.get(system, []) for system in systems]} for label, at in by_row.items()]
@@ -126,7 +123,7 @@ def _render(grid: LegGrid, title: str, rows: Sequence[dict[str, Any]], links: Ma
             {
                 "text": cut(cause.cause, min(cause_room, _MOST)),
                 "legs": count(len(cause.legs), "leg"),
-                "kernels": cut(_some(cause.kernels), 400),
+                "kernels": cut(first_of(cause.kernels, 5), 400),
                 "note": "" if cause.is_open else ", not often enough for an issue",
                 "first": " ".join(cause.legs[0].split(" ")[:2])[:_NAME_ROOM],
                 "link": links.get(" ".join(cause.legs[0].split(" ")[:2]), ""),
@@ -203,10 +200,6 @@ def _run(facts: RunFacts) -> str:
     return f"run {facts.run} ({cut(facts.at[:10], 40)})"
 
 
-def _torch(column: GridColumn) -> list[str]:
-    return [] if column.torch == "-" else [f"torch {column.torch}"]
-
-
 def _room(cells: Any) -> int:
     failing = sum(cell.failure is not None for cell in cells)
     return max(_LEAST, min(_MOST, _TEXT_ROOM // max(1, failing) * 2 // 3))
@@ -222,11 +215,6 @@ def cut(text: str, room: int) -> str:
         if taken > room - 3:
             return text[:number] + "…"
     return text
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more
 
 
 @cache

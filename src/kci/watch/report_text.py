@@ -28,10 +28,7 @@ def markdown_report(grid: LegGrid, title: str) -> str:
 
 
 def _table(grid: LegGrid, columns: list[GridColumn]) -> list[str]:
-    head = [
-        " ".join([column.toolkit, *([f"torch {column.torch}"] if column.torch != "-" else []), column.system])
-        for column in columns
-    ]
+    head = [" ".join(column.parts) for column in columns]
     lines = [_row(["kernel", *head]), _row(["---"] * (len(head) + 1))]
     for kernel in grid.kernels:
         at: dict[GridColumn, list[str]] = {}
