@@ -17,8 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from kci.config.values import LeaveOut
-from kci.diagnostics import finding
-from kci.errors import FindingsError
+from kci.errors import rule_error
 from kci.files.bounded_json import MAX_BYTES, decode_json
 from kci.files.replace import Log
 from kci.hub.held import FOLDER, HubFile, variant_of
@@ -187,7 +186,7 @@ class Takeover(msgspec.Struct, frozen=True):
             kernel = self.release.manifest.kernel
             message = f"{self.place} has version {found} of {kernel}, and the tree is version {wanted.version}"
             hint = 'give each version a branch: `branch = "v{version}"` in kci.toml, or no `branch` at all'
-            raise _refused("KCI813", message, hint)
+            raise rule_error("KCI813", message, hint=hint)
 
     def _require_newer(self, before: Manifest) -> None:
         # KCI815
@@ -204,7 +203,7 @@ class Takeover(msgspec.Struct, frozen=True):
             return
         message = f"{self.place} is newer than the tree: {what} would make way for what is built from {_source(new)}"
         if not self.terms.older:
-            raise _refused("KCI815", message, "publish a newer tree; to go back to this one, say --older")
+            raise rule_error("KCI815", message, hint="publish a newer tree; to go back to this one, say --older")
         self.log(message)
 
     def _is_older(self, new: Origin, old: Origin) -> bool:
@@ -239,7 +238,7 @@ class Takeover(msgspec.Struct, frozen=True):
         hint += '"allow" lets them stay beside the new ones, "remove" removes them'
         if self.terms.expected is None:
             hint += "; with --kernel, only those count that the kernel should have today"
-        raise _refused("KCI814", message, hint)
+        raise rule_error("KCI814", message, hint=hint)
 
     def _metadata(self, variant: str) -> Metadata | None:
         return self._read(f"{FOLDER}{variant}/{metadata.FILE_NAME}", metadata.decode)
@@ -270,7 +269,3 @@ def _source(origin: Origin) -> str:
     moment = origin.committed
     day = f" of {datetime.datetime.fromtimestamp(moment, datetime.UTC):%Y-%m-%d %H:%M}" if moment is not None else ""
     return f"commit {origin.commit[:12]}{day}"
-
-
-def _refused(rule: str, message: str, hint: str) -> FindingsError:
-    return FindingsError(message, hint=hint, diagnostics=[finding(rule, message, hint=hint)])

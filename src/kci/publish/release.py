@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from kci.diagnostics import Diagnostic, Severity, finding
-from kci.errors import FindingsError, UnsafeError
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import FindingsError, UnsafeError, rule_error
 from kci.files.walk import is_bytecode, walk
 from kci.hub.held import FOLDER
 from kci.plurals import first_of
@@ -102,21 +102,18 @@ def _complete(tree: Path) -> Manifest:
     manifest = read_manifest(tree)
     if manifest is None:
         message = f"not published, {tree} has no {FILE_NAME}: it is unknown whether it is complete"
-        raise _incomplete(tree, message, "merge its variants with `kci merge --plan`")
+        raise rule_error("KCI811", message, hint="merge its variants with `kci merge --plan`", path=str(tree))
     for entry in sorted(tree.iterdir()):
         if entry.name not in KEPT_AT_TOP and not is_variant_dir(entry) and not is_bytecode(entry.name):
             raise FindingsError(f"not published, {tree} is not a merged tree: it holds {entry.name!r}")
     if manifest.planned is None:
         message = f"not published, {tree} was merged without a plan: it is unknown whether it is complete"
-        raise _incomplete(tree, message, "merge with --plan, from `kci plan --format json`")
+        raise rule_error("KCI811", message, hint="merge with --plan, from `kci plan --format json`", path=str(tree))
     if manifest.missing or not manifest.complete:
         names = first_of(manifest.missing, 3) or "something that was planned"
-        raise _incomplete(tree, f"not published, {tree} lacks {names}", "build what is missing and merge it in")
+        message = f"not published, {tree} lacks {names}"
+        raise rule_error("KCI811", message, hint="build what is missing and merge it in", path=str(tree))
     return manifest
-
-
-def _incomplete(tree: Path, message: str, hint: str) -> FindingsError:
-    return FindingsError(message, hint=hint, diagnostics=[finding("KCI811", message, hint=hint, path=str(tree))])
 
 
 def _read(tree: Path) -> dict[str, LocalFile]:

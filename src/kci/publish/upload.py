@@ -14,8 +14,7 @@ from functools import partial
 import msgspec
 
 from kci.config.values import LeaveOut
-from kci.diagnostics import finding
-from kci.errors import FindingsError
+from kci.errors import FindingsError, rule_error
 from kci.files.replace import Log
 from kci.hub.held import HubFile
 from kci.plurals import count
@@ -206,7 +205,7 @@ class Publisher(msgspec.Struct, frozen=True):
         changed = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
         message = f"another publisher has changed {changed[0]} on {self.name}@{wanted.branch} meanwhile"
         hint = "find out which of the two is right, then publish that one again"
-        return FindingsError(message, hint=hint, diagnostics=[finding("KCI812", message, hint=hint)])
+        return rule_error("KCI812", message, hint=hint)
 
 
 _HINT = "docs/publishing.md says what a repository and its token need"
