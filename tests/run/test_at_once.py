@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kci.processes.process import StoppedError, guarded, run
-from kci.run.at_once import at_once
+from kci.run.local import at_once
 from processes.test_process import is_running
 
 Tell = Callable[[str], None]

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Annotated
 
 import msgspec
@@ -23,14 +24,16 @@ from kci.files.bounded_json import read_json, require_schema
 from kci.files.cache import place_digest
 from kci.files.lock import beside, locked
 from kci.files.replace import recover, write_atomic
-from kci.inputs.kernel_inputs import RecordedInputs
+from kci.inputs.kernel_inputs import RecordedInputs, SourceTrees
 from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plurals import count
 from kci.processes.job_budget import JobBudget
 from kci.processes.process import silent
 from kci.run.one_variant import BuiltVariant, make_variant_dir
+from kci.toolchains.compilers import toolchain_identity
 from kci.tree.leg_record import read_sealed
+from kci.workspace.workspace import Workspace
 
 KEPT_BUILDS = 3
 """How many builds of one variant stay in the cache; older ones go when a new one is made."""
@@ -116,6 +119,40 @@ class KeptBuilds:
             with locked(old):
                 (old.parent / RECORD).unlink(missing_ok=True)
                 shutil.rmtree(old, ignore_errors=True)
+
+
+class KeptBuildsOf:
+    """The kept builds of each kernel; its files are read when they are first asked for, by one thread at a time."""
+
+    def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
+        self._settings = workspace.settings.settings
+        self._options = msgspec.structs.replace(options, mirrors=self._settings.mirrors.addresses())
+        self._sources = SourceTrees()
+        self._made: dict[str, KeptBuilds] = {}
+        self._guard = Lock()
+
+    def look(self, kernel: Kernel, variant: Variant) -> tuple[KeptBuilds, str, tuple[Path, str] | None]:
+        """A kernel's builds, the fingerprint that one variant has now, and a kept build of it with the reason."""
+        name = kernel.build.name
+        toolchain = _toolchain(variant, self._options)
+        with self._guard:
+            if name not in self._made:
+                tree = self._sources.of(kernel.directory)
+                prints = Fingerprints(kernel, tree, self._settings.inputs_of(name))
+                self._made[name] = KeptBuilds(kernel, prints, self._options)
+            kept = self._made[name]
+            made_from = kept.fingerprint(variant, toolchain)
+            return kept, made_from, kept.find(variant, made_from)
+
+
+def _toolchain(variant: Variant, options: BuildOptions) -> str:
+    """What this machine adds to the inputs, in place of a leg's image.
+
+    Raises:
+        MissingToolError: it has no compiler, torch or toolkit for the variant.
+    """
+    compilers = toolchain_identity(variant, options.cache, builder=options.builder, isolation=options.isolation)
+    return f"{compilers}\n{options.builder} {options.unique_id or ''}"
 
 
 def _changed(path: Path) -> float:

@@ -6,12 +6,13 @@ A run that was interrupted, or that is asked for again, takes what `kept_builds`
 from __future__ import annotations
 
 import enum
+import queue
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,14 +23,11 @@ from kci.config.reader import Kernel
 from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
-from kci.inputs.kernel_inputs import SourceTrees
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import Variant
-from kci.plan.fingerprint import Fingerprints
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
-from kci.run.at_once import at_once
-from kci.run.kept_builds import KeptBuilds
-from kci.toolchains.compilers import toolchain_identity
+from kci.processes.process import ProgramScope
+from kci.run.kept_builds import KeptBuildsOf
 from kci.toolchains.downloads import read_transfer
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -37,6 +35,11 @@ from kci.tree.planned import Planned, PlannedKernel
 from kci.verify import verify_with_suppressions
 from kci.workspace.planning import PlanRequest, plan_run
 from kci.workspace.workspace import Choice, Workspace
+
+_Told = TypeVar("_Told")
+
+Work = Callable[[Callable[[_Told], None]], None]
+"""Does its work, and tells of it by calling what it is given."""
 
 
 class OutcomeState(enum.StrEnum):
@@ -170,10 +173,56 @@ def run_here(
             finish(kernel)
     rules()  # what threads read at once has to be read before, where `kci.files.dated_data` is not in between
     with JobBudget(width - 1, builds=min(width, len(waiting))) as budget:
-        builds = _KeptBuildsOf(workspace, options)
+        builds = KeptBuildsOf(workspace, options)
         works = [partial(_build, kernels[outcome.kernel], builds, outcome, budget) for outcome in waiting]
         at_once(works, width, hear, wake=partial(budget.wake, width))
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
+
+
+def at_once(
+    works: Sequence[Work[_Told]], width: int, hear: Callable[[_Told], None], wake: Callable[[], None] = lambda: None
+) -> None:
+    """Do all the work, and return when it is done.
+
+    Whatever ends this, Ctrl-C above all, ends the programs that were started, and waits for the threads.
+
+    Args:
+        works: what to do.
+        width: how many at once.
+        hear: is called in this thread with everything that they tell.
+        wake: lets threads go on that wait for something else than a program, once they are to be stopped.
+
+    Raises:
+        BaseException: what one of them, or `hear`, raised.
+    """
+    scope = ProgramScope()
+    told: queue.SimpleQueue[tuple[_Told] | Future[None]] = queue.SimpleQueue()
+
+    def tell(item: _Told) -> None:
+        scope.require_running()
+        told.put((item,))
+
+    def do(work: Work[_Told]) -> None:
+        with scope.entered():
+            work(tell)
+
+    with ThreadPoolExecutor(max(1, width)) as pool:
+        try:
+            for work in works:
+                pool.submit(do, work).add_done_callback(told.put)
+            ended = 0
+            while ended < len(works):
+                item = told.get()
+                if isinstance(item, Future):
+                    item.result()
+                    ended += 1
+                else:
+                    hear(item[0])
+        except BaseException:
+            scope.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            wake()
+            raise
 
 
 def _jobs(waiting: Sequence[Outcome], options: BuildOptions) -> int:
@@ -205,33 +254,9 @@ class _News(msgspec.Struct, frozen=True):
     changes: dict[str, Any]
 
 
-class _KeptBuildsOf:
-    """The kept builds of each kernel; its files are read when they are first asked for, by one thread at a time."""
-
-    def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
-        self._settings = workspace.settings.settings
-        self._options = msgspec.structs.replace(options, mirrors=self._settings.mirrors.addresses())
-        self._sources = SourceTrees()
-        self._made: dict[str, KeptBuilds] = {}
-        self._guard = Lock()
-
-    def look(self, kernel: Kernel, variant: Variant) -> tuple[KeptBuilds, str, tuple[Path, str] | None]:
-        """A kernel's builds, the fingerprint that one variant has now, and a kept build of it with the reason."""
-        name = kernel.build.name
-        toolchain = _toolchain(variant, self._options)
-        with self._guard:
-            if name not in self._made:
-                tree = self._sources.of(kernel.directory)
-                prints = Fingerprints(kernel, tree, self._settings.inputs_of(name))
-                self._made[name] = KeptBuilds(kernel, prints, self._options)
-            kept = self._made[name]
-            made_from = kept.fingerprint(variant, toolchain)
-            return kept, made_from, kept.find(variant, made_from)
-
-
 def _build(
     kernel: Kernel,
-    builds: _KeptBuildsOf,
+    builds: KeptBuildsOf,
     outcome: Outcome,
     budget: JobBudget,
     tell: Callable[[_News], None],
@@ -259,13 +284,3 @@ def _build(
         now(state=OutcomeState.LEFT, note=error.message, error=error)
     except KciError as error:
         now(state=OutcomeState.FAILED, note=first_error(error), error=error)
-
-
-def _toolchain(variant: Variant, options: BuildOptions) -> str:
-    """What this machine adds to the inputs, in place of a leg's image.
-
-    Raises:
-        MissingToolError: it has no compiler, torch or toolkit for the variant.
-    """
-    compilers = toolchain_identity(variant, options.cache, builder=options.builder, isolation=options.isolation)
-    return f"{compilers}\n{options.builder} {options.unique_id or ''}"
