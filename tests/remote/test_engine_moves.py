@@ -19,8 +19,7 @@ from kci.remote.engine_choice import choose_engines
 from kci.remote.engine_moves import Waiting, why_move
 from kci.remote.engine_plan import EngineLeg, EngineRequest, prepare_run
 from kci.remote.engine_run import Driver, driving
-from kci.remote.job import JobState, JobStatus
-from kci.remote.job_folder import write_job
+from kci.remote.job import JobState, JobStatus, write_job
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
 from kci.remote.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, LegProgress, Placement, RunEvent
 from kci.workspace.workspace import Choice, open_workspace

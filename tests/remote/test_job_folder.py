@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from kci.errors import FindingsError, UnsafeError
-from kci.remote.job import EngineJob, printable
-from kci.remote.job_folder import LOG_BYTES, Fetched, fetch_into, log_tail, read_file
+from kci.remote.job import LOG_BYTES, EngineJob, Fetched, fetch_into, log_tail, printable, read_file
 
 JOB = EngineJob(
     name="kci-job-1", run="r", attempt=1, kernel="k", leg="l", variants=("v",), command=("x",), cores=1, memory_gb=1,

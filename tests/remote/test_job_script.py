@@ -17,8 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kci.remote.job import EngineJob, InputFile
-from kci.remote.job_folder import SCRIPT, write_job
+from kci.remote.job import SCRIPT, EngineJob, InputFile, write_job
 from remote.slurm_cluster import wait_for
 
 pytestmark = pytest.mark.programs

@@ -21,9 +21,17 @@ from kci.files.bounded_json import read_json, require_schema
 from kci.files.replace import write_atomic
 from kci.plan.budget import check_budget, estimate
 from kci.plan.plan import LeftOut, Leg, Plan
-from kci.remote.engine_choice import at_once, can_build, choose_engines, price_of, sent_to, share_out
-from kci.remote.engine_tests import MINUTES, TestGroup, group_tests, test_words, tests
-from kci.remote.hardware import let_through
+from kci.remote.engine_choice import (
+    at_once,
+    can_build,
+    choose_engines,
+    let_through,
+    price_of,
+    sent_to,
+    share_out,
+    tests,
+)
+from kci.remote.engine_tests import MINUTES, TestGroup, group_tests, test_words
 from kci.remote.job import EngineJob, HardwareNeed, InputFile
 from kci.remote.leg_sources import pack_sources, place_of
 from kci.run.local import tree_places

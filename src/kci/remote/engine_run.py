@@ -23,8 +23,7 @@ from kci.remote.engine_choice import at_once
 from kci.remote.engine_moves import Waiting, cost, why_move
 from kci.remote.engine_plan import EngineLeg, EngineRun
 from kci.remote.engine_tests import with_tree
-from kci.remote.job import EngineJob, HardwareNeed, JobState, JobStatus
-from kci.remote.job_folder import fetch_into
+from kci.remote.job import EngineJob, HardwareNeed, JobState, JobStatus, fetch_into
 from kci.remote.leg_results import require_built, require_passed
 from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, open_engine
 from kci.remote.run_journal import OPEN, Journal, LegPhase, LegProgress, LineDetails, Placement, RunEvent

@@ -11,8 +11,7 @@ from kci.config.engine_settings import EngineSettings
 from kci.matrix.names import parse_variant_name
 from kci.matrix.variants import Matrix
 from kci.plan.plan import Leg
-from kci.remote.engine_choice import systems
-from kci.remote.hardware import has_hardware, need_of
+from kci.remote.engine_choice import need_of
 from kci.remote.job import EngineJob, HardwareNeed, InputFile
 
 MINUTES = 10
@@ -61,11 +60,6 @@ def group_tests(matrix: Matrix, built: Iterable[Leg], timeouts: Mapping[tuple[st
         )
         found.append(TestGroup(leg, need))
     return found
-
-
-def tests(engine: EngineSettings, leg: Leg, need: HardwareNeed) -> bool:
-    """Whether variants can be tested on an engine."""
-    return has_hardware(engine, need) and (not leg.system or leg.system in systems(engine))
 
 
 def test_words(engine: EngineSettings, need: HardwareNeed) -> list[str]:

@@ -13,10 +13,9 @@ from urllib.parse import quote
 
 from kci.config.engine_settings import EngineSettings
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError
-from kci.remote.hardware import hf_flavors
-from kci.remote.job import JOB_FILE, RESULT_FILE, EngineJob, JobState, JobStatus, printable
-from kci.remote.job_folder import SCRIPT_NAME, write_job
-from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
+from kci.remote.engine_choice import hf_flavors
+from kci.remote.job import JOB_FILE, RESULT_FILE, SCRIPT_NAME, EngineJob, JobState, JobStatus, printable, write_job
+from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles
 
 _SPARE_MINUTES = 5
 _CHUNK = 1024 * 1024
@@ -39,7 +38,7 @@ exit $code
 _Value = TypeVar("_Value")
 
 
-class HfJobsEngine:
+class HfJobsEngine(Engine):
     """The jobs of one user or organization."""
 
     pause = 10.0
@@ -61,28 +60,23 @@ class HfJobsEngine:
         self.settings, self.home = settings, home
 
     def submit(self, batch: Batch) -> Handles:
-        """See `Engine`."""
         revision = self._send(batch)
         return {job.name: self._start(job, revision) for job in batch.jobs}
 
     def find(self, batch: Batch) -> Handles:
-        """See `Engine`: by label."""
         names = {job.name for job in batch.jobs}
         jobs = self._listed()
         return {name: job.id for job in jobs if (name := (job.labels or {}).get(_LABEL)) in names}
 
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
-        """See `Engine`."""
         known = {job.id: job.status for job in self._listed()}
         return {name: self._status(name, known.get(handle)) for name, handle in handles.items()}
 
     def cancel(self, handles: Handles) -> None:
-        """See `Engine`."""
         for handle in handles.values():
             self._asked(functools.partial(self.api.cancel_job, job_id=handle, namespace=self.settings.namespace))
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
-        """See `Engine`: out of the bucket."""
         place = quote(f"{self.home.run}/{name}/{file}", safe="")
         url = f"{self.api.endpoint}/buckets/{self.settings.bucket}/resolve/{place}"
         headers = self.library.utils.build_hf_headers(token=self.api.token)
@@ -98,9 +92,6 @@ class HfJobsEngine:
             raise
         except Exception as error:
             raise self._judged(error) from error
-
-    def close(self) -> None:
-        """See `Engine`."""
 
     def _send(self, batch: Batch) -> str:
         """Commit the jobs and their inputs; the commit's id."""

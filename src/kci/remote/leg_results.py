@@ -10,8 +10,7 @@ from kci.ci.run_records import TEST_FILE, TestRecord
 from kci.errors import BuildFailedError, FindingsError, one_line
 from kci.files.bounded_json import read_record
 from kci.remote.engine_plan import EngineRun
-from kci.remote.job import EngineJob
-from kci.remote.job_folder import Fetched, log_tail
+from kci.remote.job import EngineJob, Fetched, log_tail
 from kci.tree.artifacts import CiRun, find_sources, require_bound
 from kci.tree.unpack import unpack_whole
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 from kci.config.engine_settings import EngineSettings
-from kci.remote.job import JobState, JobStatus
-from kci.remote.job_folder import SCRIPT, read_file, write_job
-from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
+from kci.remote.job import SCRIPT, JobState, JobStatus, read_file, write_job
+from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles
 
 _STATES = {
     "running": JobStatus(JobState.RUNNING),
@@ -20,7 +19,7 @@ _STATES = {
 }
 
 
-class ScriptEngine(ABC):
+class ScriptEngine(Engine):
     """An engine that starts and asks `job_script.py` on some machine."""
 
     pause = 2.0
@@ -38,7 +37,7 @@ class ScriptEngine(ABC):
         """A file of a job's folder."""
 
     def submit(self, batch: Batch) -> Handles:
-        """See `Engine`. The script begins a job once, however often it is asked to."""
+        """The script begins a job once, however often it is asked to."""
         names = [job.name for job in batch.jobs]
         self.put(batch)
         if "unknown" in self.script("start", names):
@@ -46,12 +45,10 @@ class ScriptEngine(ABC):
         return {name: name for name in names}
 
     def find(self, batch: Batch) -> Handles:
-        """See `Engine`."""
         said = self._said([job.name for job in batch.jobs])
         return {name: name for name, word in said.items() if word != "unknown"}
 
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
-        """See `Engine`."""
         strange = JobStatus(JobState.LOST, "nothing is known of it")
         return {name: _STATES.get(word, strange) for name, word in self._said(list(handles)).items()}
 
@@ -59,11 +56,7 @@ class ScriptEngine(ABC):
         return dict(zip(names, self.script("status", names), strict=True))
 
     def cancel(self, handles: Handles) -> None:
-        """See `Engine`."""
         self.script("cancel", list(handles))
-
-    def close(self) -> None:  # noqa: B027  - there may be nothing to let go of
-        """See `Engine`."""
 
 
 class LocalEngine(ScriptEngine):
@@ -89,5 +82,4 @@ class LocalEngine(ScriptEngine):
         return words
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
-        """See `Engine`."""
         return read_file(self.home.job(name), file)

@@ -19,10 +19,9 @@ from kci.config.engine_settings import EngineSettings
 from kci.config.values import Backend
 from kci.errors import FindingsError, MissingToolError, UnsafeError
 from kci.files.replace import write_atomic
-from kci.remote.hardware import let_through
-from kci.remote.job import RESULT_FILE, JobState, JobStatus, printable
-from kci.remote.job_folder import SCRIPT_NAME, add_input, read_file, write_job
-from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
+from kci.remote.engine_choice import let_through
+from kci.remote.job import RESULT_FILE, SCRIPT_NAME, JobState, JobStatus, add_input, printable, read_file, write_job
+from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles
 
 _SECONDS = 120
 _SPARE_MINUTES = 5
@@ -50,7 +49,7 @@ exec {python} "$folder/{script}" run "$folder"
 """
 
 
-class SlurmEngine:
+class SlurmEngine(Engine):
     """A cluster whose commands run on this machine, and with which it shares a folder."""
 
     pause = 5.0
@@ -66,7 +65,6 @@ class SlurmEngine:
         self.environment = {name: os.environ[name] for name in names if name in os.environ}
 
     def submit(self, batch: Batch) -> Handles:
-        """See `Engine`."""
         for job in batch.jobs:
             write_job(self.home.job(job.name), job)
             for item in job.inputs:
@@ -85,14 +83,13 @@ class SlurmEngine:
         return {job.name: f"{number}_{index}" for index, job in enumerate(batch.jobs)}
 
     def find(self, batch: Batch) -> Handles:
-        """See `Engine`: by the name of the array, and by what its jobs left in their folders."""
+        """By the name of the array, and by what its jobs left in their folders."""
         known = self._queue("--name", batch.name) | self._accounted(f"--name={batch.name}")
         by_index = {int(handle.partition("_")[2]): handle for handle in known if _ID.fullmatch(handle)}
         found = {job.name: by_index[index] for index, job in enumerate(batch.jobs) if index in by_index}
         return found | {job.name: claimed for job in batch.jobs if (claimed := self._claimed(job.name))}
 
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
-        """See `Engine`."""
         real = {name: self._claimed(name) or handle for name, handle in handles.items()}
         own: tuple[str, ...] = ()
         if sys.platform != "win32":
@@ -104,15 +101,10 @@ class SlurmEngine:
         return {name: self._status(name, *queue.get(handle, ("", ""))) for name, handle in real.items()}
 
     def cancel(self, handles: Handles) -> None:
-        """See `Engine`."""
         self._slurm("scancel", *sorted({handle for handle in handles.values() if _ID.fullmatch(handle)}))
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
-        """See `Engine`."""
         return read_file(self.home.job(name), file)
-
-    def close(self) -> None:
-        """See `Engine`."""
 
     def _options(self, batch: Batch, folder: Path) -> list[str]:
         first = batch.jobs[0]

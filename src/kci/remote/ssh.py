@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 from kci.config.engine_settings import EngineSettings
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
-from kci.remote.job import JOB_FILE
-from kci.remote.job_folder import SCRIPT_NAME, write_job
+from kci.remote.job import JOB_FILE, SCRIPT_NAME, write_job
 from kci.remote.local_engine import ScriptEngine
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome
 
@@ -67,7 +66,6 @@ class SshEngine(ScriptEngine):
         return words
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
-        """See `Engine`."""
         place, offset = f"{self.folder}/jobs/{name}/{file}", 0
         while data := self._do(self._read(place, offset)):
             yield data

@@ -14,16 +14,15 @@ from pathlib import Path
 from kci.config.engine_settings import EngineSettings
 from kci.errors import BuildFailedError, ClientError, MissingToolError, UsageError
 from kci.files.full_disk import says_full, writing
-from kci.remote.job import EngineJob, JobState, JobStatus, printable
-from kci.remote.job_folder import read_file, write_job
-from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
+from kci.remote.job import EngineJob, JobState, JobStatus, printable, read_file, write_job
+from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles
 
 _AWAY = 75
 """The exit code with which a command says "ask again later" (EX_TEMPFAIL)."""
 _SECONDS = 600
 
 
-class CommandEngine:
+class CommandEngine(Engine):
     """What a user's own commands reach."""
 
     pause = 5.0
@@ -37,7 +36,6 @@ class CommandEngine:
         self.brought: set[str] = set()
 
     def submit(self, batch: Batch) -> Handles:
-        """See `Engine`."""
         handles = {}
         for job in batch.jobs:
             folder = self.home.job(job.name)
@@ -47,21 +45,18 @@ class CommandEngine:
         return handles
 
     def find(self, batch: Batch) -> Handles:
-        """See `Engine`."""
         said = {job.name: self._run("find", job.name, "", self._told(job)) for job in batch.jobs}
         return {name: self._handle("find", text) for name, text in said.items() if text}
 
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
-        """See `Engine`."""
         return {name: self._status(self._run("poll", name, handle, {})) for name, handle in handles.items()}
 
     def cancel(self, handles: Handles) -> None:
-        """See `Engine`."""
         for name, handle in handles.items():
             self._run("cancel", name, handle, {})
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
-        """See `Engine`. Without a `fetch` command the job's folder is one that all machines share."""
+        """Without a `fetch` command the job's folder is one that all machines share."""
         if not self.settings.fetch:
             return read_file(self.home.job(name), file)
         into = self.home.folder / "brought" / name
@@ -70,9 +65,6 @@ class CommandEngine:
             self._run("fetch", name, handle, {"into": str(into)})
             self.brought.add(name)
         return read_file(into, file)
-
-    def close(self) -> None:
-        """See `Engine`."""
 
     def _told(self, job: EngineJob) -> dict[str, str]:
         return {
