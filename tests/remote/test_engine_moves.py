@@ -16,12 +16,12 @@ from conftest import ROOT
 from kci.errors import FindingsError, UsageError
 from kci.remote import engine_run
 from kci.remote.engine_choice import choose_engines
-from kci.remote.engine_moves import Waiting, why_move
 from kci.remote.engine_plan import EngineLeg, EngineRequest, prepare_run
 from kci.remote.engine_run import Driver, driving
 from kci.remote.job import JobState, JobStatus, write_job
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
 from kci.remote.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, LegProgress, Placement, RunEvent
+from kci.remote.run_state import Waiting, why_move
 from kci.workspace.workspace import Choice, open_workspace
 
 LEG = "swiglu/torch-cpu"
@@ -151,7 +151,7 @@ def _worlds(
 
         def _fetch(self, name: str, leg: str, at: Placement) -> None:
             behind = at is not self.journal.legs[leg].now
-            fetched.append(self._job(leg, at).name)
+            fetched.append(self.job(leg, at).name)
             if places[name].state.reason == "bad":
                 self._leave(leg, at, "bad") if behind else self.fail(leg, FindingsError("bad"))
             else:

@@ -27,8 +27,8 @@ from kci.remote import engine_run
 from kci.remote.engine_choice import choose_engines, share_out
 from kci.remote.engine_plan import EngineRequest, EngineRun, open_run, prepare_run
 from kci.remote.engine_run import Driver, driving
-from kci.remote.engine_trees import merge_run
 from kci.remote.job import JobState, JobStatus, write_job
+from kci.remote.leg_results import merge_run
 from kci.remote.local_engine import LocalEngine
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
 from kci.remote.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, RunEvent

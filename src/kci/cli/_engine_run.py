@@ -18,8 +18,8 @@ from kci.files.full_disk import says_full
 from kci.plurals import count
 from kci.remote.engine_plan import EngineLeg, EngineRun
 from kci.remote.engine_run import Driver, driving
-from kci.remote.engine_trees import merge_run, release_tests
 from kci.remote.job import printable
+from kci.remote.leg_results import merge_run
 from kci.remote.run_journal import OPEN, LegPhase, LegProgress
 from kci.run.local import TreeResult
 
@@ -50,7 +50,7 @@ def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) ->
             with display:
                 driver.drive()
                 trees = merge_run(driver)
-                release_tests(driver, trees)
+                driver.release_tests(trees)
                 driver.drive()
         except KeyboardInterrupt:
             _stopped(driver, on_interrupt, resume)

@@ -20,13 +20,14 @@ from kci.files.full_disk import says_full, writing
 from kci.files.lock import locked
 from kci.plurals import count
 from kci.remote.engine_choice import at_once
-from kci.remote.engine_moves import Waiting, cost, why_move
 from kci.remote.engine_plan import EngineLeg, EngineRun
-from kci.remote.engine_tests import with_tree
-from kci.remote.job import EngineJob, HardwareNeed, JobState, JobStatus, fetch_into
+from kci.remote.job import HardwareNeed, JobState, JobStatus, fetch_into
 from kci.remote.leg_results import require_built, require_passed
+from kci.remote.leg_sources import pack_variants
 from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, open_engine
 from kci.remote.run_journal import OPEN, Journal, LegPhase, LegProgress, LineDetails, Placement, RunEvent
+from kci.remote.run_state import RunState, Waiting, why_move
+from kci.run.local import TreeResult
 
 _LONGEST_PAUSE = 60.0
 _BATCH = 500
@@ -45,15 +46,14 @@ class Away(msgspec.Struct, frozen=True):
     pause: float
 
 
-class Driver:
+class Driver(RunState):
     """One client's hold on a run. Make it with `driving`."""
 
     def __init__(
         self, folder: Path, run: EngineRun, journal: Journal, changed: Changed, log: Callable[[str], None]
     ) -> None:
-        self.folder, self.run, self.journal = folder, run, journal
+        super().__init__(folder, run, journal)
         self.changed, self.log = changed, log
-        self.legs = {leg.name: leg for leg in run.legs}
         self.homes = {name: EngineHome(run.id, folder) for name in run.engines}
         self.engines: dict[str, Engine] = {}
         self.away: dict[str, Away] = {}
@@ -66,8 +66,6 @@ class Driver:
         """Jobs that this client can do no more for now, and why; nothing follows about their legs."""
         self.pending: dict[str, float] = {}
         """Since when legs have been seen to wait."""
-        self.where = {leg: self.place(leg).engine for leg in self.legs}
-        """The engine of each leg now."""
 
     def engine(self, name: str) -> Engine:
         """An engine, opened when it is first needed."""
@@ -79,14 +77,6 @@ class Driver:
         """Seconds between two questions to an engine."""
         wanted = self.run.engines[name].poll_seconds
         return self.engine(name).pause if wanted is None else max(0.05, wanted)
-
-    def place(self, leg: str) -> EngineLeg:
-        """A leg, where it is now."""
-        return self.legs[leg].on(self.journal.legs[leg].now.engine)
-
-    def mine(self, engine: str, *phases: LegPhase) -> list[str]:
-        """An engine's legs that are in these phases."""
-        return [name for name in self.journal.of(*phases) if self.where[name] == engine]
 
     def drive(self) -> None:
         """Go on until every leg that can begin has come to its end.
@@ -108,7 +98,7 @@ class Driver:
                 self._ask(name)
             if self._going():
                 time.sleep(min(map(self.pause, concerned)))
-        for name in {self.legs[leg].on(at.engine).engine for leg, at in self._all_behind()}:
+        for name in {self.place(leg, at).engine for leg, at in self.behind()}:
             try:
                 self._turn(name)
             except KciError as error:
@@ -118,10 +108,28 @@ class Driver:
             what = f"{count(len(self.stuck), 'leg')} neither built nor failed: this machine could not go on with them"
             raise ClientError(f"{what}\n{first.message}", hint=first.hint)
 
+    def release_tests(self, trees: Sequence[TreeResult]) -> None:
+        """Have the legs begin that test what was merged.
+
+        Raises:
+            FindingsError: a tree cannot be read.
+        """
+        by_kernel = {tree.kernel: tree for tree in trees}
+        for leg in self.journal.of(LegPhase.HELD):
+            job = self.legs[leg].job
+            tree = by_kernel.get(job.kernel)
+            there = {entry.variant for entry in tree.manifest.present} if tree else set()
+            names = tuple(name for name in job.variants if name in there)
+            if tree is None or not names:
+                self.fail(leg, FindingsError(f"nothing to test: none of {', '.join(job.variants)} is in the tree"))
+            else:
+                packed = pack_variants(tree.tree, names, self.folder / "inputs")
+                self.note(RunEvent.READY, [leg], tree=packed, variants=names)
+
     def cancel(self) -> None:
         """Have every leg end that has not ended yet."""
         for name in self.run.engines:
-            handles = {job: at.handle for job, (_, at) in self._here(name).items() if at.handle}
+            handles = {job: at.handle for job, (_, at) in self.here(name).items() if at.handle}
             try:
                 if handles:
                     self.engine(name).cancel(handles)
@@ -138,13 +146,13 @@ class Driver:
 
     def _going(self) -> list[str]:
         """The legs that have not come to their end, and for which this client can still do something."""
-        return [leg for leg in self.journal.of(*OPEN) if self._name(leg) not in self.stuck]
+        return [leg for leg in self.journal.of(*OPEN) if self.job_name(leg) not in self.stuck]
 
     def _concerned(self) -> list[str]:
         """The engines that have something to do, or could take something over."""
-        names = [self.where[leg] for leg in self.journal.of(*OPEN)]
+        names = [self.place(leg).engine for leg in self.journal.of(*OPEN)]
         names += [item.engine for leg in self.journal.of(*OPEN) if (item := self.legs[leg].fallback)]
-        names += [self.legs[leg].on(at.engine).engine for leg, at in self._all_behind()]
+        names += [self.place(leg, at).engine for leg, at in self.behind()]
         return list(dict.fromkeys(names))
 
     def _ask(self, name: str) -> None:
@@ -165,7 +173,7 @@ class Driver:
         """One round with one engine."""
         self._settle(name)
         self._submit(name)
-        here = self._here(name)
+        here = self.here(name)
         handles = {job: at.handle for job, (_, at) in here.items() if at.handle and job not in self.stuck}
         for job, status in self.engine(name).poll(handles).items() if handles else ():
             leg, at = here[job]
@@ -196,30 +204,30 @@ class Driver:
             batches.setdefault(self.journal.legs[leg].now.batch, []).append(leg)
         for batch, legs in batches.items():
             found = self._find(name, batch)
-            there = [leg for leg in legs if self._name(leg) in found]
+            there = [leg for leg in legs if self.job_name(leg) in found]
             if there:
-                handles = tuple(found[self._name(leg)] for leg in there)
+                handles = tuple(found[self.job_name(leg)] for leg in there)
                 self.note(RunEvent.SUBMITTED, there, handles=handles, reason="found after an interruption")
             missing = [leg for leg in legs if leg not in there]
             if missing:
                 self.note(RunEvent.NOT_SUBMITTED, missing)
-        for leg, at in self._behind(name):
+        for leg, at in self.behind_on(name):
             if not at.handle:
-                at.handle = self._find(name, at.batch).get(self._name(leg, at), "")
+                at.handle = self._find(name, at.batch).get(self.job_name(leg, at), "")
             if not at.handle:
                 self._leave(leg, at, "it was never submitted there")
 
     def _find(self, name: str, batch: str) -> Handles:
-        jobs = tuple(self._job(leg, at) for leg, at in self.journal.in_batch[batch])
+        jobs = tuple(self.job(leg, at) for leg, at in self.journal.in_batch[batch])
         return self.engine(name).find(Batch(batch, jobs))
 
     def _submit(self, name: str) -> None:
         """Submit what waits, as far as there are room and money; then what has waited for another engine too long."""
-        room = min(at_once(self.run.engines[name]) - len(self._here(name)), _BATCH)
+        room = min(at_once(self.run.engines[name]) - len(self.here(name)), _BATCH)
         legs: list[str] = []
-        waiting = [leg for leg in self.mine(name, LegPhase.WAITING) if self._name(leg) not in self.stuck]
+        waiting = [leg for leg in self.mine(name, LegPhase.WAITING) if self.job_name(leg) not in self.stuck]
         for leg in waiting[: max(0, room)]:
-            if self._too_dear([*legs, leg]):
+            if self.too_dear([*legs, leg]):
                 self.fail(leg, FindingsError("starting it again would cost more than --max-cost"))
             else:
                 legs.append(leg)
@@ -239,7 +247,7 @@ class Driver:
             if other is None or other.engine != name or self.journal.legs[leg].moved or len(taken) == room:
                 continue
             why = self._why_move(leg)
-            if why and self._too_dear([*legs, *taken], moved=leg):
+            if why and self.too_dear([*legs, *taken], moved=leg):
                 self._say(leg, f"{why}; moving it to {name} would cost more than --max-cost")
             elif why:
                 self.note(RunEvent.MOVED, [leg], engine=name, reason=why)
@@ -252,7 +260,7 @@ class Driver:
         away = self.away.get(planned.engine)
         waiting = Waiting(
             pending=now - self.pending.get(leg, now),
-            running=self._name(leg) in self.running,
+            running=self.job_name(leg) in self.running,
             away=now - away.since if away else 0.0,
         )
         limit = self.run.engines[planned.engine].fallback_minutes * 60
@@ -260,7 +268,7 @@ class Driver:
 
     def _submit_batch(self, name: str, legs: Sequence[str]) -> None:
         batch = f"kci-{self.run.id}-b{self.journal.batches + 1}"
-        jobs = tuple(self._job(leg) for leg in legs)
+        jobs = tuple(self.job(leg) for leg in legs)
         self.note(RunEvent.SUBMITTING, legs, batch=batch)
         try:
             handles = self.engine(name).submit(Batch(batch, jobs))
@@ -271,11 +279,6 @@ class Driver:
                 self.fail(leg, error)
             return
         self.note(RunEvent.SUBMITTED, legs, handles=tuple(handles[job.name] for job in jobs))
-
-    def _too_dear(self, legs: Sequence[str], moved: str = "") -> bool:
-        """Whether submitting these, and one more that moves, would bring the run above its limit; restarts cost too."""
-        limit = self.run.max_cost
-        return limit is not None and cost(self.legs, self.journal.legs, legs, moved) > limit * (1 + 1e-9)
 
     def _lost(self, name: str, leg: str, job: str, handle: str, reason: str) -> None:
         """Start a leg again that its engine has lost, once it is sure that it is, and while it may."""
@@ -299,19 +302,19 @@ class Driver:
         if status.state is JobState.RUNNING and not over:
             return
         if status.state not in (JobState.ENDED, JobState.STOPPED):
-            self.engine(name).cancel({self._name(leg, at): at.handle})
+            self.engine(name).cancel({self.job_name(leg, at): at.handle})
         was = f"it was {status.state} there {status.reason}".strip()
         why = "the leg has come to its end elsewhere" if over else was
         self._leave(leg, at, why)
 
     def _leave(self, leg: str, at: Placement, why: str) -> None:
         """Write down that an attempt is over which does not count."""
-        name = self.legs[leg].on(at.engine).engine
+        name = self.place(leg, at).engine
         self.note(RunEvent.LEFT_BEHIND, [leg], attempt=at.attempt, reason=f"attempt {at.attempt} on {name}: {why}")
 
     def _fetch(self, name: str, leg: str, at: Placement) -> None:
         """Bring what an attempt handed back, and judge it."""
-        job, engine = self._job(leg, at), self.engine(name)
+        job, engine = self.job(leg, at), self.engine(name)
         place = self.folder / "fetched" / job.name
         behind = at is not self.journal.legs[leg].now
         try:
@@ -327,7 +330,7 @@ class Driver:
         except KciError as error:
             if self.run.engines[name].type is EngineKind.LOCAL and says_full(error.message) and not behind:
                 self.note(RunEvent.RESTART, [leg], reason="the disk of this machine was full")
-                self._get_stuck(leg, self._name(leg), error)
+                self._get_stuck(leg, self.job_name(leg), error)
                 return
             if behind:  # the other attempt will tell
                 self._leave(leg, at, error.message)
@@ -343,28 +346,6 @@ class Driver:
         self.stuck[job] = error
         self._say(leg, error.message)
 
-    def _here(self, name: str) -> dict[str, tuple[str, Placement]]:
-        """The attempts that an engine has, by the name of their job: those that count, and those that were left."""
-        now = [(leg, self.journal.legs[leg].now) for leg in self.mine(name, LegPhase.SUBMITTED)]
-        return {self._name(leg, at): (leg, at) for leg, at in [*now, *self._behind(name)]}
-
-    def _behind(self, name: str) -> list[tuple[str, Placement]]:
-        return [(leg, at) for leg, at in self._all_behind() if self.legs[leg].on(at.engine).engine == name]
-
-    def _all_behind(self) -> list[tuple[str, Placement]]:
-        return [(leg, at) for leg, progress in self.journal.legs.items() for at in progress.behind]
-
-    def _name(self, leg: str, at: Placement | None = None) -> str:
-        at = at or self.journal.legs[leg].now
-        return self.legs[leg].job_name(at.attempt)
-
-    def _job(self, leg: str, at: Placement | None = None) -> EngineJob:
-        """The job of an attempt; of the latest, if none is named."""
-        progress = self.journal.legs[leg]
-        at = at or progress.now
-        job = self.legs[leg].on(at.engine).attempt(at.attempt)
-        return job if progress.tree is None else with_tree(job, progress.tree, progress.variants)
-
     def fail(self, leg: str, error: KciError) -> None:
         """Have a leg come to a bad end."""
         self.note(RunEvent.FAILED, [leg], reason=error.message, exit_code=error.exit_code)
@@ -374,7 +355,6 @@ class Driver:
         self.journal.note(event, legs, **details)
         for leg in legs:
             self.notes.pop(leg, None)
-            self.where[leg] = self.place(leg).engine
             self.changed(self.place(leg), self.journal.legs[leg], details.get("reason", ""))
 
     def _say(self, leg: str, note: str) -> None:

@@ -1,4 +1,7 @@
-"""What a leg handed back, held against what was planned; it comes from a machine that ran foreign code."""
+"""What legs handed back: each held against what was planned, and what is good merged into one tree for each kernel.
+
+It comes from machines that ran foreign code.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,20 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from kci.ci.run_records import TEST_FILE, TestRecord
 from kci.errors import BuildFailedError, FindingsError, one_line
 from kci.files.bounded_json import read_record
 from kci.remote.engine_plan import EngineRun
 from kci.remote.job import EngineJob, Fetched, log_tail
+from kci.remote.run_journal import LegPhase, RunEvent
+from kci.remote.run_state import RunState
+from kci.run.local import TreeResult
 from kci.tree.artifacts import CiRun, find_sources, require_bound
+from kci.tree.merge import merge
 from kci.tree.unpack import unpack_whole
+from kci.verify import verify
 
 _RECORD_BYTES = 1024 * 1024
 
@@ -62,6 +72,33 @@ def require_passed(job: EngineJob, fetched: Fetched, _run: EngineRun) -> str:
         raise FindingsError(f"{job.kernel}: none of {', '.join(job.variants)} was tested")
     others = [name for name in job.variants if name not in record.tested]
     return f"tested {', '.join(record.tested)}" + (f"; it cannot load {', '.join(others)}" if others else "")
+
+
+def merge_run(state: RunState) -> list[TreeResult]:
+    """Merge what was built into one tree for each kernel, and verify it.
+
+    Raises:
+        KciError: see `merge`.
+    """
+    run, progress = state.run, state.journal.legs
+    built: dict[str, list[Path]] = {}
+    for leg in run.legs:
+        if progress[leg.name].phase is LegPhase.BUILT:
+            job = state.job(leg.name)
+            built.setdefault(job.kernel, []).extend(
+                state.folder / "fetched" / job.name / name for name in job.artifacts
+            )
+    results = []
+    for kernel, artifacts in sorted(built.items()):
+        tree = Path(run.trees[kernel])
+        planned = msgspec.structs.replace(run.planned, kernels={kernel: run.planned.kernels[kernel]})
+        (manifest,) = merge(artifacts, tree, planned, allow_partial=True, run=CiRun(run.id))
+        # What is missing is said leg by leg.
+        findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
+        results.append(TreeResult(kernel, tree, manifest, findings))
+    if results:
+        state.journal.note(RunEvent.MERGED, ())
+    return results
 
 
 def _record(artifacts: Iterable[Path]) -> TestRecord | None:
