@@ -64,13 +64,11 @@ class Leg:
         self.variants = [self.workspace.variant(name, tier=self.options.tier) for name in self.names]
 
     def replay(self, variant: str) -> str:
-        """The command that builds a variant elsewhere."""
         options = [f"--variant={variant}", *self.options.words()]
         threads = f"NVCC_THREADS={self.threads} " if self.threads else ""
         return threads + printable(shlex.join(["kci", "build", *options, "--output=build", "--", self.directory]))
 
     def request(self, variant: kci.Variant) -> kci.LegRequest:
-        """How one variant is built and packed."""
         return kci.LegRequest(
             kernel=self.kernel,
             variant=variant,
@@ -80,7 +78,6 @@ class Leg:
         )
 
     def build(self, variant: kci.Variant) -> kci.BuiltLeg:
-        """Build and pack one variant."""
         with group(f"Build {variant.name}"):
             return kci.build_leg(self.workspace, self.request(variant), log)
 

@@ -78,7 +78,6 @@ class Merge:
         return merged
 
     def record(self, manifest: kci.Manifest | None, error: str) -> None:
-        """Upload what became of the kernel, whatever that is."""
         if self.kernel is None:
             return
         failures = tuple(read_failures(self.artifacts, self.kernel))
@@ -99,7 +98,6 @@ class Merge:
         set_output("record-name", f"run-record.{self.kernel}.{record.attempt}")
 
     def there(self) -> tuple[str, ...]:
-        """The variants that have an artifact."""
         try:
             found = [source.leg for source in find_sources(self.artifacts, skip=self.into)]
         except kci.KciError:

@@ -21,8 +21,6 @@ _DATA = Path(__file__).parent / "data"
 BY_BACKEND = "auto"
 """In place of an engine's name: each leg goes to the engine of kci.toml that takes its backend."""
 
-Takes = Callable[[EngineSettings, Leg], bool]
-
 
 def choose_engines(known: Mapping[str, EngineSettings], asked: str) -> dict[str, EngineSettings]:
     """The engines that legs may go to, in the order in which they are asked. One that is named brings its fallback.
@@ -54,7 +52,9 @@ def sent_to(engines: Mapping[str, EngineSettings], asked: str) -> dict[str, Engi
 
 
 def share_out(
-    legs: Iterable[Leg], engines: Mapping[str, EngineSettings], takes: Takes | None = None
+    legs: Iterable[Leg],
+    engines: Mapping[str, EngineSettings],
+    takes: Callable[[EngineSettings, Leg], bool] | None = None,
 ) -> Iterator[tuple[Leg, str | None]]:
     """Where each leg goes; None where no engine takes it.
 

@@ -22,7 +22,6 @@ from kci.files.replace import write_atomic
 from kci.plan.budget import check_budget, estimate
 from kci.plan.plan import LeftOut, Leg, Plan
 from kci.remote.engine_choice import (
-    at_once,
     can_build,
     choose_engines,
     let_through,
@@ -31,7 +30,7 @@ from kci.remote.engine_choice import (
     share_out,
     tests,
 )
-from kci.remote.engine_tests import MINUTES, TestGroup, group_tests, test_words
+from kci.remote.engine_tests import group_tests, test_words
 from kci.remote.job import EngineJob, HardwareNeed, InputFile
 from kci.remote.leg_sources import pack_sources, place_of
 from kci.run.local import tree_places
@@ -62,7 +61,6 @@ class EngineLeg(msgspec.Struct, frozen=True):
     """The same leg on the engine that takes it over; it has no fallback itself, so a leg moves once."""
 
     def attempt(self, number: int) -> EngineJob:
-        """The job of an attempt."""
         environment = self.job.environment | {"KCI_ATTEMPT": str(number)}
         return msgspec.structs.replace(self.job, name=self.job_name(number), attempt=number, environment=environment)
 
@@ -144,7 +142,7 @@ def prepare_run(workspace: Workspace, request: EngineRequest, cache: Path) -> tu
             left += _left(leg, f"no engine of this run takes {leg.backend} on {leg.system}")
     untested: list[LeftOut] = []
     if request.test:
-        placed += _tests(workspace, request, placed, engines, first, untested)
+        placed += _tests(workspace, request, placed, first, untested)
     _require_affordable(plan, [item.leg for item in placed], request.max_cost)
     identifier = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     folder = runs_folder(cache) / identifier
@@ -198,7 +196,6 @@ def _tests(
     workspace: Workspace,
     request: EngineRequest,
     placed: Iterable[_Placed],
-    engines: Mapping[str, EngineSettings],
     first: Mapping[str, EngineSettings],
     untested: list[LeftOut],
 ) -> list[_Placed]:
@@ -211,14 +208,18 @@ def _tests(
     limits = {(leg.kernel, leg.backend): workspace.runners.limit(leg.kernel, leg.backend).timeout for leg in built}
     timeouts = {key: minutes for key, minutes in limits.items() if minutes}
     groups = group_tests(workspace.matrix(request.choice), built, timeouts)
+    needs = {(group.leg.kernel, group.leg.name): group.need for group in groups}
     found: list[_Placed] = []
-    for group in groups:
-        taking = {name: engine for name, engine in first.items() if tests(engine, group.leg, group.need)}
-        chosen = min(taking, key=lambda name: _load(name, engines[name], found), default=None)
-        if chosen is not None:
-            found.append(_Placed(_priced(group.leg, engines[chosen], group.need), chosen, group.need))
+    for leg, name in share_out(
+        (group.leg for group in groups),
+        first,
+        lambda engine, leg: tests(engine, leg, needs[leg.kernel, leg.name]),
+    ):
+        need = needs[leg.kernel, leg.name]
+        if name is not None:
+            found.append(_Placed(_priced(leg, first[name], need), name, need))
         else:
-            untested += _left(group.leg, f"no engine of this run tests {_hardware(group)}")
+            untested += _left(leg, f"no engine of this run tests {_hardware(need, leg.system)}")
     if not found and not request.allow_empty:
         wanted = "; ".join(sorted({item.reason for item in untested})) or "no leg builds anything"
         hint = "set `tests` of an engine in kci.toml (docs/engines.md), or give --allow-empty"
@@ -226,20 +227,12 @@ def _tests(
     return found
 
 
-def _load(name: str, engine: EngineSettings, found: Iterable[_Placed]) -> float:
-    """When an engine would be done with the tests that it has been given, if it takes one more."""
-    tested = sum(item.engine == name for item in found)
-    return (tested + 1) * (MINUTES + engine.queue_minutes) / at_once(engine)
-
-
-def _hardware(group: TestGroup) -> str:
-    need = group.need
+def _hardware(need: HardwareNeed, system: str) -> str:
     what = f" {need.minimum} or newer" if need.minimum else f" {' or '.join(need.archs)}" if need.archs else ""
-    return f"{need.backend}{what}" + (f" on {group.leg.system}" if group.leg.system else "")
+    return f"{need.backend}{what}" + (f" on {system}" if system else "")
 
 
 def _priced(leg: Leg, engine: EngineSettings, need: HardwareNeed | None) -> Leg:
-    """A leg with the price of the engine that it goes to, in place of a CI runner's."""
     price, currency = price_of(engine, need)
     return msgspec.structs.replace(leg, rate=None if price is None else price / 60, currency=currency)
 
@@ -322,7 +315,6 @@ class _Jobs:
 
 
 def _kci(engine: EngineSettings, leg: Leg) -> list[str]:
-    """How kci is started on an engine."""
     own = [sys.executable, "-m", "kci"] if engine.type is EngineKind.LOCAL else ["kci"]
     return [part.replace("{image}", leg.image) for part in engine.kci or own]
 

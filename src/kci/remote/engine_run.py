@@ -74,7 +74,6 @@ class Driver(RunState):
         return self.engines[name]
 
     def pause(self, name: str) -> float:
-        """Seconds between two questions to an engine."""
         wanted = self.run.engines[name].poll_seconds
         return self.engine(name).pause if wanted is None else max(0.05, wanted)
 
@@ -127,7 +126,6 @@ class Driver(RunState):
                 self.note(RunEvent.READY, [leg], tree=packed, variants=names)
 
     def cancel(self) -> None:
-        """Have every leg end that has not ended yet."""
         for name in self.run.engines:
             handles = {job: at.handle for job, (_, at) in self.here(name).items() if at.handle}
             try:
@@ -139,7 +137,6 @@ class Driver(RunState):
             self.note(RunEvent.CANCELLED, [leg], reason="the user cancelled the run")
 
     def close(self) -> None:
-        """Let go of the engines; what runs goes on."""
         for engine in self.engines.values():
             engine.close()
         self.journal.close()
@@ -170,7 +167,6 @@ class Driver(RunState):
             self.log(f"{name} is away, asked again in {pause:.0f} s: {error.message}")
 
     def _turn(self, name: str) -> None:
-        """One round with one engine."""
         self._settle(name)
         self._submit(name)
         here = self.here(name)
@@ -347,7 +343,6 @@ class Driver(RunState):
         self._say(leg, error.message)
 
     def fail(self, leg: str, error: KciError) -> None:
-        """Have a leg come to a bad end."""
         self.note(RunEvent.FAILED, [leg], reason=error.message, exit_code=error.exit_code)
 
     def note(self, event: RunEvent, legs: Sequence[str], **details: Unpack[LineDetails]) -> None:

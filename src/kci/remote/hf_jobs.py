@@ -94,7 +94,6 @@ class HfJobsEngine(Engine):
             raise self._judged(error) from error
 
     def _send(self, batch: Batch) -> str:
-        """Commit the jobs and their inputs; the commit's id."""
         add = self.library.CommitOperationAdd
         files = {}
         for job in batch.jobs:

@@ -68,7 +68,6 @@ class LocalEngine(ScriptEngine):
         self.home = home
 
     def put(self, batch: Batch) -> None:
-        """The folders; the inputs are there."""
         for job in batch.jobs:
             write_job(self.home.job(job.name), job)
 

@@ -39,12 +39,10 @@ class EngineHome(msgspec.Struct, frozen=True):
     """The run's own; `inputs/<digest>` and `jobs/<name>/` are below it."""
 
     def job(self, name: str) -> Path:
-        """The folder of a job."""
         return self.folder / "jobs" / name
 
     @property
     def inputs(self) -> Path:
-        """Where the inputs lie, by digest."""
         return self.folder / "inputs"
 
 

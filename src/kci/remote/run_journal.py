@@ -144,15 +144,12 @@ class LegProgress(msgspec.Struct):
 
     @property
     def moved(self) -> bool:
-        """Whether it has left the engine that was planned."""
         return bool(self.now.engine or self.behind)
 
     def count(self, change: int) -> None:
-        """Count a submission where it is now."""
         self.submitted[self.now.engine] = self.submitted.get(self.now.engine, 0) + change
 
     def again(self, engine: str) -> None:
-        """Begin another attempt."""
         self.attempts += 1
         self.now = Placement(self.attempts, engine)
 
@@ -224,7 +221,6 @@ class Journal:
         return [name for name, leg in self.legs.items() if leg.phase in phases]
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._handle)
 
     def _read(self) -> bytes:
@@ -238,12 +234,10 @@ class Journal:
             raise FindingsError(f"{self.path} is not the journal of a run: {error}") from error
 
     def _cut(self) -> None:
-        """Take away what follows the last whole line."""
         os.ftruncate(self._handle, self._end)
         os.lseek(self._handle, 0, os.SEEK_END)
 
     def _take(self, line: JournalLine) -> None:
-        """Bring the legs up to date with a line."""
         for number, name in enumerate(line.legs):
             leg = self.legs[name]
             self._change(leg, line, number)

@@ -28,17 +28,14 @@ class RunState:
         return self.legs[leg].on((at or self.journal.legs[leg].now).engine)
 
     def job_name(self, leg: str, at: Placement | None = None) -> str:
-        """What the job of an attempt is called."""
         return self.legs[leg].job_name((at or self.journal.legs[leg].now).attempt)
 
     def job(self, leg: str, at: Placement | None = None) -> EngineJob:
-        """The job of an attempt."""
         progress = self.journal.legs[leg]
         job = self.place(leg, at).attempt((at or progress.now).attempt)
         return job if progress.tree is None else with_tree(job, progress.tree, progress.variants)
 
     def mine(self, engine: str, *phases: LegPhase) -> list[str]:
-        """An engine's legs that are in these phases."""
         return [leg for leg in self.journal.of(*phases) if self.place(leg).engine == engine]
 
     def behind(self) -> list[tuple[str, Placement]]:

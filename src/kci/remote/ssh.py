@@ -72,7 +72,6 @@ class SshEngine(ScriptEngine):
             offset += len(data)
 
     def close(self) -> None:
-        """Close the connection; what was started goes on."""
         if self.connection is not None:
             self.connection.abort()
         self.runner.close()

@@ -249,7 +249,6 @@ def repositories(sources: Path, kernel: str) -> list[str]:
 
 
 def _declared(metadata: Metadata, backend: str) -> list[str]:
-    """The packages of the names in `python-depends`; the loader itself refuses a name that is not known."""
     found = (depends_table().lookup(name, backend) for name in metadata.python_depends)
     return [package.package for package in found if package is not None]
 
@@ -340,7 +339,6 @@ def _python(name: VariantName, torch: str | None, cache: Path, log: Log) -> Path
 
 
 def _torch(name: VariantName, torch: str | None) -> str:
-    """The torch minor version to load a variant with."""
     own = name.framework_version if name.kind is Kind.FULL else None
     return torch or own or max(toolchains().torch, key=lambda item: tuple(map(int, item.split("."))))
 

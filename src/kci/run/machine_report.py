@@ -120,7 +120,6 @@ def _helpers() -> Iterator[Examined]:
 
 
 def _asked(what: str, find: Callable[[], str], otherwise: str = "") -> Examined:
-    """What a search finds, or what it says where it finds nothing."""
     try:
         return Examined(what, Health.OK, find())
     except KciError as error:
