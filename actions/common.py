@@ -29,9 +29,6 @@ from kci.watch.history_places import HistoryBranch
 SUMMARY_LIMIT = 1024 * 1024
 """Bytes of a step's summary; GitHub drops a longer one as a whole."""
 
-OUTPUT_LIMIT = 1024 * 1024 // 2
-"""UTF-16 code units in the outputs of a job; GitHub takes 1 MB."""
-
 
 def fail(message: str, code: int, hint: str = "", findings: Sequence[Diagnostic] = ()) -> NoReturn:
     """End the action with an annotation, at the place of the first finding if there is one."""
@@ -131,11 +128,6 @@ def set_output(name: str, value: str) -> None:
     delimiter = f"kci-{secrets.token_hex(16)}"
     with Path(os.environ["GITHUB_OUTPUT"]).open("a", encoding="utf-8", newline="\n") as stream:
         stream.write(f"{name}<<{delimiter}\n{value}\n{delimiter}\n")
-
-
-def output_units(*values: str) -> int:
-    """How much of the limit of a job's outputs some values take."""
-    return sum(len(value.encode("utf-16-le")) // 2 for value in values)
 
 
 def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:

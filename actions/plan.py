@@ -9,7 +9,6 @@ import msgspec
 
 import kci
 from common import (
-    OUTPUT_LIMIT,
     add_tables,
     compact_json,
     fail,
@@ -18,7 +17,6 @@ from common import (
     group,
     lines_input,
     number_input,
-    output_units,
     run_action,
     runner_temp,
     set_output,
@@ -34,7 +32,7 @@ from kci.cli._tables import left_out_sentence, plan_tables
 from kci.config.values import Forks
 from kci.files.replace import write_atomic
 from kci.plan.changes import merged_into
-from kci.plan.github import only_hosted, only_own, tests_matrix, untested
+from kci.plan.github import MAX_OUTPUT_UNITS, only_hosted, only_own, output_units, tests_matrix, untested
 from kci.plan.plan import promised
 from kci.plan.sharding import MAX_MATRIX
 from kci.plurals import count
@@ -87,7 +85,7 @@ def main() -> None:
         "plan": "" if callers else compact_json(promise),
         "tests": "" if callers else compact_json(tests_matrix(plan.tests)),
     }
-    if output_units(*outputs.values()) > OUTPUT_LIMIT:
+    if output_units("".join(outputs.values())) > MAX_OUTPUT_UNITS:
         fail("the plan is larger than the outputs of a job may be", 1, "plan fewer kernels, or fewer backends")
     for name, value in outputs.items():
         set_output(name, value)

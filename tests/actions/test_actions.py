@@ -14,6 +14,7 @@ import pytest
 
 from act.harness import commit_all, copy_checkout
 from cli.runner import kci_process
+from conftest import add_package
 from kci.ci.run_records import read_failures
 
 pytestmark = pytest.mark.network
@@ -262,6 +263,7 @@ def test_a_plan_that_is_larger_than_the_outputs_of_a_job_is_refused(runner: Runn
         kernel = deep / str(number)
         kernel.mkdir(parents=True)
         (kernel / "build.toml").write_text(KERNEL.replace("some-kernel", f"kernel-{number}"))
+        add_package(kernel)
     plan = runner.run("plan", repository)
     assert plan.code == 1
     assert "larger than the outputs of a job may be" in plan.log

@@ -10,6 +10,7 @@ import pytest
 
 from kci.diagnostics import Span, finding
 from kci.errors import FindingsError
+from kci.plan.github import output_units
 
 ACTIONS = Path(__file__).parents[2] / "actions"
 
@@ -99,7 +100,7 @@ def test_cells_cannot_leave_their_column() -> None:
 
 
 def test_output_units_are_utf16() -> None:
-    assert common.output_units("aé", "\N{GRINNING FACE}") == 4
+    assert output_units("aé\N{GRINNING FACE}") == 4
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "2 3", "many", "99999", "1.5", "²"])
