@@ -22,7 +22,7 @@ from kci.builders.commands import (
     seen,
 )
 from kci.builders.definitions import TVM_FFI_BACKENDS, torch_definitions
-from kci.builders.recipe import Recipe, checked_sources, commands, make_recipe
+from kci.builders.recipe import checked_sources, commands, make_recipe
 from kci.builders.request import Request
 from kci.builders.units import Language, Sources, Unit
 from kci.config.values import Version
@@ -69,12 +69,16 @@ def elsewhere_commands(request: Request, lacking: MissingToolError, log: Log) ->
         raise lacking
     note = f"# not run by kci: {lacking.message.splitlines()[0]}"
     sources = checked_sources(request, log)
+    install = ["python3", "-m", "pip", "install", "--no-deps", "--target", str(_folder(request))]
+    setup = shown([*install, *_package(request)])
     if variant.system.endswith("linux") and variant.backend != "metal":
         headers = find_headers(
             sources.depends, request.options.cache, request.options.mirrors, log, compute=variant.compute or ""
         )
         recipe = make_recipe(request, sources, _assumed(request, headers))
-        return [note, *_setup(request), *_in_work_directory(recipe)]
+        lines = commands(recipe)
+        there = lines.index(shown(["mkdir", "-p", str(recipe.work)]))  # what is before installs on this machine
+        return [note, setup, *lines[there:]]
     if variant.system.endswith("darwin") and variant.backend in _OLDEST_MACOS:
         module = _for_macos(variant, request.kernel_id, sources)
     elif variant.system.endswith("windows") and variant.backend in ("cpu", "cuda"):
@@ -82,19 +86,7 @@ def elsewhere_commands(request: Request, lacking: MissingToolError, log: Log) ->
     else:
         raise lacking
     folders = f"{KERNEL} is {request.kernel_dir.resolve()}, {TORCH} is the torch package, {PYTHON} has Python.h"
-    return [note, *_setup(request), f"# in a directory in which {folders}; kci writes generated/torch-ext", *module]
-
-
-def _in_work_directory(recipe: Recipe) -> list[str]:
-    """What `commands` prints, without what it would install on this machine."""
-    lines = commands(recipe)
-    return lines[lines.index(shown(["mkdir", "-p", str(recipe.work)])) :]
-
-
-def _setup(request: Request) -> list[str]:
-    """How to get what it is compiled against, for the other machine."""
-    package = _package(request)
-    return [shown(["python3", "-m", "pip", "install", "--no-deps", "--target", str(_folder(request)), *package])]
+    return [note, setup, f"# in a directory in which {folders}; kci writes generated/torch-ext", *module]
 
 
 def _package(request: Request) -> list[str]:

@@ -83,8 +83,7 @@ def plan(request: Request, log: Log) -> Recipe:
         MissingToolError: this machine cannot build the variant; the message names what is missing.
         BuildFailedError: the variant cannot be built at all.
     """
-    check_kind(request)
-    _check_machine(request)
+    _require_buildable(request)
     sources = checked_sources(request, log)
     environment = _environment(request)
     variant, compute = request.variant, request.variant.compute or ""
@@ -207,13 +206,8 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
     return tell
 
 
-def check_kind(request: Request) -> None:
-    """Refuse what no compiler of kci's is for.
-
-    Raises:
-        BuildFailedError: the variant is planned as Python only (KCI507).
-        MissingToolError: kci does not compile for the backend.
-    """
+def _require_buildable(request: Request) -> None:
+    """Refuse what kci cannot compile, and what this machine cannot compile for; kci does not cross-compile."""
     variant = request.variant
     if variant.kind is Kind.NOARCH:
         message = f"{variant.name} is planned as Python only, because no component has the backend {variant.backend}"
@@ -221,11 +215,6 @@ def check_kind(request: Request) -> None:
     if variant.kind is Kind.TVM_FFI and variant.backend not in TVM_FFI_BACKENDS:
         hint = "build it with --builder nix, or with the reference builder"
         raise MissingToolError(f"the native builder cannot build tvm-ffi kernels for {variant.backend}", hint=hint)
-
-
-def _check_machine(request: Request) -> None:
-    """Refuse what this machine cannot compile for; kci does not cross-compile."""
-    variant = request.variant
     if variant.backend not in BUILDABLE:
         refuse_backend(variant.backend)
     here = this_system()
