@@ -52,11 +52,7 @@ class Watch:
         return self._record(self.inputs.installed(self.variant), "")
 
     def compiled(self, read: Iterable[str], toolchain: str) -> RecordedInputs:
-        """The record of a compiled variant.
-
-        Args:
-            read: the real paths of every file that compilers read, wherever they lie.
-            toolchain: the versions of the compilers.
+        """The record of a variant whose compilers read these real paths, wherever they lie.
 
         Raises:
             BuildFailedError: one of them is in the repository and not among the variant's inputs (KCI510), or a file
@@ -89,14 +85,10 @@ class Watch:
 def read_by_compilers(
     work: Path, named: Iterable[str], chain: Toolchain, covered: Iterable[str], inputs: KernelInputs
 ) -> set[str]:
-    """The real paths of the files that compilers read, without those of the toolchain inside of the repository.
+    """The real paths of the files that compilers named, without those of tools inside of the repository.
 
-    Args:
-        work: the work directory.
-        named: what they listed there (`named_by_compilers`).
-        chain: the tools; what lies in their directories is known by its version.
-        covered: what the fingerprint covers; files that hipify renamed are looked up among them.
-        inputs: the kernel's inputs.
+    What lies in the directories of `chain` is known by its version. Files that hipify renamed are looked up among those
+    that the fingerprint covers.
     """
     directories: dict[str, str] = {}
     tools = tuple(f"{place}/" for place in _tool_places(work, chain, inputs))

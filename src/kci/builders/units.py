@@ -84,7 +84,6 @@ class Unit(msgspec.Struct, frozen=True):
 
     @property
     def openmp(self) -> bool:
-        """Whether it is compiled with OpenMP, for the host."""
         return any("-fopenmp" in flag for flag in self.flags)
 
 
@@ -200,11 +199,7 @@ def _origin(request: Request, label: str, component: Component, log: Log) -> _Or
 
 
 def _chosen(request: Request, archs: tuple[str, ...]) -> tuple[str, ...]:
-    """What is left of a component's archs if only some are asked for.
-
-    Raises:
-        UsageError: one that is asked for is none that the toolkit knows.
-    """
+    """What is left of a component's archs if only some are asked for; one that the toolkit does not know is refused."""
     if request.variant.backend == Backend.ROCM:
         return tuple(arch for arch in archs if arch in request.options.archs)
     compute = Version.parse(request.variant.compute or "")

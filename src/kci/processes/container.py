@@ -58,6 +58,7 @@ PASSED_ON = (
 PLACES = ("PIP_CERT", "PIP_FIND_LINKS", "SSL_CERT_FILE")
 """The same, with files and folders in their values, which the container sees as well."""
 
+# `registry/name:tag` or `name@digest`, and no option of docker; then one by digest, which never moves.
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _BY_DIGEST = re.compile(r"[A-Za-z0-9._/:-]+@sha256:[0-9a-f]{64}")
 _ENGINE_SECONDS = 15
@@ -158,15 +159,7 @@ def container_command(
     environment: Iterable[str] = (),
     settings: Iterable[tuple[str, str]] = (),
 ) -> list[str]:
-    """The docker command that runs something in an image.
-
-    Args:
-        image: the image, by tag or digest.
-        mounts: what it sees of this machine.
-        command: what to run in it.
-        workdir: where to run it.
-        environment: names of variables that are passed on.
-        settings: variables that are set.
+    """The docker command that runs something in an image; `environment` is passed on by name, `settings` are set.
 
     Raises:
         UsageError: the image's name or a path is not one that can be passed safely.
@@ -254,12 +247,7 @@ def _tell_digest(image: str, log: Log) -> None:
 
 
 def choose_image(option: str, image: str, log: Log) -> str | None:
-    """The image to build in, or None for this machine.
-
-    Args:
-        option: what `--container` says: `none`, `auto`, or an image.
-        image: the image of the leg, which `auto` means; empty if it has none.
-        log: takes lines of progress.
+    """The image to build in, or None for this machine: `auto` means that of the leg, which is empty if it has none.
 
     Raises:
         MissingToolError: an image is asked for by name, and there is no docker to run it.

@@ -42,7 +42,6 @@ class LegRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def directory(self) -> Path:
-        """The variant's directory."""
         return self.output / self.variant.name
 
 
