@@ -118,3 +118,30 @@ def test_the_page_says_who_needs_each_room() -> None:
     told = re.findall(r"^\| `(\w+)` \| \S", page.partition("\n## ")[0], re.MULTILINE)
     packages = {room for room, path in drawing.rooms().items() if path.name == "__init__.py"}
     assert sorted(told) == sorted(packages)
+
+
+def circles(folder: Path) -> list[list[str]]:
+    """The groups of modules that import each other, inside functions and for types too."""
+    files = {".".join(path.relative_to(folder.parent).with_suffix("").parts): path for path in folder.rglob("*.py")}
+    files = {name.removesuffix(".__init__"): path for name, path in files.items()}
+    edges: dict[str, set[str]] = {}
+    for name, path in files.items():
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                below = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (below & files.keys()) or {node.module or ""}
+        edges[name] = found & files.keys() - {name}
+    while ends := {name for name, found in edges.items() if not found & edges.keys()}:
+        edges = {name: found for name, found in edges.items() if name not in ends}
+    return [sorted([name, *found & edges.keys()]) for name, found in sorted(edges.items())]
+
+
+def test_no_two_modules_import_each_other_in_a_circle(tmp_path: Path) -> None:
+    assert circles(SOURCE) == []
+    (tmp_path / "kci").mkdir()
+    (tmp_path / "kci" / "one.py").write_text("def late():\n    from kci.two import x\n")
+    (tmp_path / "kci" / "two.py").write_text("if TYPE_CHECKING:\n    import kci.one\n")
+    assert circles(tmp_path / "kci") == [["kci.one", "kci.two"], ["kci.one", "kci.two"]]

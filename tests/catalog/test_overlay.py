@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from conftest import many, torch_kernel
 from kci.catalog.loading import load_catalog, outside_range
-from kci.catalog.overlay import Overlay, apply, interpret_overlay, is_overlay, overlays_of, read_overlay
-from kci.catalog.rows import Catalog
+from kci.catalog.overlay import apply, interpret_overlay, is_overlay, overlays_of, read_overlay
+from kci.catalog.rows import Catalog, Overlay
 from kci.config.document import parse_document
 from kci.config.find_settings import FoundSettings, interpret_settings
 from kci.config.values import Tier

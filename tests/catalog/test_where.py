@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import many
-from kci.catalog.comparisons import WhereError
-from kci.catalog.where import parse_where
+from kci.catalog.where import WhereError, parse_where
 
 FIELDS = {"torch": (), "cuda": (), "compute": (), "backend": ("cpu", "cuda", "rocm"), "name": ()}
 CPU = {"name": "c", "torch": "2.10", "backend": "cpu"}

@@ -9,7 +9,6 @@ import pytest
 
 import mutations
 from kci.config import document as document_module
-from kci.config import places
 from kci.config.document import Document, KeyPath, parse_document, read_document
 from kci.diagnostics import Diagnostic, Span
 from kci.errors import FindingsError
@@ -139,7 +138,7 @@ def test_every_value_of_every_seed_file_has_a_place() -> None:
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "MAX_PLACES", 10)
+    monkeypatch.setattr(document_module, "MAX_PLACES", 10)
     made = Document("build.toml", "x = [" + "1, " * 1000 + "]\n[a]\ny = 1\n", {})
     assert made.spans(("a", "y"))
     placed = [index for index in range(1000) if made.spans(("x", index))]

@@ -6,8 +6,8 @@ import pytest
 
 import mutations
 from conftest import kernel
-from kci.config import edition_6, update
-from kci.config.edition_6 import written_edition
+from kci.config import editions, update
+from kci.config.editions import written_edition
 from kci.config.model import to_data
 from kci.config.reader import parse_kernel
 from kci.config.update import plan_update
@@ -60,7 +60,7 @@ def test_edition_6_is_the_same_build_with_one_note() -> None:
 @pytest.mark.rule("KCI117", triggers=False)
 def test_a_released_edition_gets_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel(FIVE).diagnostics == ()
-    monkeypatch.setattr(edition_6, "written_edition", lambda: 6)
+    monkeypatch.setattr(editions, "written_edition", lambda: 6)
     assert kernel(SIX).diagnostics == ()
 
 

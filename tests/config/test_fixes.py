@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cli.runner import kci
-from kci.config.fixes import plan_fixes
 from kci.config.reader import parse_kernel
+from kci.config.update import plan_fixes
 
 FIXED = ("KCI107", "KCI111", "KCI132", "KCI135")
 

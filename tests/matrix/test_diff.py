@@ -13,9 +13,8 @@ from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel
 from kci.errors import FindingsError
 from kci.matrix.diff import diff_kernels, diff_matrices, read_matrix_json
-from kci.matrix.matrix_json import matrix_json
 from kci.matrix.selection import compute_matrix, select
-from kci.matrix.variants import KernelMatrix
+from kci.matrix.variants import KernelMatrix, matrix_json
 
 CUDA = """
     [kernel.one]

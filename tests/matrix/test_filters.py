@@ -10,8 +10,8 @@ from kci.catalog.rows import Catalog
 from kci.catalog.where import parse_where
 from kci.config.document import parse_document
 from kci.config.values import Tier
-from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope, subject
 from kci.matrix.selection import Narrow, select
+from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope, subject
 
 MADE = torch_kernel(["cpu", "cuda", "rocm"], torch="stable-abi = { cpu = '2.11' }")
 

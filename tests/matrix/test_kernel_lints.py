@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conftest import kernel, torch_kernel
+from kci.catalog.arch_tables import toolkits
 from kci.catalog.loading import load_catalog
 from kci.catalog.rows import Catalog
-from kci.catalog.toolkits import toolkits
 from kci.config.reader import Kernel
 from kci.config.values import Version
 from kci.matrix.archs import component_archs, intersect_capabilities

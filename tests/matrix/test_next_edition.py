@@ -11,14 +11,13 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT
 from kci.catalog.consistency import check_catalog
+from kci.catalog.listings import read_indexes
 from kci.catalog.loading import interpret_edition, load_catalog
 from kci.catalog.rows import Catalog
-from kci.catalog.wheel_index import read_indexes
 from kci.config.document import parse_document
 from kci.errors import FindingsError
 from kci.matrix.names import Kind, variant_name
-from kci.matrix.next_edition import propose
-from kci.matrix.reference_table import read_published
+from kci.matrix.next_edition import propose, read_published
 
 LINUX = ("manylinux_2_28_x86_64", "manylinux_2_28_aarch64")
 

@@ -12,7 +12,7 @@ from kci.catalog.loading import editions, load_catalog
 from kci.catalog.rows import Catalog, Row
 from kci.errors import FindingsError
 from kci.matrix.names import Kind, variant_name
-from kci.matrix.reference_table import edition_toml, read_published
+from kci.matrix.next_edition import edition_toml, read_published
 from kci.matrix.selection import select
 
 KNOWN = [row for name in editions() for row in load_catalog(name).rows]

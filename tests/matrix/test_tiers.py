@@ -16,11 +16,9 @@ from kci.config.document import parse_document
 from kci.config.find_settings import FoundSettings, interpret_settings
 from kci.config.values import Tier
 from kci.errors import FindingsError, UsageError
-from kci.matrix.filters import FIELDS
 from kci.matrix.names import Kind
-from kci.matrix.pairwise import choose, coverage, pairs
 from kci.matrix.selection import select
-from kci.matrix.tiers import TierDefinition, narrowing, tier_of
+from kci.matrix.tiers import FIELDS, TierDefinition, choose, coverage, narrowing, pairs, tier_of
 from kci.matrix.variants import Variant
 
 KCI_TOML = """\

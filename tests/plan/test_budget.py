@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conftest import ROOT, many, torch_kernel
-from kci.catalog.prices import default_prices
 from kci.catalog.rows import Catalog
-from kci.catalog.runners import Runner, default_runners, hosted_runners
+from kci.catalog.runners import Runner, default_prices, default_runners, hosted_runners
 from kci.diagnostics import Severity
 from kci.errors import FindingsError
 from kci.matrix.selection import compute_matrix

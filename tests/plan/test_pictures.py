@@ -11,9 +11,8 @@ import pytest
 from cli.runner import kci
 from conftest import ROOT, torch_kernel
 from kci.catalog.rows import Catalog
-from kci.matrix.matrix_page import matrix_page
 from kci.matrix.selection import compute_matrix
-from kci.matrix.table_page import PageRow, PageSection, table_page
+from kci.matrix.table_page import PageRow, PageSection, matrix_page, table_page
 from kci.plan.budget import estimate, simulate, starts
 from kci.plan.legs import make_plan
 from kci.plan.plan_page import mermaid, plan_page

@@ -21,7 +21,7 @@ import msgspec
 
 from kci.builders.kernel_files import refused
 from kci.builders.units import Language, Unit
-from kci.config.source_kinds import CXX_ENDINGS, HEADER_ENDINGS
+from kci.config.values import CXX_ENDINGS, HEADER_ENDINGS
 from kci.errors import BuildFailedError
 from kci.files.bounded_json import read_json
 from kci.processes.process import Log, run, shown

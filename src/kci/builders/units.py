@@ -13,10 +13,9 @@ from kci.builders.definitions import sources_with_name
 from kci.builders.generator_expressions import Facts, expanded
 from kci.builders.kernel_files import inside, is_plain, refused, source_file
 from kci.builders.request import Request
-from kci.catalog.arch_tables import OLDEST, arch_tables
-from kci.catalog.toolkits import toolkits
+from kci.catalog.arch_tables import OLDEST, arch_tables, toolkits
 from kci.config.model import Component, CudaComponent, MetalComponent, RocmComponent, XpuComponent
-from kci.config.source_kinds import (
+from kci.config.values import (
     C_ENDINGS,
     CUDA_ENDINGS,
     CXX_ENDINGS,
@@ -24,8 +23,10 @@ from kci.config.source_kinds import (
     HIP_ENDINGS,
     METAL_ENDINGS,
     OBJC_ENDINGS,
+    Backend,
+    Depend,
+    Version,
 )
-from kci.config.values import Backend, Depend, Version
 from kci.errors import BuildFailedError, UsageError
 from kci.inputs.kernel_inputs import active
 from kci.matrix.archs import PTX, component_archs, intersect_capabilities, natural

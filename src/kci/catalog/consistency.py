@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from kci.catalog.arch_tables import toolkits
 from kci.catalog.loading import editions
-from kci.catalog.overlay import Overlay, apply, subject
-from kci.catalog.rows import Catalog, Row
+from kci.catalog.overlay import apply, subject
+from kci.catalog.rows import Catalog, Overlay, Row
 from kci.catalog.runners import default_runners
-from kci.catalog.toolkits import toolkits
 from kci.config.document import Document, KeyPath
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic, finding, in_file_order

@@ -1,4 +1,4 @@
-"""Reading the catalog: the editions that kci ships, and files that a user names with `--catalog`."""
+"""Reading the catalog, an edition that kci ships or a file that a user names with `--catalog`; and how old it is."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import msgspec
 
 from kci.catalog.rows import Catalog, Removed, Row, convert_table, expand
 from kci.config.document import Document, read_document, refuse
-from kci.config.overlay_tables import RowTable
+from kci.config.settings import RowTable
 from kci.diagnostics import finding
 from kci.errors import UsageError
+from kci.files.dated_data import Dated, load_dated
 
 DEFAULT_EDITION = "2026-09-17"
 _EDITIONS = Path(__file__).parent / "data" / "editions"
@@ -126,3 +127,46 @@ def _outside_range(catalog: Catalog) -> Iterator[Row]:
             if row.key not in seen and row.torch in (*below, *above, *supported):
                 seen.add(row.key)
                 yield row
+
+
+class _FreshnessFile(Dated, frozen=True):
+    days: int
+
+
+@cache
+def days_until_old() -> int:
+    """After how many days an edition counts as old."""
+    return load_dated(Path(__file__).parent / "data" / "freshness.toml", _FreshnessFile).days
+
+
+class Freshness(msgspec.Struct, frozen=True):
+    """What is known about the age of a catalog."""
+
+    name: str
+    as_of: str
+    days: int
+    """Since its date; negative for one of the future."""
+    most: int
+    """The days after which it is old."""
+    newer: tuple[str, ...]
+    """Editions that come with kci and are newer, the newest last."""
+
+    @property
+    def outdated(self) -> bool:
+        """Whether it is old, or a newer one is there."""
+        return self.days > self.most or bool(self.newer)
+
+
+def freshness(catalog: Catalog, today: date, most: int | None = None) -> Freshness:
+    """How old a catalog is.
+
+    Args:
+        catalog: the catalog in force.
+        today: the day to compare with.
+        most: the days after which it is old; by default what kci's data say.
+    """
+    as_of = date.fromisoformat(catalog.as_of)
+    newer = tuple(name for name in editions() if load_catalog(name).as_of > catalog.as_of)
+    return Freshness(
+        catalog.name, catalog.as_of, (today - as_of).days, days_until_old() if most is None else most, newer
+    )

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from kci.catalog.comparisons import Subject, WhereError
-from kci.catalog.rows import Catalog, Removed, Row, convert_table, expand
-from kci.catalog.where import Where, parse_where
+from kci.catalog.rows import Catalog, Overlay, Removed, Row, RowChange, convert_table, expand
+from kci.catalog.where import Subject, Where, WhereError, parse_where
 from kci.config.document import Document, KeyPath, refuse
-from kci.config.overlay_tables import OverlayFile, OverlayTable
-from kci.config.values import SYSTEMS, Backend, Version
+from kci.config.settings import OverlayFile, OverlayTable
+from kci.config.values import SYSTEMS, Backend
 from kci.diagnostics import Diagnostic, Span, finding
 
 if TYPE_CHECKING:
@@ -34,29 +33,6 @@ FIELDS: dict[str, Sequence[str]] = {
     "xpu": (),
 }
 """What an expression about rows can name."""
-
-
-class RowChange(msgspec.Struct, frozen=True):
-    """What is different about the rows that match."""
-
-    where: Where
-    bundled: bool | None
-    tvm_ffi: Version | None
-    place: KeyPath
-
-
-class Overlay(msgspec.Struct, frozen=True):
-    """A parsed overlay, with the place of every part of it."""
-
-    document: Document
-    place: KeyPath
-    """Its place in the file; empty for a separate file."""
-    edition: str | None
-    replace: bool
-    keep: tuple[tuple[Where, KeyPath], ...]
-    drop: tuple[tuple[Where, KeyPath], ...]
-    change: tuple[RowChange, ...]
-    rows: tuple[Row, ...]
 
 
 def is_overlay(document: Document) -> bool:

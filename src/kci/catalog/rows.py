@@ -12,13 +12,13 @@ import msgspec
 from kci.catalog.arch_tables import ArchTables, arch_tables
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.model import decode_value
-from kci.config.overlay_tables import RowTable
+from kci.config.settings import RowTable
 from kci.config.values import SYSTEMS, Backend, Version, quoted
 from kci.diagnostics import finding
 from kci.files.dated_data import to_type
 
 if TYPE_CHECKING:
-    from kci.catalog.overlay import Overlay
+    from kci.catalog.where import Where
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -60,6 +60,29 @@ class Removed(msgspec.Struct, frozen=True):
         """File and line of what took it out."""
         span = self.document.value_span(self.place)
         return self.document.path, span.line if span else 0
+
+
+class RowChange(msgspec.Struct, frozen=True):
+    """What is different about the rows that match."""
+
+    where: Where
+    bundled: bool | None
+    tvm_ffi: Version | None
+    place: KeyPath
+
+
+class Overlay(msgspec.Struct, frozen=True):
+    """A parsed overlay, with the place of every part of it."""
+
+    document: Document
+    place: KeyPath
+    """Its place in the file; empty for a separate file."""
+    edition: str | None
+    replace: bool
+    keep: tuple[tuple[Where, KeyPath], ...]
+    drop: tuple[tuple[Where, KeyPath], ...]
+    change: tuple[RowChange, ...]
+    rows: tuple[Row, ...]
 
 
 class Catalog(msgspec.Struct, frozen=True):

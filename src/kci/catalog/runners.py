@@ -1,7 +1,8 @@
-"""Runners, images and limits: kci's defaults (hosted runners, public images), and what users add."""
+"""Runners, images, limits and prices: kci's defaults (hosted runners, public images), and what users add."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -145,3 +146,20 @@ def is_hosted(runner: object) -> bool:
         return False
     known = hosted_runners().labels
     return bool(labels) and all(isinstance(label, str) and label.lower() in known for label in labels)
+
+
+class Prices(Dated, frozen=True):
+    """A price table; `rate` is by label and minute."""
+
+    currency: str
+    rate: dict[str, float]
+
+    def of(self, labels: Iterable[str]) -> float | None:
+        """The price of a minute on a runner with these labels, or None if no label is in the table."""
+        return next((self.rate[label] for label in labels if label in self.rate), None)
+
+
+@cache
+def default_prices() -> Prices:
+    """The price table that kci ships."""
+    return load_dated(Path(__file__).parent / "data" / "prices.toml", Prices)

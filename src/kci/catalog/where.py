@@ -6,16 +6,16 @@
     operator   = "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
     value      = word | quoted text | "newest" | "oldest"
 
-docs/filters.md says it for users; `kci.catalog.comparisons` says what a comparison means.
+docs/filters.md says it for users. A subject is a mapping of field to text. A field that it lacks makes every
+comparison false, and `!=`, which is the opposite of `==`, true.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from kci.catalog import comparisons
-from kci.catalog.comparisons import VERSIONS, Part, Subject, Test, WhereError
 from kci.config.values import Version, quoted
 from kci.diagnostics import printable
 from kci.errors import UsageError
@@ -89,21 +89,21 @@ class _Parser:
         while self.got == "or":
             self.advance()
             parts.append(self.conjunction(depth))
-        return comparisons.joined(any, parts)
+        return joined(any, parts)
 
     def conjunction(self, depth: int) -> Part:
         parts = [self.part(depth)]
         while self.got == "and":
             self.advance()
             parts.append(self.part(depth))
-        return comparisons.joined(all, parts)
+        return joined(all, parts)
 
     def part(self, depth: int) -> Part:
         if depth > _MAX_DEPTH:
             raise self.error("the expression is nested too deeply")
         if self.got == "not":
             self.advance()
-            return comparisons.negated(self.part(depth + 1))
+            return negated(self.part(depth + 1))
         if self.got != "(":
             return self.comparison()
         self.advance()
@@ -133,19 +133,19 @@ class _Parser:
 
     def compare(self, field: str, operator: str, value: str) -> Part:
         if operator == "~":
-            return comparisons.glob(field, value)
+            return glob(field, value)
         if field not in VERSIONS:
             if self.fields[field] and value not in self.fields[field]:
                 raise self.error(f"{quoted(value)} is not a {field}", _near(value, self.fields[field]))
-            return comparisons.equal(field, value, operator == "==")
+            return equal(field, value, operator == "==")
         if value in ("newest", "oldest"):
-            return comparisons.extreme(field, operator, value)
+            return extreme(field, operator, value)
         try:
             version = Version.parse(value)
         except ValueError as error:
             hint = "a glob is compared with ~" if set("*?[") & set(value) else "or `newest`, or `oldest`"
             raise self.error(str(error), hint) from None
-        return comparisons.version(field, operator, version)
+        return ordered(field, operator, version)
 
 
 def _near(word: str, known: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
@@ -163,3 +163,85 @@ def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
     except WhereError as error:
         excerpt = f"\n  {printable(text)}\n  {' ' * error.column}^"
         raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None
+
+
+Subject = Mapping[str, str]
+Test = Callable[[Subject], bool]
+Part = Callable[[Sequence[Subject]], Test]
+"""A part of an expression: given all that is chosen from (for newest and oldest), a test of one."""
+
+VERSIONS = ("compute", "cuda", "rocm", "stable-abi", "torch", "tvm-ffi", "xpu")
+"""The fields whose values compare as versions."""
+
+
+class WhereError(ValueError):
+    """An expression that cannot be read: what is wrong, where (a column, from 0), and what would help."""
+
+    def __init__(self, message: str, column: int, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.column = column
+        self.hint = hint
+
+
+def glob(field: str, pattern: str) -> Part:
+    """`field ~ pattern`."""
+    return lambda _: lambda subject: field in subject and fnmatch.fnmatchcase(subject[field], pattern)
+
+
+def equal(field: str, value: str, wanted: bool) -> Part:
+    """`field == value`, or `!=` where `wanted` is false."""
+    return lambda _: lambda subject: (subject.get(field) == value) is wanted
+
+
+def ordered(field: str, operator: str, value: Version) -> Part:
+    """A comparison of versions."""
+    return lambda _: lambda subject: _holds(subject.get(field), operator, value)
+
+
+def _holds(text: str | None, operator: str, wanted: Version) -> bool:
+    if text is None:
+        return operator == "!="
+    found = Version.parse(text)
+    below, same = found < wanted, found == wanted
+    return {"==": same, "!=": not same, "<": below, "<=": below or same, ">": not below and not same, ">=": not below}[
+        operator
+    ]
+
+
+def extreme(field: str, operator: str, which: str) -> Part:
+    """A comparison with the newest or oldest; compute versions of different backends have no common order."""
+    return lambda subjects: _extreme(field, operator, which, subjects)
+
+
+def _extreme(field: str, operator: str, which: str, subjects: Sequence[Subject]) -> Test:
+    best: dict[str, Version] = {}
+    for subject in subjects:
+        if field in subject:
+            group, version = _group(field, subject), Version.parse(subject[field])
+            best[group] = (max if which == "newest" else min)(best.get(group, version), version)
+    return lambda subject: _holds(subject.get(field), operator, best.get(_group(field, subject), Version()))
+
+
+def _group(field: str, subject: Subject) -> str:
+    return subject.get("backend", "") if field == "compute" else ""
+
+
+def joined(how: Callable[[list[bool]], bool], parts: list[Part]) -> Part:
+    """`and` for `all`, `or` for `any`."""
+
+    def over(subjects: Sequence[Subject]) -> Test:
+        tests = [part(subjects) for part in parts]
+        return lambda subject: how([test(subject) for test in tests])
+
+    return parts[0] if len(parts) == 1 else over
+
+
+def negated(part: Part) -> Part:
+    """`not`."""
+
+    def over(subjects: Sequence[Subject]) -> Test:
+        test = part(subjects)
+        return lambda subject: not test(subject)
+
+    return over

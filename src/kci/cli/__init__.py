@@ -13,11 +13,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.exceptions import Exit
 
+from kci.cli._options import Options as Options
+from kci.cli._options import colored as colored
 from kci.errors import KciError
 from kci.suggest import suggestion
 from kci.version import __version__
@@ -54,15 +56,6 @@ COMPLETE = "_KCI_COMPLETE"
 
 class _ReaderGoneError(Exception):
     """Whoever read the answer has closed the pipe."""
-
-
-class Options(NamedTuple):
-    """What the options that every command takes have set."""
-
-    quiet: bool = False
-    verbose: bool = False
-    color: str = "auto"
-    plain: bool = False
 
 
 class FileName(click.Path):
@@ -166,15 +159,6 @@ def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list
     return complete
 
 
-def colored(options: Options) -> bool | None:
-    """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
-    if options.plain or options.color == "never":
-        return False
-    if options.color == "always":
-        return True
-    return False if os.environ.get("NO_COLOR") else None
-
-
 class CommandGroup(_WithExamples, click.Group):
     """A command with commands of its own; those take the common options."""
 
@@ -237,9 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, _interrupted)
     if COMPLETE in os.environ:
-        from kci.cli.completion import register
-
-        register()
+        importlib.import_module("kci.cli.completion").register()
     try:
         result = kci.main(list(arguments) if arguments is not None else None, prog_name="kci", standalone_mode=False)
         sys.stdout.flush()

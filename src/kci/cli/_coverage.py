@@ -8,7 +8,7 @@ import click
 
 from kci.cli._output import labelled, markdown_table, table, to_json
 from kci.errors import UsageError
-from kci.matrix.pairwise import Covered, coverage
+from kci.matrix.tiers import Covered, coverage
 from kci.workspace.workspace import Choice, Workspace
 
 

@@ -13,8 +13,8 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from kci.cli import Options
 from kci.cli._layout import Layout, lines_of, middle, plain_lines
+from kci.cli._options import Options
 from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
 from kci.errors import KciError, UsageError
 

@@ -9,9 +9,8 @@ from typing import Any
 import click
 
 from kci.catalog.consistency import check_catalog, check_overlay
-from kci.catalog.freshness import freshness
 from kci.catalog.listings import usual_listings
-from kci.catalog.loading import editions, interpret_edition, load_catalog
+from kci.catalog.loading import editions, freshness, interpret_edition, load_catalog
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
 from kci.catalog.rows import Row
 from kci.catalog.where import expression
@@ -24,7 +23,7 @@ from kci.config.find_settings import FoundSettings, find_settings, interpret_set
 from kci.config.settings import KCI_TOML
 from kci.diagnostics import Diagnostic, Severity
 from kci.files.replace import write_atomic
-from kci.matrix.reference_table import edition_toml, read_published
+from kci.matrix.next_edition import edition_toml, read_published
 from kci.moves.next_catalog import impact, impact_lines, next_catalog
 from kci.plurals import count
 

@@ -11,9 +11,8 @@ from kci.cli._findings import FORMATS, show_findings
 from kci.cli._workspace import CATALOG
 from kci.config.discover import find_kernels
 from kci.config.document import read_bytes
-from kci.config.fixes import plan_fixes
 from kci.config.reader import BUILD_TOML, shown_file
-from kci.config.update import write_update
+from kci.config.update import plan_fixes, write_update
 from kci.errors import FindingsError
 from kci.files.cache import default_cache
 from kci.plurals import count

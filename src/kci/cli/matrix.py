@@ -11,7 +11,7 @@ from kci.cli._layout import Layout
 from kci.cli._output import markdown_table, print_diagnostics, table, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.matrix.archs import natural
-from kci.matrix.matrix_json import matrix_json
+from kci.matrix.variants import matrix_json
 from kci.plurals import count
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def command(
     matrix = workspace.matrix(choice, explain=explain or output == "html")
     match output:
         case "html":
-            from kci.matrix.matrix_page import matrix_page
+            from kci.matrix.table_page import matrix_page
 
             click.echo(matrix_page(matrix), nl=False)
         case "names":

@@ -1,19 +1,29 @@
-"""The formats before edition 5: what tells them apart, and what they mean in edition 5 (docs/format.md#editions).
+"""The formats before and after edition 5: what tells them apart, and what they mean in it (docs/format.md#editions).
 
-Only files without `general.edition` come here. Edition 4 is edition 5 without the keys of `newer_keys`; version 3 lacks
-more keys, and may leave out `version`, `license` and the framework. The reference reads version 3 only to rewrite it.
+Kernels are held in the form of edition 5. A file without `general.edition` is of an earlier format: edition 4 is
+edition 5 without the keys of `newer_keys`; version 3 lacks more keys, and may leave out `version`, `license` and the
+framework. The reference reads version 3 only to rewrite it.
+
+Edition 6 is read as far as it is known (docs/format.md#later): components name a language in place of a backend.
+`cpp-cuda` is what `backend = "cuda"` was. `rust-cpu` is new; its Cargo manifest counts as one of its sources. An
+earlier state of the edition still had `backend`, which is read as well. `[tvm-ffi]` may do without `src`.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.model import Build, to_build
+from kci.config.values import quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
+from kci.files.dated_data import Dated, load_dated
+from kci.suggest import one_of, suggestion
 
 
 def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
@@ -109,3 +119,88 @@ def _why_3(data: dict[str, Any]) -> str:
 def _table(data: dict[str, Any], key: str) -> dict[str, Any]:
     value = data.get(key)
     return value if isinstance(value, dict) else {}
+
+
+KNOWN_EDITIONS = (5, 6)
+"""The editions that have a number kci knows, oldest first."""
+
+CPP = {f"cpp-{backend}": backend for backend in ("cpu", "cuda", "metal", "rocm", "xpu")}
+RUST = "rust-cpu"
+_RUST_KEYS = ("cargo-manifest", "depends", "src")
+
+
+class _Written(Dated, frozen=True):
+    written: int
+
+
+@cache
+def written_edition() -> int:
+    """The edition that kci writes where nobody asks for another: a line of `data/editions.toml`."""
+    return load_dated(Path(__file__).parent / "data" / "editions.toml", _Written).written
+
+
+def as_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, Any], list[Diagnostic]]:
+    """The data of a file of edition 6 as edition 5 has it, and what is wrong with it.
+
+    Args:
+        document: the file, for places.
+        data: its content; not changed. What is reported as wrong is left out of the answer.
+    """
+    problems: list[Diagnostic] = []
+    read = dict(data)
+    if isinstance(read.get("tvm-ffi"), dict):
+        read["tvm-ffi"] = {"src": [], **read["tvm-ffi"]}
+    if isinstance(read.get("kernel"), dict):
+        read["kernel"] = {}
+        for label, part in data["kernel"].items():
+            if not isinstance(part, dict):
+                read["kernel"][label] = part
+                continue
+            found = _problem(document, data, label, part)
+            if found is None:
+                read["kernel"][label] = _component(part)
+            else:
+                problems.append(found)
+    return read, problems
+
+
+def _problem(document: Document, data: dict[str, Any], label: str, part: dict[str, Any]) -> Diagnostic | None:
+    """What is wrong with a component as far as edition 5 cannot tell."""
+
+    def at(rule: str, key: str, message: str, hint: str = "") -> Diagnostic:
+        path: KeyPath = ("kernel", label, key)
+        return finding(rule, message, hint=hint, path=document.path, span=document.value_span(path))
+
+    language = part.get("language")
+    known = [*CPP, RUST]
+    if "language" not in part:
+        if "backend" in part:
+            return None
+        return at("KCI102", "language", f"`kernel.{label}` lacks the key `language`", one_of(known))
+    if "backend" in part:
+        return at("KCI101", "backend", f"`kernel.{label}` has `language`, which says the backend", "remove `backend`")
+    if not isinstance(language, str) or language not in known:
+        hint = suggestion(str(language), known) or one_of(known)
+        return at("KCI104", "language", f"{quoted(str(language)[:40])} is not a language for a component", hint)
+    if language != RUST:
+        return None
+    if "tvm-ffi" not in data:
+        return at("KCI104", "language", f"`{RUST}` is for a kernel with `[tvm-ffi]` only")
+    for key in part:
+        if key not in ("language", *_RUST_KEYS):
+            return at("KCI101", key, f"`{key[:60]}` is not a key of a `{RUST}` component", one_of(_RUST_KEYS))
+    if not isinstance(part.get("cargo-manifest"), str):
+        return at("KCI102", "cargo-manifest", f"`kernel.{label}` lacks the key `cargo-manifest`", "such as Cargo.toml")
+    return None
+
+
+def _component(part: dict[str, Any]) -> dict[str, Any]:
+    language = part.get("language")
+    if language is None:
+        return part
+    kept = {key: value for key, value in part.items() if key != "language"}
+    if language == RUST:
+        manifest = kept.pop("cargo-manifest")
+        if isinstance(kept.get("src"), list):
+            kept["src"] = [*kept["src"], manifest]
+    return {"backend": CPP.get(language, "cpu"), **kept}

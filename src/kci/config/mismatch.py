@@ -19,13 +19,11 @@ import msgspec
 from kci.config.depends_table import depends_table
 from kci.config.document import Document, KeyPath
 from kci.config.model import KernelDependency
-from kci.config.urls import check_git_url
+from kci.config.urls import GitUrl, Upstream, check_git_url
 from kci.config.values import (
     Backend,
-    GitUrl,
     KernelName,
     StableAbi,
-    Upstream,
     Version,
     check_kernel_name,
     near_kernel_name,

@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
-from kci.config.values import Backend, Depend, GitUrl, KernelName, StableAbi, Upstream, Version, check_kernel_name
+from kci.config.urls import GitUrl, Upstream, check_git_url
+from kci.config.values import Backend, Depend, KernelName, StableAbi, Version, check_kernel_name
 from kci.files.dated_data import to_type
 
 Unsigned = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -293,8 +294,6 @@ def decode_value(wanted: type, value: Any) -> Any:
     if wanted is KernelName:
         return KernelName(check_kernel_name(value))
     if wanted is GitUrl:
-        from kci.config.urls import check_git_url
-
         return GitUrl(check_git_url(value))
     raise NotImplementedError(wanted)
 

@@ -2,7 +2,7 @@
 
 The rules of detection are the reference's (docs/format.md#editions): `edition = 5` is read as such and nothing else is
 tried; any other number is an error; without an edition the file is tried as v4, which is upgraded in memory, and then
-as v3, which has to be rewritten by `kci update` first. Edition 6: see `kci.config.edition_6`.
+as v3, which has to be rewritten by `kci update` first. What the others mean in edition 5: `kci.config.editions`.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def interpret(document: Document, directory: str) -> Kernel:
     edition = detect_edition(document)
     data, notes = _respell_noarch(document)
     if edition > EDITION:
-        from kci.config.edition_6 import as_edition_5
+        from kci.config.editions import as_edition_5
 
         data, more = as_edition_5(document, data)
         data = {**data, "general": {**data["general"], "edition": EDITION}}
@@ -132,7 +132,7 @@ def detect_edition(document: Document) -> int:
         shown = written if written and isinstance(edition, int) else toml_type(edition)
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
         raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
-    from kci.config.edition_6 import KNOWN_EDITIONS
+    from kci.config.editions import KNOWN_EDITIONS
 
     if edition in KNOWN_EDITIONS:
         return edition
@@ -144,7 +144,7 @@ def detect_edition(document: Document) -> int:
 
 def _not_released(document: Document, edition: int) -> list[Diagnostic]:
     """A note for an edition that is newer than what kci writes."""
-    from kci.config.edition_6 import written_edition
+    from kci.config.editions import written_edition
 
     if edition <= written_edition():
         return []

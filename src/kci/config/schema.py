@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from kci.config.model import Build
-from kci.config.urls import GIT_SCHEMES
-from kci.config.values import KERNEL_NAME_PATTERN, Backend, GitUrl, KernelName, StableAbi, Upstream, Version
+from kci.config.urls import GIT_SCHEMES, GitUrl, Upstream
+from kci.config.values import KERNEL_NAME_PATTERN, Backend, KernelName, StableAbi, Version
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

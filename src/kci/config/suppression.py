@@ -291,7 +291,7 @@ def _next_line(lines: list[str], line: int) -> int:
 
 def _comment_places(text: str) -> list[tuple[int, int, str]]:
     """Line, column and text of each comment, in file order."""
-    from kci.config.places import syntax_tree
+    from kci.config.document import syntax_tree
 
     raw = text.encode("utf-8")
     lines = raw.split(b"\n")

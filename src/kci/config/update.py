@@ -1,4 +1,4 @@
-"""Rewriting a build.toml to a newer edition, changing only what must change.
+"""Rewriting a build.toml, to a newer edition or with other spellings, changing only what must change.
 
 The file's text is edited at the places that the syntax tree gives, so comments, order, quoting, blank lines and line
 ends stay as they are. The result is read again before anything is written: it has to mean the same.
@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from kci.config.document import BOM, Document, KeyPath, parse_document, refuse
-from kci.config.edition_6 import KNOWN_EDITIONS, write, written_edition
-from kci.config.editions import convert_or_none, version_3_as_5
+from kci.config.editions import KNOWN_EDITIONS, convert_or_none, version_3_as_5, written_edition
+from kci.config.file_lints import duplicate_backend, version_spelling, versions
 from kci.config.model import Build, to_data
 from kci.config.reader import BUILD_TOML, EDITION, Kernel, detect_edition, interpret, parse_kernel
-from kci.diagnostics import Span, finding
+from kci.config.suppression import apply_comments
+from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError, UsageError
 
 
@@ -82,7 +83,7 @@ def plan_update(raw: bytes, directory: str = ".", shown_as: str = BUILD_TOML, *,
     if EDITION <= edition < target:
         edits.replace(edits.spans(("general", "edition"))[1], str(target), f"`edition = {target}`")
     if edition <= EDITION < target:
-        write(edits)
+        _name_languages(edits)
     after = edits.apply(raw.startswith(BOM))
     if edits.changes:
         _verify(after, build, shown_as, target)
@@ -139,6 +140,14 @@ def _respell_noarch(edits: Edits) -> None:
             spelt = edits.text_of(span)
             snake = spelt.replace("-", "_") if name in spelt else name.replace("-", "_")
             edits.replace(span, snake, f"`{name.replace('-', '_')}` in snake_case")
+
+
+def _name_languages(edits: Edits) -> None:
+    """Turn the components of edition 5 into those of edition 6."""
+    for label, part in edits.document.data.get("kernel", {}).items():
+        if "backend" in part:
+            language = f"cpp-{part['backend']}"
+            edits.respell(("kernel", label, "backend"), "language", language, f"`language` of `kernel.{label}`")
 
 
 def _verify(after: bytes, build: Build, shown_as: str, target: int) -> None:
@@ -296,3 +305,49 @@ def write_update(path: Path, update: Update) -> None:
 
 
 _AGAIN = "the file is unchanged; fix the cause and run `kci update` again"
+
+
+def plan_fixes(raw: bytes, directory: str, shown_as: str) -> Update:
+    """Work out the corrected form of a build.toml; nothing is written. What is suppressed in the file stays.
+
+    Args:
+        raw: the file's bytes.
+        directory: the kernel's directory, for messages.
+        shown_as: how diagnostics name the file.
+
+    Raises:
+        FindingsError: the file is invalid.
+    """
+    updated = plan_update(raw, directory, shown_as)
+    kernel = parse_kernel(updated.after, directory, shown_as)
+    edits = Edits(parse_document(updated.after, shown_as))
+    _respell_versions(kernel, edits)
+    _once_each(kernel, edits)
+    after = edits.apply(updated.after.startswith(b"\xef\xbb\xbf"))
+    if edits.changes:
+        parse_kernel(after, directory, shown_as)  # it is still a build.toml
+    return msgspec.structs.replace(updated, after=after, changes=(*updated.changes, *edits.changes))
+
+
+def _reported(kernel: Kernel, found: list[Diagnostic]) -> list[Diagnostic]:
+    """The findings that no comment suppresses."""
+    return [item for item in apply_comments(found, kernel.document) if item in found]
+
+
+def _respell_versions(kernel: Kernel, edits: Edits) -> None:
+    said = {(item.line, item.column) for item in _reported(kernel, list(version_spelling(kernel)))}
+    for path, version in versions(kernel):
+        span = edits.spans(path)[1]
+        if len(version) <= 2 and (span.line, span.column) in said:
+            quote = edits.text_of(span)[0]
+            shown = ".".join(map(str, path))
+            edits.replace(span, f"{quote}{version.minor_text}{quote}", f"`{shown}` with two parts")
+
+
+def _once_each(kernel: Kernel, edits: Edits) -> None:
+    if not _reported(kernel, list(duplicate_backend(kernel))):
+        return
+    _, span = edits.spans(("general", "backends"))
+    if span.line == span.end_line and "#" not in edits.text_of(span):  # a list over several lines may have comments
+        names = ", ".join(f'"{backend}"' for backend in dict.fromkeys(kernel.build.general.backends))
+        edits.replace(span, f"[{names}]", "each backend once")

@@ -1,4 +1,4 @@
-"""Which git URLs a build.toml may name.
+"""The git URLs that a build.toml may name.
 
 The reference parses them as browsers do (the WHATWG URL standard), which is wider than `urllib`: tabs are skipped,
 `https:host` has a host, `git:anything` has none. kci follows, so that it accepts the files that the reference accepts.
@@ -6,10 +6,8 @@ The reference parses them as browsers do (the WHATWG URL standard), which is wid
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import unicodedata
-from urllib.parse import unquote
 
 from kci.config.values import quoted
 
@@ -23,6 +21,35 @@ _AROUND = "".join(map(chr, range(0x21)))
 _SKIPPED = {ord(char): None for char in "\t\n\r"}
 _NOT_IN_HOST = frozenset("\0\t\n\r #/:<>?@[\\]^|")
 _NOT_IN_DOMAIN = _NOT_IN_HOST | frozenset(map(chr, range(0x20))) | {"%", "\x7f"}
+
+
+class GitUrl(str):
+    """A URL that git can fetch from; see `check_git_url`."""
+
+    __slots__ = ()
+
+
+class Upstream(tuple[GitUrl, ...]):
+    """`general.upstream`: where the kernel's code comes from; one URL, or a list of them (docs/format.md#later)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, value: object) -> Upstream:
+        """Read either shape.
+
+        Raises:
+            ValueError: neither a git URL nor a list of them.
+        """
+        urls = [value] if isinstance(value, str) else value
+        if not isinstance(urls, list) or not urls or not all(isinstance(url, str) for url in urls):
+            raise ValueError("expected a git URL, or a list of git URLs")
+        return cls(GitUrl(check_git_url(url)) for url in urls)
+
+    def spelt(self) -> str | tuple[str, ...]:
+        """As files have it: a single one as a string, so that readers which know no list still read it."""
+        urls = tuple(str(url) for url in self)
+        return urls[0] if len(urls) == 1 else urls
 
 
 def check_git_url(url: str) -> str:
@@ -84,6 +111,8 @@ def _good_authority(authority: str, *, special: bool) -> bool:
 
 
 def _is_ipv6(text: str) -> bool:
+    import ipaddress
+
     try:
         ipaddress.IPv6Address(text)
     except ValueError:
@@ -97,6 +126,8 @@ def _is_domain(host: str) -> bool:
     Names beyond ASCII are normalised and their characters checked, without the whole table of IDNA.
     """
     if "%" in host:
+        from urllib.parse import unquote
+
         host = unquote(host, errors="replace")
     if not host.isascii():
         host = "".join(char for char in unicodedata.normalize("NFKC", host) if char not in _IGNORED).lower()

@@ -1,4 +1,4 @@
-"""The small value types of build.toml: versions, kernel names, git URLs, dependencies.
+"""The small value types of build.toml: versions, kernel names, dependencies, endings of sources.
 
 Each type accepts exactly what the reference's strict reader accepts and says what it expected when it does not.
 """
@@ -246,37 +246,6 @@ class KernelName(str):
     __slots__ = ()
 
 
-class GitUrl(str):
-    """A URL that git can fetch from; see `kci.config.urls.check_git_url`."""
-
-    __slots__ = ()
-
-
-class Upstream(tuple[GitUrl, ...]):
-    """`general.upstream`: where the kernel's code comes from; one URL, or a list of them (docs/format.md#later)."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, value: object) -> Upstream:
-        """Read either shape.
-
-        Raises:
-            ValueError: neither a git URL nor a list of them.
-        """
-        from kci.config.urls import check_git_url
-
-        urls = [value] if isinstance(value, str) else value
-        if not isinstance(urls, list) or not urls or not all(isinstance(url, str) for url in urls):
-            raise ValueError("expected a git URL, or a list of git URLs")
-        return cls(GitUrl(check_git_url(url)) for url in urls)
-
-    def spelt(self) -> str | tuple[str, ...]:
-        """As files have it: a single one as a string, so that readers which know no list still read it."""
-        urls = tuple(str(url) for url in self)
-        return urls[0] if len(urls) == 1 else urls
-
-
 def check_kernel_name(name: str) -> str:
     """Return the name if it is a kernel name.
 
@@ -310,3 +279,14 @@ _BRANCH = re.compile(r"(?!.*(?:\.\.|//|@\{|\.lock$|/$|\.$))[A-Za-z0-9_][A-Za-z0-
 def is_branch(name: str) -> bool:
     """Whether a text is the name of a branch, in which `{version}` stands for a kernel's version."""
     return bool(_BRANCH.fullmatch(name.replace("{version}", "1")))
+
+
+CXX_ENDINGS = (".cpp", ".cc", ".cxx", ".c++")
+CUDA_ENDINGS = (".cu",)
+HIP_ENDINGS = (".cu", ".hip")
+METAL_ENDINGS = (".metal",)
+OBJC_ENDINGS = (".mm",)
+C_ENDINGS = (".c",)
+HEADER_ENDINGS = (".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+SOURCE_ENDINGS = (*C_ENDINGS, *CXX_ENDINGS, *HIP_ENDINGS, *METAL_ENDINGS, *OBJC_ENDINGS, *HEADER_ENDINGS)
+"""All of these: whatever a preprocessor reads."""

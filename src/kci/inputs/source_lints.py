@@ -23,8 +23,7 @@ from kci.config.find_settings import FoundSettings
 from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
 from kci.config.reader import Kernel
-from kci.config.source_kinds import CXX_ENDINGS, SOURCE_ENDINGS
-from kci.config.values import Version, quoted
+from kci.config.values import CXX_ENDINGS, SOURCE_ENDINGS, Version, quoted
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError
 from kci.inputs.include_scan import quoted_includes, scan

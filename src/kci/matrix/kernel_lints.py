@@ -2,7 +2,7 @@
 
 One function per rule, each a generator of diagnostics; `MATRIX_LINTS` is the registry. A capability of a component is
 judged at every CUDA version of the kernel's own release variants, by what the toolkit can generate code for
-(`kci.catalog.toolkits`) and by what the reference's intersection makes of the list (`kci.matrix.archs`).
+(`kci.catalog.arch_tables`) and by what the reference's intersection makes of the list (`kci.matrix.archs`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
+from kci.catalog.arch_tables import toolkits
 from kci.catalog.rows import Catalog, Row
-from kci.catalog.toolkits import toolkits
 from kci.config.document import KeyPath
 from kci.config.file_lints import at_key, at_value
 from kci.config.model import Component, CudaComponent
@@ -21,9 +21,8 @@ from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
 from kci.diagnostics import Diagnostic
 from kci.matrix.archs import PTX, arch_lists, component_archs, too_old
-from kci.matrix.exclusion import exclusion
 from kci.matrix.names import Kind
-from kci.matrix.selection import select
+from kci.matrix.selection import exclusion, select
 from kci.matrix.variants import Variant
 from kci.suggest import one_of
 

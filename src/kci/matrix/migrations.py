@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 import tomli
 
+from kci.catalog.arch_tables import toolkits
 from kci.catalog.loading import outside_range
 from kci.catalog.rows import Catalog
-from kci.catalog.toolkits import toolkits
 from kci.config.document import BOM
 from kci.config.model import CudaComponent
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
@@ -23,7 +23,7 @@ from kci.config.update import Update, plan_update
 from kci.config.values import Backend, Version
 from kci.errors import FindingsError
 from kci.matrix.archs import arch_lists, compiled_components
-from kci.matrix.exclusion import exclusion
+from kci.matrix.selection import exclusion
 
 Edit = Callable[[MutableMapping[str, Any]], None]
 """Changes a parsed build.toml: plain data, and the document whose text is kept, in the same way."""

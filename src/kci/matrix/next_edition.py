@@ -1,4 +1,8 @@
-"""The next edition of the catalog, proposed from what exists: wheels of torch, and the reference's published table.
+"""Editions of the catalog made from what exists: wheels of torch, and the reference's `build-variants.json`.
+
+That table lists, by system and backend, the names of the full-ABI variants that belong to a release. A name does not
+carry everything that a row does, so an edition that is made from it lacks rows that are not bundled, and which rows
+carry a tvm-ffi. Where a compute version is shortened in names (`xpu20253`), the editions that kci ships say what it is.
 
 The rule is the reference's: users get the newest two releases of torch. What the table says counts where there is one;
 the wheels alone say which toolkits exist, and not which of them the reference builds.
@@ -6,15 +10,22 @@ the wheels alone say which toolkits exist, and not which of them the reference b
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
+import tomlkit
 
-from kci.catalog.rows import Catalog
-from kci.catalog.wheel_index import Wheel
-from kci.config.values import Backend, Version
+from kci.catalog.listings import Wheel
+from kci.catalog.rows import Catalog, Row
+from kci.config.document import refuse
+from kci.config.values import SYSTEMS, Backend, Version
+from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import FindingsError
-from kci.matrix.reference_table import Published, edition_toml, in_table_order
+from kci.files.bounded_json import decode_json, read_bounded
+from kci.matrix.names import Kind, parse_variant_name
 
 RELEASES = 2
 """How many releases of torch users get."""
@@ -111,3 +122,147 @@ def _from_wheels(
 def _systems(current: Catalog, backend: Backend) -> set[str]:
     """Where a backend is built for users today."""
     return {row.system for row in current.rows if row.backend is backend and row.bundled}
+
+
+MAX_BYTES = 4 * 1024 * 1024
+_ORDER = ("aarch64-darwin", "x86_64-linux", "aarch64-linux", "x86_64-windows", "aarch64-windows")
+"""The order in which the reference lists the systems of a row."""
+
+
+class Published(NamedTuple):
+    """One toolchain of an edition that is made, not read."""
+
+    torch: Version
+    backend: Backend
+    compute: Version | None
+    system: str
+    bundled: bool = True
+    tvm_ffi: Version | None = None
+
+
+def read_published(path: Path, known: Iterable[Row]) -> list[Published]:
+    """Read a published table.
+
+    Args:
+        path: the file.
+        known: rows that say which compute version a shortened one stands for.
+
+    Raises:
+        FindingsError: the file cannot be read (KCI002) or is no such table (KCI120); it carries every finding.
+    """
+    shown = str(path)
+    try:
+        raw = read_bounded(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise refuse(finding("KCI002", f"cannot be read: {reason}", path=shown)) from None
+    return published_table(raw, shown, known)
+
+
+def published_table(raw: bytes, shown: str, known: Iterable[Row]) -> list[Published]:
+    """Read a published table from its bytes; see `read_published`."""
+    try:
+        table = decode_json(raw, dict[str, dict[str, list[str]]])
+    except ValueError as error:
+        hint = "it maps systems to backends to lists of variant names"
+        raise refuse(finding("KCI120", f"not a build-variants.json: {error}", hint=hint, path=shown)) from None
+    rows = list(known)
+    found: dict[Published, None] = {}
+    problems: list[Diagnostic] = []
+    for system, backends in table.items():
+        for backend, names in backends.items():
+            for name in names:
+                try:
+                    found[_published(system, backend, name, rows)] = None
+                except ValueError as error:
+                    problems.append(finding("KCI120", str(error), path=shown, span=_place(raw, name)))
+    if problems:
+        raise refuse(*problems)
+    if not found:
+        raise refuse(finding("KCI120", "the table names no variant", path=shown))
+    return in_table_order(found)
+
+
+def in_table_order(rows: Iterable[Published]) -> list[Published]:
+    """By torch, backend, compute version and system, as the reference lists them."""
+    return sorted(rows, key=lambda item: (item.torch, item.backend, item.compute or (), _ORDER.index(item.system)))
+
+
+def _published(system: str, backend: str, name: str, known: list[Row]) -> Published:
+    versions = {(str(row.backend), row.compute) for row in known if row.compute is not None}
+    parsed = parse_variant_name(name, versions)
+    if parsed.kind is not Kind.FULL or parsed.framework_version is None:
+        raise ValueError(f"{name!r} is not a full-ABI variant, and such a table has no others")
+    if system not in SYSTEMS or parsed.system != system or parsed.backend != backend:
+        raise ValueError(f"{name!r} is listed for {system[:40]!r} and {backend[:40]!r}, and is for another")
+    torch = Version.parse(parsed.framework_version)
+    if parsed.compute_version is None:
+        return Published(torch, Backend(backend), None, system)
+    compute = Version.parse(parsed.compute_version)
+    exact = {row.compute for row in known if row.backend == backend and row.torch == torch and row.compute is not None}
+    longer = [version for version in sorted(exact) if version.minor_text == compute.minor_text]
+    return Published(torch, Backend(backend), longer[-1] if longer else compute, system)
+
+
+def _place(raw: bytes, name: str) -> Span | None:
+    at = raw.find(msgspec.json.encode(name))
+    if at < 0:
+        return None
+    before = raw[:at].decode("utf-8", "replace")
+    line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+    return Span(line, column, line, column + len(name) + 2)
+
+
+IMPORTED = ("Made by `kci catalog import`. The table has no unbundled rows and no tvm-ffi versions.",)
+
+
+def edition_toml(
+    published: list[Published],
+    *,
+    name: str,
+    as_of: str,
+    source: str,
+    comments: Sequence[str] = IMPORTED,
+    neighbors: Sequence[str] = (),
+) -> str:
+    """An edition of the catalog as TOML; rows that differ only in compute version and system are one table.
+
+    Args:
+        published: sorted, as `read_published` gives it.
+        name: the edition's name.
+        as_of: the date of the table.
+        source: where it came from.
+        comments: lines to begin with.
+        neighbors: the editions next to it.
+    """
+    groups: dict[tuple[Version, Backend, tuple[str, ...], bool, Version | None], list[Version]] = {}
+    systems: dict[tuple[Version, Backend, Version | None, bool, Version | None], list[str]] = {}
+    for item in published:
+        key = (item.torch, item.backend, item.compute, item.bundled, item.tvm_ffi)
+        systems.setdefault(key, []).append(item.system)
+    for (torch, backend, compute, bundled, tvm_ffi), present in systems.items():
+        group = (torch, backend, tuple(present), bundled, tvm_ffi)
+        groups.setdefault(group, []).extend([compute] if compute else [])
+    document = tomlkit.document()
+    for line in comments:
+        document.add(tomlkit.comment(line))
+    document["name"] = name
+    document["as-of"] = datetime.date.fromisoformat(as_of)
+    document["source"] = source
+    if neighbors:
+        document["neighbors"] = list(neighbors)
+    rows = tomlkit.aot()
+    for (torch, backend, on, bundled, tvm_ffi), computes in groups.items():
+        row = tomlkit.table()
+        row["torch"] = torch.text
+        row["backend"] = str(backend)
+        if computes:
+            row["compute"] = [compute.text for compute in computes]
+        row["systems"] = list(on)
+        if not bundled:
+            row["bundled"] = False
+        if tvm_ffi is not None:
+            row["tvm-ffi"] = tvm_ffi.text
+        rows.append(row)
+    document["row"] = rows
+    return tomlkit.dumps(document)

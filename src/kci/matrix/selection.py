@@ -17,18 +17,19 @@ import msgspec
 from msgspec.structs import replace
 
 from kci.catalog.arch_tables import ArchTables
+from kci.catalog.floors import floors
 from kci.catalog.loading import outside_range
 from kci.catalog.rows import Catalog, Removed, Row
-from kci.config.model import Build
+from kci.config.document import KeyPath
+from kci.config.model import Build, CudaGeneral
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Tier, Version
 from kci.matrix.archs import variant_archs
-from kci.matrix.exclusion import Decision, exclusion
 from kci.matrix.names import Kind, variant_name
 from kci.matrix.variants import Dropped, Kept, KernelMatrix, Matrix, Variant
 
 if TYPE_CHECKING:
-    from kci.catalog.overlay import Overlay
+    from kci.catalog.rows import Overlay
 
 
 class Filtered(msgspec.Struct, frozen=True):
@@ -120,16 +121,15 @@ Pairs = list[tuple[Row, Variant]]
 
 
 class _Choice:
-    """Goes over the candidates of one kernel, step by step, and remembers what was dropped."""
-
+    # Goes over the candidates of one kernel, step by step, and remembers what was dropped.
     def __init__(self, kernel: Kernel, archs: ArchTables, explain: bool) -> None:
         self.kernel = kernel
         self.build = kernel.build
         self.archs = archs
         self.explain = explain
+        # By the row's identity, since a faulty catalog may have equal rows. A tier looks at some rows twice: what is
+        # decided last holds, and a row that is kept in the end was not dropped.
         self.dropped: dict[int, Dropped] = {}
-        """By the row's identity, since a faulty catalog may have equal rows. A tier looks at some rows twice: what is
-        decided last holds, and a row that is kept in the end was not dropped."""
 
     # --- the tiers ---
 
@@ -249,7 +249,6 @@ class _Choice:
                 self.note(removed.row, Filtered("KCI213", removed.reason, *removed.line()))
 
     def narrowed(self, pairs: Pairs, narrow: Narrow) -> Pairs:
-        """What a filter leaves."""
         verdicts = narrow(self.kernel, [variant for _, variant in pairs])
         kept: Pairs = []
         for pair, filtered in zip(pairs, verdicts, strict=True):
@@ -277,6 +276,51 @@ class _Choice:
             case _:
                 reason = f"torch {variant.torch} is in the supported range" if variant.bundled else "asked for"
         return Kept(variant.name, variant.system, reason, path, line)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Why a candidate is dropped: the rule, the reason, and the key of build.toml that decided (none: the catalog)."""
+
+    rule: str
+    reason: str
+    cause: KeyPath = ()
+
+
+def exclusion(build: Build, row: Row) -> Decision | None:
+    """Why a row is not for a kernel, or None if it is. Bounds are inclusive and compare as versions.
+
+    The reference compares the raw spelling, so that `maxver = "13"` drops CUDA 13.0 there; that is taken for a bug
+    (docs/format.md#version-bounds), and `kci check` warns about such a spelling.
+    """
+    if row.backend not in build.general.backends:
+        return Decision("KCI201", f"the kernel does not declare {row.backend}", ("general", "backends"))
+    if build.tvm_ffi is not None and row.tvm_ffi is None:
+        return Decision("KCI206", "the catalog's row has no tvm-ffi", ("tvm-ffi",))
+    if row.backend is Backend.CUDA and row.compute is not None:
+        cuda = build.general.cuda or CudaGeneral()
+        low, high = cuda.minver or floors().cuda, cuda.maxver or _NEWEST
+        if row.compute < low:
+            reason = f"CUDA {row.compute} is older than general.cuda.minver ({_shown(low, cuda.minver)})"
+            return Decision("KCI202", reason, ("general", "cuda", "minver"))
+        if row.compute > high:
+            reason = f"CUDA {row.compute} is newer than general.cuda.maxver ({_shown(high, cuda.maxver)})"
+            return Decision("KCI203", reason, ("general", "cuda", "maxver"))
+    if build.torch is not None:
+        low, high = build.torch.minver or floors().torch, build.torch.maxver or _NEWEST
+        if row.torch < low:
+            reason = f"torch {row.torch} is older than torch.minver ({_shown(low, build.torch.minver)})"
+            return Decision("KCI204", reason, ("torch", "minver"))
+        if row.torch > high:
+            reason = f"torch {row.torch} is newer than torch.maxver ({_shown(high, build.torch.maxver)})"
+            return Decision("KCI205", reason, ("torch", "maxver"))
+    return None
+
+
+_NEWEST = Version.parse("99.9")  # the reference's upper bound where none is written
+
+
+def _shown(bound: Version, written: Version | None) -> str:
+    return str(bound) if written is not None else f"{bound} by default"
 
 
 _SUPPORTED = Decision("KCI218", "the row is in the supported range: the release tier builds it")

@@ -1,24 +1,26 @@
-"""Custom tiers: a built-in tier, narrowed, and optionally reduced to pairwise coverage.
+"""Filters: what the command line, or a custom tier of kci.toml, keeps of a kernel's variants.
 
-kci.toml defines them; `narrowing` turns a definition into filters of `compute_matrix`.
+A custom tier is a built-in one, narrowed, and perhaps reduced to pairwise coverage: each pair of torch, compute version
+and system at least once. A failure that two of the three cause together is found by a selection in which every pair
+occurs that occurs in the full set; the full set only adds failures that need all three at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 
 import msgspec
 
-from kci.catalog.comparisons import WhereError
 from kci.catalog.overlay import where_problem
-from kci.catalog.where import Where, parse_where
+from kci.catalog.where import Subject, Where, WhereError, parse_where
 from kci.config.document import refuse
 from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
-from kci.config.values import Tier
+from kci.config.values import SYSTEMS, Backend, Tier
 from kci.errors import UsageError
-from kci.matrix.filters import FIELDS, by_choice, by_expression
-from kci.matrix.pairwise import choose
+from kci.matrix.names import Kind
 from kci.matrix.selection import Filtered, Narrow
 from kci.matrix.variants import Variant
 from kci.suggest import one_of, suggestion
@@ -98,3 +100,161 @@ def _pairwise(tier: TierDefinition) -> Narrow:
         return [None if id(variant) in chosen else left_out for variant in variants]
 
     return narrow
+
+
+FIELDS: dict[str, Sequence[str]] = {
+    "backend": [str(backend) for backend in Backend],
+    "compute": (),
+    "cuda": (),
+    "kind": [str(kind) for kind in Kind],
+    "name": (),
+    "rocm": (),
+    "stable-abi": (),
+    "system": SYSTEMS,
+    "torch": (),
+    "tvm-ffi": (),
+    "xpu": (),
+}
+"""What an expression about variants can name."""
+
+
+def subject(variant: Variant) -> Subject:
+    """What expressions see of a variant."""
+    found = {
+        "name": variant.name,
+        "kind": str(variant.kind),
+        "backend": str(variant.backend),
+        "system": variant.system,
+        "torch": variant.torch,
+        "compute": variant.compute,
+        "stable-abi": variant.stable_abi,
+        "tvm-ffi": variant.tvm_ffi,
+        str(variant.backend): variant.compute,
+    }
+    return {field: text for field, text in found.items() if text is not None}
+
+
+def by_choice(
+    *,
+    systems: Collection[str] = (),
+    backends: Collection[str] = (),
+    only: Sequence[str] = (),
+    rule: str = "KCI211",
+    asked: str = "--{}",
+    place: tuple[str, int] = ("", 0),
+) -> Narrow:
+    """A filter by system, backend and name. Several of one widen, different ones narrow; empty means all.
+
+    Args:
+        systems: to keep.
+        backends: to keep.
+        only: patterns of names to keep.
+        rule: what a variant that is left out is reported as.
+        asked: how the reason names the setting that left it out, with a place for its name.
+        place: file and line of the setting, if it is in a file.
+    """
+
+    def reason(variant: Variant) -> str | None:
+        if systems and variant.system not in systems:
+            return f"{asked.format('system')} {' '.join(systems)} excludes it"
+        if backends and variant.backend not in backends:
+            return f"{asked.format('backend')} {' '.join(backends)} excludes it"
+        if only and not any(fnmatch.fnmatchcase(variant.name, glob) for glob in only):
+            return f"{asked.format('only')} {' '.join(only)} excludes it"
+        return None
+
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+        reasons = [reason(variant) for variant in variants]
+        return [Filtered(rule, text, *place) if text else None for text in reasons]
+
+    return narrow
+
+
+def by_expression(
+    where: Where, *, rule: str = "KCI211", asked: str = "--where", place: tuple[str, int] = ("", 0)
+) -> Narrow:
+    """A filter by an expression; `newest` and `oldest` are meant among the variants of one kernel."""
+
+    def narrow(_: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+        subjects = [subject(variant) for variant in variants]
+        test = where.over(subjects)
+        left_out = Filtered(rule, f"{asked} {where.text!r} excludes it", *place)
+        return [None if test(seen) else left_out for seen in subjects]
+
+    return narrow
+
+
+def by_scope(scopes: Mapping[str, Collection[str]]) -> Narrow:
+    """A filter by the backends that an argument such as `kernels/relu[cuda,rocm]` names, by kernel directory."""
+
+    def narrow(kernel: Kernel, variants: Sequence[Variant]) -> list[Filtered | None]:
+        backends = scopes.get(kernel.directory)
+        if backends is None:
+            return [None] * len(variants)
+        left_out = Filtered("KCI211", f"{kernel.directory}[{','.join(backends)}] excludes it")
+        return [None if variant.backend in backends else left_out for variant in variants]
+
+    return narrow
+
+
+Pair = tuple[str, str]
+"""Two aspects of a variant as text, such as `torch 2.13` and `cuda 13.0`."""
+
+
+class Covered(msgspec.Struct, frozen=True):
+    """A pair of the full set, and the first chosen variant that has it; none where no chosen one does."""
+
+    first: str
+    second: str
+    variant: str | None
+    system: str | None
+
+
+def pairs(variant: Variant) -> list[Pair]:
+    """The pairs of (torch, compute, system) that a variant has."""
+    compute = f"{variant.backend} {variant.compute}" if variant.compute else str(variant.backend)
+    aspects = [f"torch {variant.torch}"] if variant.torch else []
+    return list(combinations([*aspects, compute, variant.system], 2))
+
+
+def choose(variants: Sequence[Variant]) -> list[Variant]:
+    """A small subset of the variants in which every pair of them occurs, in their order.
+
+    Each step takes the variant with the most pairs that are still missing; of several, the one with the newest torch,
+    then the first in order. In the end those go whose pairs the others have too, the oldest torch first.
+    """
+    ranked = sorted(variants, key=_newest_first)
+    missing = {pair for variant in ranked for pair in pairs(variant)}
+    chosen: list[Variant] = []
+    while missing:
+        best = max(ranked, key=lambda variant: len(missing.intersection(pairs(variant))))
+        chosen.append(best)
+        missing.difference_update(pairs(best))
+    for variant in sorted(chosen, key=_newest_first, reverse=True):
+        others = {pair for other in chosen if other is not variant for pair in pairs(other)}
+        if others.issuperset(pairs(variant)):
+            chosen = [other for other in chosen if other is not variant]
+    kept = {id(variant) for variant in chosen}
+    return [variant for variant in variants if id(variant) in kept]
+
+
+def _newest_first(variant: Variant) -> tuple[list[int], str, str]:
+    torch = [-int(part) for part in variant.torch.split(".")] if variant.torch else []
+    return torch, variant.name, variant.system
+
+
+def coverage(full: Sequence[Variant], chosen: Sequence[Variant]) -> tuple[Covered, ...]:
+    """Every pair that occurs in the full set, sorted, with the chosen variant that has it."""
+    by_pair: dict[Pair, Variant] = {}
+    for variant in chosen:
+        for pair in pairs(variant):
+            by_pair.setdefault(pair, variant)
+    found = []
+    for first, second in sorted({pair for variant in full for pair in pairs(variant)}):
+        variant_of = by_pair.get((first, second))
+        found.append(
+            Covered(first, second, variant_of.name, variant_of.system)
+            if variant_of
+            else Covered(first, second, None, None)
+        )
+    return tuple(found)

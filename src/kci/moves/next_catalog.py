@@ -7,16 +7,14 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from kci.catalog.listings import read_listing
+from kci.catalog.listings import read_indexes, read_listing
 from kci.catalog.loading import editions, interpret_edition, load_catalog
 from kci.catalog.rows import Catalog
-from kci.catalog.wheel_index import read_indexes
 from kci.config.discover import FaultyKernel
 from kci.config.document import parse_document
 from kci.errors import FindingsError
 from kci.matrix.diff import KernelDiff, diff_matrices
-from kci.matrix.next_edition import propose
-from kci.matrix.reference_table import published_table
+from kci.matrix.next_edition import propose, published_table
 from kci.plan.budget import estimate
 from kci.plan.plan import Estimate, Leg
 from kci.plurals import count

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.catalog.freshness import freshness
+from kci.catalog.loading import freshness
 from kci.config.reader import Kernel
 from kci.errors import FindingsError
 from kci.files.git import last_line, remote_git, run_git

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from kci.catalog.prices import default_prices
-from kci.catalog.runners import quotas
+from kci.catalog.runners import default_prices, quotas
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.plan.machines import OWN_MINUTES, Pool

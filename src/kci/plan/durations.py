@@ -17,8 +17,7 @@ from msgspec import Meta
 
 from kci.config.model import Build, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
-from kci.config.source_kinds import HEADER_ENDINGS, HIP_ENDINGS
-from kci.config.values import Version
+from kci.config.values import HEADER_ENDINGS, HIP_ENDINGS, Version
 from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_json, require_schema

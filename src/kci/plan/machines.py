@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from kci.catalog.prices import default_prices
-from kci.catalog.runners import BuildDefaults, LegLimit, Runner, Runners, default_runners, quotas
+from kci.catalog.runners import BuildDefaults, LegLimit, Runner, Runners, default_prices, default_runners, quotas
 from kci.config.settings import ImageBySystem, Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import SYSTEMS, Backend
 

@@ -16,8 +16,7 @@ from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.walk import walk
 from kci.sources.op_rules import SUFFIXES, check_cpp
-from kci.sources.package_facts import PackageFacts
-from kci.sources.package_rules import OPS, check_package, package_of
+from kci.sources.package_rules import OPS, PackageFacts, check_package, package_of
 
 
 def source_findings(kernel: Kernel, settings: FoundSettings, remember: Path | None = None) -> list[Diagnostic]:

@@ -15,8 +15,8 @@ from msgspec import Meta
 from kci.catalog.floors import floors
 from kci.config.depends_table import PythonPackage, depends_table
 from kci.config.model import Build, KernelDependency
-from kci.config.urls import check_git_url
-from kci.config.values import KERNEL_NAME_PATTERN, Backend, Upstream
+from kci.config.urls import Upstream, check_git_url
+from kci.config.values import KERNEL_NAME_PATTERN, Backend
 from kci.errors import FindingsError, rule_error
 from kci.files.bounded_json import read_bounded, strict_object
 from kci.files.dated_data import to_type

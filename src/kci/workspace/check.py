@@ -13,8 +13,8 @@ import msgspec
 from msgspec.structs import replace
 
 from kci.catalog.loading import load_catalog
-from kci.catalog.overlay import Overlay, for_kernel, overlays_of
-from kci.catalog.rows import Catalog
+from kci.catalog.overlay import for_kernel, overlays_of
+from kci.catalog.rows import Catalog, Overlay
 from kci.config.discover import FaultyBackend, FaultyKernel, find_kernels
 from kci.config.file_lints import backend_without_component, lint_file
 from kci.config.find_settings import FoundSettings, find_settings, locate

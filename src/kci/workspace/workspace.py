@@ -31,7 +31,7 @@ from kci.plurals import count
 from kci.suggest import containing, nearest, suggestion
 
 if TYPE_CHECKING:
-    from kci.catalog.overlay import Overlay
+    from kci.catalog.rows import Overlay
     from kci.catalog.runners import Runners
     from kci.matrix.tiers import TierDefinition
 
@@ -68,7 +68,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         if not (self.filtered or scopes):
             return []
         from kci.catalog.where import expression
-        from kci.matrix.filters import FIELDS, by_choice, by_expression, by_scope
+        from kci.matrix.tiers import FIELDS, by_choice, by_expression, by_scope
 
         narrow = [by_scope(scopes)] if scopes else []
         if self.systems or self.backends or self.only:
