@@ -27,6 +27,25 @@ _TOKEN = re.compile(
 )
 
 
+Subject = Mapping[str, str]
+Test = Callable[[Subject], bool]
+Part = Callable[[Sequence[Subject]], Test]
+"""A part of an expression: given all that is chosen from (for newest and oldest), a test of one."""
+
+VERSIONS = ("compute", "cuda", "rocm", "stable-abi", "torch", "tvm-ffi", "xpu")
+"""The fields whose values compare as versions."""
+
+
+class WhereError(ValueError):
+    """An expression that cannot be read: what is wrong, where (a column, from 0), and what would help."""
+
+    def __init__(self, message: str, column: int, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.column = column
+        self.hint = hint
+
+
 class Where:
     """A parsed expression."""
 
@@ -60,8 +79,6 @@ def parse_where(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
 
 
 class _Parser:
-    """Reads an expression from left to right, one token ahead."""
-
     def __init__(self, text: str, fields: Mapping[str, Sequence[str]]) -> None:
         self.text, self.fields, self.end = text, fields, 0
         self.advance()
@@ -89,21 +106,21 @@ class _Parser:
         while self.got == "or":
             self.advance()
             parts.append(self.conjunction(depth))
-        return joined(any, parts)
+        return _joined(any, parts)
 
     def conjunction(self, depth: int) -> Part:
         parts = [self.part(depth)]
         while self.got == "and":
             self.advance()
             parts.append(self.part(depth))
-        return joined(all, parts)
+        return _joined(all, parts)
 
     def part(self, depth: int) -> Part:
         if depth > _MAX_DEPTH:
             raise self.error("the expression is nested too deeply")
         if self.got == "not":
             self.advance()
-            return negated(self.part(depth + 1))
+            return _negated(self.part(depth + 1))
         if self.got != "(":
             return self.comparison()
         self.advance()
@@ -133,19 +150,19 @@ class _Parser:
 
     def compare(self, field: str, operator: str, value: str) -> Part:
         if operator == "~":
-            return glob(field, value)
+            return lambda _: lambda subject: field in subject and fnmatch.fnmatchcase(subject[field], value)
         if field not in VERSIONS:
             if self.fields[field] and value not in self.fields[field]:
                 raise self.error(f"{quoted(value)} is not a {field}", _near(value, self.fields[field]))
-            return equal(field, value, operator == "==")
+            return lambda _: lambda subject: (subject.get(field) == value) is (operator == "==")
         if value in ("newest", "oldest"):
-            return extreme(field, operator, value)
+            return lambda subjects: _extreme(field, operator, value, subjects)
         try:
             version = Version.parse(value)
         except ValueError as error:
             hint = "a glob is compared with ~" if set("*?[") & set(value) else "or `newest`, or `oldest`"
             raise self.error(str(error), hint) from None
-        return ordered(field, operator, version)
+        return lambda _: lambda subject: _holds(subject.get(field), operator, version)
 
 
 def _near(word: str, known: Mapping[str, Sequence[str]] | Sequence[str]) -> str:
@@ -165,40 +182,6 @@ def expression(text: str, fields: Mapping[str, Sequence[str]]) -> Where:
         raise UsageError(f"--where: {error.message}{excerpt if len(text) <= 200 else ''}", hint=error.hint) from None
 
 
-Subject = Mapping[str, str]
-Test = Callable[[Subject], bool]
-Part = Callable[[Sequence[Subject]], Test]
-"""A part of an expression: given all that is chosen from (for newest and oldest), a test of one."""
-
-VERSIONS = ("compute", "cuda", "rocm", "stable-abi", "torch", "tvm-ffi", "xpu")
-"""The fields whose values compare as versions."""
-
-
-class WhereError(ValueError):
-    """An expression that cannot be read: what is wrong, where (a column, from 0), and what would help."""
-
-    def __init__(self, message: str, column: int, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.column = column
-        self.hint = hint
-
-
-def glob(field: str, pattern: str) -> Part:
-    """`field ~ pattern`."""
-    return lambda _: lambda subject: field in subject and fnmatch.fnmatchcase(subject[field], pattern)
-
-
-def equal(field: str, value: str, wanted: bool) -> Part:
-    """`field == value`, or `!=` where `wanted` is false."""
-    return lambda _: lambda subject: (subject.get(field) == value) is wanted
-
-
-def ordered(field: str, operator: str, value: Version) -> Part:
-    """A comparison of versions."""
-    return lambda _: lambda subject: _holds(subject.get(field), operator, value)
-
-
 def _holds(text: str | None, operator: str, wanted: Version) -> bool:
     if text is None:
         return operator == "!="
@@ -209,12 +192,8 @@ def _holds(text: str | None, operator: str, wanted: Version) -> bool:
     ]
 
 
-def extreme(field: str, operator: str, which: str) -> Part:
-    """A comparison with the newest or oldest; compute versions of different backends have no common order."""
-    return lambda subjects: _extreme(field, operator, which, subjects)
-
-
 def _extreme(field: str, operator: str, which: str, subjects: Sequence[Subject]) -> Test:
+    # Compute versions of different backends have no common order.
     best: dict[str, Version] = {}
     for subject in subjects:
         if field in subject:
@@ -227,7 +206,7 @@ def _group(field: str, subject: Subject) -> str:
     return subject.get("backend", "") if field == "compute" else ""
 
 
-def joined(how: Callable[[list[bool]], bool], parts: list[Part]) -> Part:
+def _joined(how: Callable[[list[bool]], bool], parts: list[Part]) -> Part:
     """`and` for `all`, `or` for `any`."""
 
     def over(subjects: Sequence[Subject]) -> Test:
@@ -237,9 +216,7 @@ def joined(how: Callable[[list[bool]], bool], parts: list[Part]) -> Part:
     return parts[0] if len(parts) == 1 else over
 
 
-def negated(part: Part) -> Part:
-    """`not`."""
-
+def _negated(part: Part) -> Part:
     def over(subjects: Sequence[Subject]) -> Test:
         test = part(subjects)
         return lambda subject: not test(subject)

@@ -118,7 +118,6 @@ def _walked(top: Path) -> Iterator[str]:
 
 
 def _outermost(directories: list[str]) -> list[str]:
-    """Without those that lie inside another one."""
     kept: list[str] = []
     for directory in directories:
         if not kept or not directory.startswith(kept[-1] + os.sep):

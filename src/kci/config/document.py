@@ -56,7 +56,7 @@ class Document:
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
         """The exact positions of the key and the value of a path, or None if the syntax tree does not have it."""
         if self._places is None:
-            self._places = index_places(self.text)
+            self._places = Places(self.text)
         return self._places.get(key_path)
 
     def source(self, key_path: KeyPath) -> str:
@@ -172,7 +172,6 @@ def refuse(*diagnostics: Diagnostic) -> FindingsError:
 
 
 def _span_at(before: str) -> Span:
-    """The place just after some text."""
     line = before.count("\n") + 1
     column = len(before) - (before.rfind("\n") + 1) + 1
     return Span(line, column, line, column + 1)
@@ -180,18 +179,6 @@ def _span_at(before: str) -> Span:
 
 MAX_PLACES = 20_000
 """How many keys and elements of a file get a place; what comes after them is placed at its table, or nowhere."""
-
-
-def index_places(text: str) -> Places:
-    """For every key path of a valid TOML text, the positions of its key and its value.
-
-    A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
-    header have the place where they are first written.
-    """
-    raw = text.encode("utf-8")
-    places = Places(raw)
-    places.add(syntax_tree(raw).root_node)
-    return places
 
 
 def syntax_tree(raw: bytes) -> Tree:
@@ -203,14 +190,26 @@ def syntax_tree(raw: bytes) -> Tree:
 
 
 class Places:
-    """Walks a syntax tree once and notes the position of each key path; elements of an array when one is asked for."""
+    """For every key path of a valid TOML text, the positions of its key and its value.
 
-    def __init__(self, raw: bytes) -> None:
+    A table's key is its header's last key and its value the header; keys that exist only as part of a dotted key or a
+    header have the place where they are first written. Elements of an array are looked for when one is asked for.
+    """
+
+    def __init__(self, text: str) -> None:
+        raw = text.encode("utf-8")
         self.lines = raw.split(b"\n")
         self.columns: dict[int, array[int] | None] = {}  # per line: columns by byte; None where they are the same
         self.found: dict[KeyPath, tuple[Span, Span]] = {}
         self.tables: dict[KeyPath, int] = {}  # arrays of tables: how many elements so far
         self.arrays: dict[KeyPath, Node] = {}  # whose elements have no place yet; a list of sources has thousands
+        for node in syntax_tree(raw).root_node.named_children:
+            if len(self.found) >= MAX_PLACES:
+                return
+            if node.type == "pair":
+                self._pair(node, ())
+            elif node.type in ("table", "table_array_element"):
+                self._table(node)
 
     def get(self, path: KeyPath) -> tuple[Span, Span] | None:
         """The positions of the key and the value of a path."""
@@ -220,23 +219,12 @@ class Places:
         return self.found.get(path)
 
     def _expand(self, path: KeyPath) -> None:
-        """Note the elements of an array."""
         elements = (child for child in self.arrays.pop(path).named_children if child.type != "comment")
         for index, element in enumerate(elements):
             if len(self.found) >= MAX_PLACES:
                 return
             self._note((*path, index), element, element)
             self._value(element, (*path, index))
-
-    def add(self, root: Node) -> None:
-        """Note what a whole syntax tree has."""
-        for node in root.named_children:
-            if len(self.found) >= MAX_PLACES:
-                return
-            if node.type == "pair":
-                self._pair(node, ())
-            elif node.type in ("table", "table_array_element"):
-                self._table(node)
 
     def _table(self, node: Node) -> None:
         header = next((child for child in node.named_children if child.type != "comment"), None)
@@ -278,7 +266,6 @@ class Places:
             self.arrays.setdefault(path, node)
 
     def _keys(self, node: Node) -> list[tuple[str, Node]]:
-        """The single keys of a possibly dotted key, each with its node."""
         if node.type != "dotted_key":
             return [(self._key_text(node), node)]
         found: list[tuple[str, Node]] = []

@@ -165,8 +165,6 @@ def as_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, An
 
 
 def _problem(document: Document, data: dict[str, Any], label: str, part: dict[str, Any]) -> Diagnostic | None:
-    """What is wrong with a component as far as edition 5 cannot tell."""
-
     def at(rule: str, key: str, message: str, hint: str = "") -> Diagnostic:
         path: KeyPath = ("kernel", label, key)
         return finding(rule, message, hint=hint, path=document.path, span=document.value_span(path))

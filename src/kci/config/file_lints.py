@@ -153,7 +153,6 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def _repo_hint(repo_id: str) -> str:
-    """The id that a text most likely means."""
     found = re.fullmatch(
         r"(?:https?://)?(?:huggingface\.co|hf\.co)/(?:kernels/|models/)?([^/]+/[^/]+?)/?", repo_id[:300]
     )
@@ -263,7 +262,6 @@ def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
 
 
 def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:
-    """Each declared backend once, with its index."""
     seen: set[Backend] = set()
     for index, backend in enumerate(kernel.build.general.backends):
         if backend not in seen:
@@ -272,7 +270,6 @@ def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:
 
 
 def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
-    """Each version of the stable ABI, with its place."""
     stable = kernel.build.torch.stable_abi if kernel.build.torch else None
     if stable is not None and stable.every is not None:
         yield ("torch", "stable-abi"), stable.every
@@ -281,7 +278,6 @@ def _abi_versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
 
 
 def _bounds(kernel: Kernel) -> list[tuple[tuple[str, ...], Version | None, Version | None]]:
-    """Each table with bounds, and the bounds."""
     cuda, torch = kernel.build.general.cuda, kernel.build.torch
     bounds: list[tuple[tuple[str, ...], Version | None, Version | None]] = []
     if cuda is not None:

@@ -107,7 +107,6 @@ def _is_ours(file: Path) -> bool:
 
 
 def _shown(path: Path) -> str:
-    """A path relative to the working directory."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith(os.path.join("..", "..", "..")) else relative  # noqa: PTH118
 

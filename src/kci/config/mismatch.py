@@ -95,7 +95,6 @@ class _Walk:
         return self.problem("KCI103", path, f"`{dotted(path)}` must be {expected}, not {toml_type(value)}", hint)
 
     def other_spelling(self, expected: str, value: object, path: KeyPath) -> str:
-        """How a value of the wrong type was most likely meant."""
         if expected == "a string" and path[-1] == "repo-id":
             return 'such as "owner/name"'
         if expected == "a string" and isinstance(value, int | float) and not isinstance(value, bool):
@@ -276,7 +275,6 @@ def _near_version(text: str) -> str:
 
 
 def _near_url(text: str) -> str:
-    """The address with its scheme."""
     written = f"https://{text}"
     return written if re.fullmatch(r"[\w.-]+\.[a-z]{2,}/[\w./-]+", text[:300], re.ASCII) else ""
 

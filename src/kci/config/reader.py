@@ -87,11 +87,11 @@ def interpret(document: Document, directory: str) -> Kernel:
             problems.append(
                 finding("KCI103", "the file does not have the structure of a build.toml", path=document.path)
             )
-    if edition == 4 and (build is None or problems or _has_newer_keys(build)):
+    if edition == 4:
         from kci.config.editions import newer_key_problems, older_version_error
 
         problems += newer_key_problems(document)
-        older = older_version_error(document, directory)
+        older = older_version_error(document, directory) if build is None or problems else None
         if older is not None:
             raise older
     if problems or build is None:
@@ -143,7 +143,6 @@ def detect_edition(document: Document) -> int:
 
 
 def _not_released(document: Document, edition: int) -> list[Diagnostic]:
-    """A note for an edition that is newer than what kci writes."""
     from kci.config.editions import written_edition
 
     if edition <= written_edition():
@@ -199,16 +198,6 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
         )
         for name in present[1:]
     ]
-
-
-def _has_newer_keys(build: Build) -> bool:
-    """Whether an otherwise valid file uses what only edition 5 has; `editions.newer_keys` says where."""
-    general = build.general
-    if general.kernel_depends is not None or general.tpu is not None:
-        return True
-    if any(part and part.kernel_depends is not None for part in (general.cuda, general.xpu, general.neuron)):
-        return True
-    return build.torch is not None and build.torch.stable_abi is not None and build.torch.stable_abi.every is None
 
 
 def _unused_stable_abi(document: Document, build: Build) -> list[Diagnostic]:

@@ -70,11 +70,6 @@ def resolve_commit(revision: str, directory: Path) -> str:
 
 
 def _content(commit: str, path: str, directory: Path) -> bytes:
-    """What a build.toml says in a commit.
-
-    Raises:
-        FindingsError: it is too large (KCI002).
-    """
     raw = read_blob(directory, commit, path, MAX_BYTES)
     if raw is None:
         message = f"{path}: the file is larger than {MAX_BYTES // 2**20} MiB, or no file"

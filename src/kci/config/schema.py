@@ -91,7 +91,6 @@ def schema_text(schema: dict[str, Any]) -> str:
 
 
 def _value_schema(wanted: type) -> dict[str, Any]:
-    """Msgspec's hook for the value types of build.toml."""
     return {"$ref": f"#/$defs/{wanted.__name__}"}
 
 
@@ -160,7 +159,6 @@ def _tidy(value: Any) -> Any:
 
 
 def _describe(properties: dict[str, Any], struct: type[msgspec.Struct]) -> None:
-    """Add the docstrings of a struct's fields to their schemas."""
     names = dict(zip(struct.__struct_encode_fields__, struct.__struct_fields__, strict=True))
     for key, schema in properties.items():
         for base in struct.__mro__:

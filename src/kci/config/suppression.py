@@ -36,8 +36,6 @@ _SOURCE_SUPPRESSION = re.compile(r"(?:#|//|/\*)\s*kci:\s*ignore\s*\[(?P<rules>[^
 
 
 class _Suppression(NamedTuple):
-    """One rule in one comment."""
-
     rule: str
     reason: str
     line: int
@@ -240,7 +238,6 @@ def apply_to_tree(
 
 
 def _is_about(entry: Ignore, rule: str, path: str) -> bool:
-    """Whether an entry is for a rule in a file, relative to kci.toml."""
     return entry.rule == rule and fnmatch.fnmatchcase(path, entry.path)
 
 
@@ -283,14 +280,12 @@ def _comments(document: Document) -> list[_Suppression]:
 
 
 def _next_line(lines: list[str], line: int) -> int:
-    """The next line that is not a comment alone."""
     while line < len(lines) and lines[line].lstrip().startswith("#"):
         line += 1
     return line + 1
 
 
 def _comment_places(text: str) -> list[tuple[int, int, str]]:
-    """Line, column and text of each comment, in file order."""
     from kci.config.document import syntax_tree
 
     raw = text.encode("utf-8")

@@ -207,12 +207,10 @@ def _headers(lines: list[str]) -> Iterator[tuple[int, re.Match[str]]]:
 
 
 def _plain(key: str) -> str:
-    """A dotted key without quotes and blanks."""
     return ".".join(part.strip().strip("'\"") for part in key.split("."))
 
 
 def _related(message: str, path: str, places: Sequence[tuple[int, re.Match[str]]]) -> tuple[Related, ...]:
-    """The first of some places, as what a message speaks of."""
     if not places:
         return ()
     number, match = places[0]

@@ -143,7 +143,6 @@ def _respell_noarch(edits: Edits) -> None:
 
 
 def _name_languages(edits: Edits) -> None:
-    """Turn the components of edition 5 into those of edition 6."""
     for label, part in edits.document.data.get("kernel", {}).items():
         if "backend" in part:
             language = f"cpp-{part['backend']}"
@@ -201,7 +200,6 @@ class Edits:
         return self.starts[span.line - 1] + span.column - 1, self.starts[span.end_line - 1] + span.end_column - 1
 
     def text_of(self, span: Span) -> str:
-        """What stands there."""
         start, end = self.offsets(span)
         return self.document.text[start:end]
 
@@ -244,7 +242,6 @@ class Edits:
         self.edits.append((at, at, added))
 
     def append_table(self, name: str) -> None:
-        """Put an empty table at the end of the file."""
         text = self.document.text
         newline = self.newline(max(1, len(self.lines) - 1))
         ends = text.endswith("\n")
@@ -330,7 +327,6 @@ def plan_fixes(raw: bytes, directory: str, shown_as: str) -> Update:
 
 
 def _reported(kernel: Kernel, found: list[Diagnostic]) -> list[Diagnostic]:
-    """The findings that no comment suppresses."""
     return [item for item in apply_comments(found, kernel.document) if item in found]
 
 

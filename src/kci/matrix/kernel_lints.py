@@ -58,7 +58,6 @@ class Subject:
         return list(_entries(self))
 
     def cuda_components(self) -> Iterator[tuple[str, CudaComponent]]:
-        """The components for CUDA, by label."""
         for label, component in self.kernel.build.kernel.items():
             if isinstance(component, CudaComponent):
                 yield label, component
@@ -111,7 +110,6 @@ _CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?pt
 
 
 def _near_capability(text: str) -> str:
-    """The capability that another spelling means; empty if there is no such one."""
     found = _CAPABILITY.fullmatch(text.strip()[:40])
     if found is None:
         return ""

@@ -56,8 +56,6 @@ class Migration(msgspec.Struct, frozen=True):
 
 
 class _Due(NamedTuple):
-    """A migration before its edit was tried."""
-
     id: str
     title: str
     reason: str
@@ -248,7 +246,6 @@ def _stable_abi(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
 
 
 def _offered(catalog: Catalog) -> list[Version]:
-    """The versions of torch that users get, oldest first."""
     return sorted({row.torch for row in catalog.rows if row.bundled})
 
 
@@ -258,7 +255,6 @@ def _all_torches(catalog: Catalog) -> list[Version]:
 
 
 def _computes(catalog: Catalog) -> list[Version]:
-    """Every CUDA, those of the compat tier too, oldest first."""
     rows = (*catalog.rows, *outside_range(catalog)[0])
     return sorted({row.compute for row in rows if row.backend is Backend.CUDA and row.compute})
 
@@ -273,8 +269,6 @@ def _kernels_computes(kernel: Kernel, catalog: Catalog) -> list[Version]:
 
 
 def _without_key(*place: str) -> Edit:
-    """Remove a key, and the tables that are empty then."""
-
     def edit(data: MutableMapping[str, Any]) -> None:
         tables = [data]
         for name in place[:-1]:

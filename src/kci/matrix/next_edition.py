@@ -120,7 +120,6 @@ def _from_wheels(
 
 
 def _systems(current: Catalog, backend: Backend) -> set[str]:
-    """Where a backend is built for users today."""
     return {row.system for row in current.rows if row.backend is backend and row.bundled}
 
 

@@ -157,7 +157,6 @@ class ImportGraph:
         return reach
 
     def _targets(self, module: PackageModule, site: ImportSite) -> list[str]:
-        """The modules of the package that an import loads."""
         base = resolve(module, site)
         if base is None:
             return []

@@ -123,7 +123,6 @@ _FROM_OPS = "from ._ops import ops, then ops.<name>"
 
 
 def _call(node: ast.Call, names: FileNames) -> Iterator[Diagnostic]:
-    """A call of a function of torch.library, however it is reached."""
     name = last_name(node.func)
     meant = names.canonical(node.func)
     by_name = meant == name and name in _BY_REFERENCE and name not in names.defined
@@ -161,7 +160,6 @@ def _prefixed(argument: ast.expr, names: FileNames) -> bool:
 
 
 def _fixed(argument: ast.expr) -> bool:
-    """Whether an op's name or namespace is written out."""
     match argument:
         case ast.Constant(value=str()):
             return True

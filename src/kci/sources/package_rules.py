@@ -131,7 +131,6 @@ def check_package(
 def _file(
     item: Entry, where: str, package: Package, facts: PackageFacts
 ) -> tuple[PackageModule | None, list[Diagnostic]]:
-    """Read a Python file: what the import graph needs, and what can be said about the file alone."""
     try:
         with item.path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
@@ -158,7 +157,6 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
 
 
 def _tree(text: bytes, version: tuple[int, int]) -> tuple[ast.Module, list[ast.AST]]:
-    """The syntax tree of a file, and all its nodes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
         tree = ast.parse(text, feature_version=version)
