@@ -15,9 +15,8 @@ from kci.catalog.loading import editions
 from kci.catalog.overlay import apply, subject
 from kci.catalog.rows import Catalog, Overlay, Row
 from kci.catalog.runners import default_runners
-from kci.config.document import Document, KeyPath
 from kci.config.values import Backend, Version, quoted
-from kci.diagnostics import Diagnostic, finding, in_file_order
+from kci.diagnostics import Diagnostic, in_file_order
 from kci.files.dated_data import Dated, load_dated
 
 
@@ -47,7 +46,7 @@ def _twice(rows: Sequence[Row]) -> Iterator[Diagnostic]:
         if earlier is not row and (earlier.place, row.place) not in said:
             said.add((earlier.place, row.place))
             message = f"{_shown(row)} is already in line {earlier.line()[1]}"
-            yield _at(row, "KCI121", message, "keep one of the two")
+            yield row.document.at_key(row.place, "KCI121", message, "keep one of the two")
 
 
 def toolkit_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
@@ -56,7 +55,7 @@ def toolkit_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
     for row in _once(catalog, lambda row: (row.backend, row.compute)):
         if row.backend is Backend.CUDA and row.compute and not known[0] <= row.compute <= _last_minor(known[-1]):
             hint = f"known are CUDA {known[0]} to {known[-1]}"
-            yield _at(row, "KCI122", f"kci does not know CUDA {row.compute}", hint)
+            yield row.document.at_key(row.place, "KCI122", f"kci does not know CUDA {row.compute}", hint)
 
 
 def _last_minor(version: Version) -> Version:
@@ -72,7 +71,7 @@ def default_arch_not_buildable(catalog: Catalog) -> Iterator[Diagnostic]:
         bad = [arch for arch in catalog.archs.cuda_default(row.compute) if not toolkits().builds(arch, row.compute)]
         if bad:
             message = f"CUDA {row.compute} cannot build {', '.join(bad)}, which is built by default"
-            yield _at(row, "KCI123", message, "remove the row, or correct the default archs")
+            yield row.document.at_key(row.place, "KCI123", message, "remove the row, or correct the default archs")
 
 
 def row_without_runner(catalog: Catalog) -> Iterator[Diagnostic]:
@@ -80,7 +79,7 @@ def row_without_runner(catalog: Catalog) -> Iterator[Diagnostic]:
     for row in _once(catalog, lambda row: row.system):
         if row.bundled and row.system not in default_runners().runner:
             hint = f"name one in kci.toml: `[runners.any.{row.system}]`"
-            yield _at(row, "KCI124", f"no runner is known for {row.system}", hint)
+            yield row.document.at_key(row.place, "KCI124", f"no runner is known for {row.system}", hint)
 
 
 def row_without_image(catalog: Catalog) -> Iterator[Diagnostic]:
@@ -93,7 +92,9 @@ def row_without_image(catalog: Catalog) -> Iterator[Diagnostic]:
             continue
         if row.compute.minor_text not in known:
             hint = f"known for {row.backend} are {', '.join(known)}; kci.toml can name another image"
-            yield _at(row, "KCI125", f"no build image is known for {row.backend} {row.compute}", hint)
+            yield row.document.at_key(
+                row.place, "KCI125", f"no build image is known for {row.backend} {row.compute}", hint
+            )
 
 
 class _ImageFile(Dated, frozen=True):
@@ -113,7 +114,7 @@ def neighbor_unknown(catalog: Catalog) -> Iterator[Diagnostic]:
     for index, name in enumerate(catalog.neighbors):
         if name not in editions():
             hint = f"the editions are {', '.join(editions())}"
-            yield _find(catalog.document, ("neighbors", index), "KCI126", f"there is no edition {quoted(name)}", hint)
+            yield catalog.document.at_value(("neighbors", index), "KCI126", f"there is no edition {quoted(name)}", hint)
 
 
 def rows_share_a_name(catalog: Catalog) -> Iterator[Diagnostic]:
@@ -127,7 +128,7 @@ def rows_share_a_name(catalog: Catalog) -> Iterator[Diagnostic]:
         if earlier.key != row.key and (earlier.place, row.place) not in said:
             said.add((earlier.place, row.place))
             message = f"{_shown(row)} has the same variant name as {_shown(earlier)}, line {earlier.line()[1]}"
-            yield _at(row, "KCI129", message, "keep the one that should be built")
+            yield row.document.at_key(row.place, "KCI129", message, "keep the one that should be built")
 
 
 RULES: tuple[Callable[[Catalog], Iterator[Diagnostic]], ...] = (
@@ -148,10 +149,10 @@ def overlay_without_effect(base: Catalog, overlay: Overlay) -> Iterator[Diagnost
     parts += [(change.where, (*change.place, "where")) for change in overlay.change]
     for where, place in parts:
         if not any(map(where.over(subjects), subjects)):
-            yield _find(overlay.document, place, "KCI127", f"no row matches `{where.text}`: it has no effect")
+            yield overlay.document.at_value(place, "KCI127", f"no row matches `{where.text}`: it has no effect")
     for where, place in overlay.keep:
         if subjects and not any(map(where.over(subjects), subjects)):
-            yield _find(overlay.document, place, "KCI127", f"no row matches `{where.text}`: nothing is left")
+            yield overlay.document.at_value(place, "KCI127", f"no row matches `{where.text}`: nothing is left")
 
 
 def _once(catalog: Catalog, key: Callable[[Row], object]) -> list[Row]:
@@ -165,11 +166,3 @@ def _once(catalog: Catalog, key: Callable[[Row], object]) -> list[Row]:
 def _shown(row: Row) -> str:
     compute = f"{row.backend} {row.compute}" if row.compute else str(row.backend)
     return f"torch {row.torch} with {compute} on {row.system}"
-
-
-def _at(row: Row, rule: str, message: str, hint: str) -> Diagnostic:
-    return finding(rule, message, hint=hint, path=row.document.path, span=row.document.key_span(row.place))
-
-
-def _find(document: Document, place: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-    return finding(rule, message, hint=hint, path=document.path, span=document.value_span(place))

@@ -12,7 +12,6 @@ import msgspec
 from kci.catalog.rows import Catalog, Removed, Row, convert_table, expand
 from kci.config.document import Document, read_document, refuse
 from kci.config.settings import RowTable
-from kci.diagnostics import finding
 from kci.errors import UsageError
 from kci.files.dated_data import Dated, load_dated
 
@@ -48,9 +47,8 @@ def load_catalog(name: str | None = None, *, within: tuple[str, ...] = ()) -> Ca
         overlay = read_overlay(document)
         within = (*within, name)
         if overlay.edition in within:
-            span = document.value_span(("edition",))
             message, hint = f"`edition` leads back to {overlay.edition}", f"name one of {', '.join(editions())}"
-            raise refuse(finding("KCI120", message, hint=hint, path=document.path, span=span))
+            raise refuse(document.at_value(("edition",), "KCI120", message, hint))
         return apply(load_catalog(overlay.edition, within=within), overlay)
     return interpret_edition(document)
 
@@ -82,9 +80,8 @@ def interpret_edition(document: Document) -> Catalog:
     try:
         as_of = date.fromisoformat(table.as_of).isoformat()
     except ValueError:
-        span = document.value_span(("as-of",))
         message = f"`as-of` must be a date, not {table.as_of!r}"
-        raise refuse(finding("KCI120", message, hint="such as 2026-08-20", path=document.path, span=span)) from None
+        raise refuse(document.at_value(("as-of",), "KCI120", message, "such as 2026-08-20")) from None
     rows = expand(document, table.row, (), table.name)
     return Catalog(table.name, as_of, table.source, rows, table.neighbors, document)
 

@@ -58,8 +58,7 @@ class Removed(msgspec.Struct, frozen=True):
 
     def line(self) -> tuple[str, int]:
         """File and line of what took it out."""
-        span = self.document.value_span(self.place)
-        return self.document.path, span.line if span else 0
+        return self.document.place(self.place)
 
 
 class RowChange(msgspec.Struct, frozen=True):
@@ -152,13 +151,12 @@ def expand(document: Document, tables: tuple[RowTable, ...], place: KeyPath, edi
         if (entry.backend in _VERSIONED) != bool(entry.compute):
             needed = "needs" if not entry.compute else "has no"
             message = f"a {entry.backend} row {needed} `compute` versions"
-            raise refuse(finding("KCI120", message, path=document.path, span=document.key_span(at)))
+            raise refuse(document.at_key(at, "KCI120", message))
         for position, system in enumerate(entry.systems):
             if system not in SYSTEMS:
-                span = document.value_span((*at, "systems", position))
                 hint = f"one of: {', '.join(SYSTEMS)}"
                 raise refuse(
-                    finding("KCI120", f"{quoted(system)} is not a system", hint=hint, path=document.path, span=span)
+                    document.at_value((*at, "systems", position), "KCI120", f"{quoted(system)} is not a system", hint)
                 )
         for compute in entry.compute or (None,):
             for system in entry.systems:

@@ -53,6 +53,19 @@ class Document:
         """The position of the value at a path, or of its nearest parent's key."""
         return self._nearest(key_path, 1)
 
+    def at_key(self, key_path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
+        """A finding about a key or table."""
+        return finding(rule, message, hint=hint, path=self.path, span=self.key_span(key_path))
+
+    def at_value(self, key_path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
+        """A finding about the value at a key path."""
+        return finding(rule, message, hint=hint, path=self.path, span=self.value_span(key_path))
+
+    def place(self, key_path: KeyPath) -> tuple[str, int]:
+        """File and line of a value; line 0 if it is not in the file."""
+        span = self.value_span(key_path) if key_path else None
+        return self.path, span.line if span else 0
+
     def spans(self, key_path: KeyPath) -> tuple[Span, Span] | None:
         """The exact positions of the key and the value of a path, or None if the syntax tree does not have it."""
         if self._places is None:

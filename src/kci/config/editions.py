@@ -20,7 +20,7 @@ import msgspec
 from kci.config.document import Document, KeyPath, refuse
 from kci.config.model import Build, to_build
 from kci.config.values import quoted
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic
 from kci.errors import FindingsError
 from kci.files.dated_data import Dated, load_dated
 from kci.suggest import one_of, suggestion
@@ -41,12 +41,11 @@ def newer_keys(data: dict[str, Any]) -> list[KeyPath]:
 def newer_key_problems(document: Document) -> list[Diagnostic]:
     """An error for each of `newer_keys`, for a file without an edition."""
     return [
-        finding(
+        document.at_key(
+            path,
             "KCI105",
             f"`{'.'.join(map(str, path))}` exists from edition 5 on, and this file has no `edition`",
-            hint="add `edition = 5` to `[general]`",
-            path=document.path,
-            span=document.key_span(path),
+            "add `edition = 5` to `[general]`",
         )
         for path in newer_keys(document.data)
     ]
@@ -99,14 +98,13 @@ def older_version_error(document: Document, directory: str) -> FindingsError | N
     version = older_version(document.data)
     if version is None:
         return None
-    span = document.key_span(("general",))
     if version == 3:
         message = f"a version 3 file ({_why_3(document.data)}), which has to be rewritten before it can be used"
         hint = f"run `kci update {directory}`"
-        return refuse(finding("KCI108", message, hint=hint, path=document.path, span=span))
+        return refuse(document.at_key(("general",), "KCI108", message, hint))
     message = f"a version {version} file, which no current tool reads"
     hint = "declare `backends` in `[general]` and port the file to edition 5 by hand"
-    return refuse(finding("KCI109", message, hint=hint, path=document.path, span=span))
+    return refuse(document.at_key(("general",), "KCI109", message, hint))
 
 
 def _why_3(data: dict[str, Any]) -> str:
@@ -167,7 +165,7 @@ def as_edition_5(document: Document, data: dict[str, Any]) -> tuple[dict[str, An
 def _problem(document: Document, data: dict[str, Any], label: str, part: dict[str, Any]) -> Diagnostic | None:
     def at(rule: str, key: str, message: str, hint: str = "") -> Diagnostic:
         path: KeyPath = ("kernel", label, key)
-        return finding(rule, message, hint=hint, path=document.path, span=document.value_span(path))
+        return document.at_value(path, rule, message, hint)
 
     language = part.get("language")
     known = [*CPP, RUST]

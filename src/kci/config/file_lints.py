@@ -17,7 +17,7 @@ from kci.config.model import CudaComponent
 from kci.config.processor_flags import native_flags
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
-from kci.diagnostics import Diagnostic, finding, in_file_order
+from kci.diagnostics import Diagnostic, in_file_order
 from kci.files.dated_data import Dated, load_dated
 from kci.suggest import one_of, suggestion
 
@@ -33,18 +33,6 @@ def lint_file(kernel: Kernel) -> list[Diagnostic]:
     return sorted(found, key=in_file_order)
 
 
-def at_value(kernel: Kernel, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-    """A finding about the value at a key path."""
-    span = kernel.document.value_span(path)
-    return finding(rule, message, hint=hint, path=kernel.document.path, span=span)
-
-
-def at_key(kernel: Kernel, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-    """A finding about a key or table."""
-    span = kernel.document.key_span(path)
-    return finding(rule, message, hint=hint, path=kernel.document.path, span=span)
-
-
 def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI130: a backend is declared under `[torch]` and has nothing to build (docs/format.md#noarch-build)."""
     if kernel.build.torch is None:
@@ -56,7 +44,7 @@ def backend_without_component(kernel: Kernel) -> Iterator[Diagnostic]:
         if backend in WITHOUT_COMPONENTS:
             hint = f"{backend} cannot have components; only a [torch-noarch] kernel can declare it"
         message = f"{backend} is declared and has no component: the reference builder fails on such a backend"
-        yield at_value(kernel, ("general", "backends", index), "KCI130", message, hint)
+        yield kernel.document.at_value(("general", "backends", index), "KCI130", message, hint)
 
 
 def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -66,14 +54,16 @@ def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
         if component.backend not in declared:
             message = f"component `{label}` is for {component.backend}, which is not in `general.backends`: never built"
             hint = f'add "{component.backend}" to `backends`, or remove the component'
-            yield at_value(kernel, ("kernel", label, "backend"), "KCI131", message, hint)
+            yield kernel.document.at_value(("kernel", label, "backend"), "KCI131", message, hint)
 
 
 def no_backend(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI146: `backends` is empty, so that there is nothing to build."""
     if not kernel.build.general.backends:
         hint = f"name what the kernel is for: {', '.join(Backend)}"
-        yield at_value(kernel, ("general", "backends"), "KCI146", "`backends` is empty: nothing is ever built", hint)
+        yield kernel.document.at_value(
+            ("general", "backends"), "KCI146", "`backends` is empty: nothing is ever built", hint
+        )
 
 
 def duplicate_backend(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -82,7 +72,7 @@ def duplicate_backend(kernel: Kernel) -> Iterator[Diagnostic]:
     for index, backend in enumerate(kernel.build.general.backends):
         if backend in seen:
             message = f"{backend} is listed twice"
-            yield at_value(kernel, ("general", "backends", index), "KCI132", message, "remove one of the two")
+            yield kernel.document.at_value(("general", "backends", index), "KCI132", message, "remove one of the two")
         seen.add(backend)
 
 
@@ -92,7 +82,7 @@ def bounds_inverted(kernel: Kernel) -> Iterator[Diagnostic]:
         if least is not None and most is not None and least > most:
             name = ".".join(table)
             message = f"`{name}.minver` ({least}) is newer than `{name}.maxver` ({most}): no version is between them"
-            yield at_value(kernel, (*table, "minver"), "KCI133", message, "swap the two, or remove one")
+            yield kernel.document.at_value((*table, "minver"), "KCI133", message, "swap the two, or remove one")
 
 
 def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -108,7 +98,7 @@ def version_spelling(kernel: Kernel) -> Iterator[Diagnostic]:
                 f"the reference refuses {quoted(version.text[:40])}, or reads it differently: it has not two parts"
             )
             hint = f'write "{version.minor_text}"' if len(version) <= 2 else "write major and minor only"
-            yield at_value(kernel, path, "KCI135", message, hint)
+            yield kernel.document.at_value(path, "KCI135", message, hint)
 
 
 def versions(kernel: Kernel) -> Iterator[tuple[KeyPath, Version]]:
@@ -130,7 +120,7 @@ def repo_id_missing(kernel: Kernel) -> Iterator[Diagnostic]:
         path: KeyPath = ("general", "hub") if hub else ("general",)
         message = "no `general.hub.repo-id`: the kernel can be built, but not published, and its card is not rendered"
         hint = f'add `[general.hub]` with `repo-id = "<owner>/{kernel.build.name}"`'
-        yield at_key(kernel, path, "KCI139", message, hint)
+        yield kernel.document.at_key(path, "KCI139", message, hint)
 
 
 _REPO_PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?", re.ASCII)
@@ -149,7 +139,7 @@ def repo_id_malformed(kernel: Kernel) -> Iterator[Diagnostic]:
     for path, repo_id in ids:
         if problem := repo_id_problem(repo_id):
             message = f"{quoted(repo_id[:100])} is not a repository id: {problem}"
-            yield at_value(kernel, path, "KCI140", message, _repo_hint(repo_id))
+            yield kernel.document.at_value(path, "KCI140", message, _repo_hint(repo_id))
 
 
 def _repo_hint(repo_id: str) -> str:
@@ -185,7 +175,7 @@ def license_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
     known = ["apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "mit", "mpl-2.0", *sorted(_hub_licenses())]
     hint = suggestion(text.lower().replace(" ", "-"), known) or "use an SPDX identifier such as `apache-2.0` or `mit`"
     message = f"{quoted(text[:60])} is neither an SPDX license expression nor a license of the Hub"
-    yield at_value(kernel, ("general", "license"), "KCI141", message, hint)
+    yield kernel.document.at_value(("general", "license"), "KCI141", message, hint)
 
 
 def _is_spdx(text: str) -> bool:
@@ -221,7 +211,7 @@ def python_depend_unknown(kernel: Kernel) -> Iterator[Diagnostic]:
             if name not in (allowed or ()):
                 message = f"{quoted(name[:60])} is not a Python dependency that {'.'.join(map(str, prefix))} can have"
                 hint = _python_hint(name, general, tables, allowed)
-                yield at_value(kernel, (*prefix, "python-depends", index), "KCI142", message, hint)
+                yield kernel.document.at_value((*prefix, "python-depends", index), "KCI142", message, hint)
 
 
 def _python_hint(name: str, general: list[str], tables: dict[str, list[str]], allowed: list[str] | None) -> str:
@@ -241,7 +231,7 @@ def components_under_noarch(kernel: Kernel) -> Iterator[Diagnostic]:
     for label in kernel.build.kernel:
         message = f"component `{label}` is in a [torch-noarch] kernel, in which nothing is compiled"
         hint = "make it a [torch] kernel, or remove the component"
-        yield at_key(kernel, ("kernel", label), "KCI143", message, hint)
+        yield kernel.document.at_key(("kernel", label), "KCI143", message, hint)
 
 
 def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -250,7 +240,7 @@ def stable_abi_without_minor(kernel: Kernel) -> Iterator[Diagnostic]:
         if len(version) < 2:
             lacks = "the minor version 0" if "." in version.text else "no minor version"
             message = f"the stable ABI version {quoted(version.text)} has {lacks}: the reference's build cannot read it"
-            yield at_value(kernel, path, "KCI144", message, 'name a release of torch, such as "2.11"')
+            yield kernel.document.at_value(path, "KCI144", message, 'name a release of torch, such as "2.11"')
 
 
 def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
@@ -258,7 +248,7 @@ def flag_of_the_builder(kernel: Kernel) -> Iterator[Diagnostic]:
     for flag, part in native_flags(kernel):
         message = f"`{part}` compiles for the machine that builds; on others the code may not run"
         hint = "leave it out; `-mtune` chooses what the code is fast on, and leaves where it runs"
-        yield at_value(kernel, flag.place, "KCI163", message, hint)
+        yield kernel.document.at_value(flag.place, "KCI163", message, hint)
 
 
 def _backends(kernel: Kernel) -> Iterator[tuple[int, Backend]]:

@@ -87,8 +87,7 @@ class _Walk:
         self.document = document
 
     def problem(self, rule: str, path: KeyPath, message: str, hint: str = "", *, key: bool = False) -> Diagnostic:
-        span = self.document.key_span(path) if key else self.document.value_span(path)
-        return finding(rule, message, hint=hint, path=self.document.path, span=span)
+        return (self.document.at_key if key else self.document.at_value)(path, rule, message, hint)
 
     def wrong_type(self, expected: str, value: object, path: KeyPath, hint: str = "") -> Diagnostic:
         hint = hint or self.other_spelling(expected, value, path)

@@ -36,8 +36,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
     def place(self, path: KeyPath) -> tuple[str, int]:
         """File and line of a key path; line 0 if it is not in the file."""
-        span = self.document.value_span(path) if path else None
-        return self.document.path, span.line if span else 0
+        return self.document.place(path)
 
 
 def read_kernel(directory: str | Path) -> Kernel:
@@ -98,12 +97,11 @@ def interpret(document: Document, directory: str) -> Kernel:
         raise refuse(*sorted(problems, key=in_file_order))
     if edition == 4:
         notes.append(
-            finding(
+            document.at_key(
+                ("general",),
                 "KCI107",
                 "no `edition`: read as edition 4 and upgraded in memory",
-                hint=f"`kci update {directory}` writes edition 5",
-                path=document.path,
-                span=document.key_span(("general",)),
+                f"`kci update {directory}` writes edition 5",
             )
         )
     if edition > EDITION:
@@ -124,14 +122,13 @@ def detect_edition(document: Document) -> int:
     edition = general["edition"]
     if edition == EDITION and type(edition) is int:
         return EDITION
-    span = document.value_span(("general", "edition"))
     if isinstance(edition, bool) or not isinstance(edition, int) or not 0 <= edition < 2**32:
         from kci.config.mismatch import toml_type
 
         written = document.source(("general", "edition"))[:40]
         shown = written if written and isinstance(edition, int) else toml_type(edition)
         message = f"invalid `general.edition`: expected the integer 5, got {shown}"
-        raise refuse(finding("KCI105", message, hint="write `edition = 5`", path=document.path, span=span))
+        raise refuse(document.at_value(("general", "edition"), "KCI105", message, "write `edition = 5`"))
     from kci.config.editions import KNOWN_EDITIONS
 
     if edition in KNOWN_EDITIONS:
@@ -139,7 +136,7 @@ def detect_edition(document: Document) -> int:
     hint = f"the newest edition that this kci knows is {KNOWN_EDITIONS[-1]}; is there a newer kci?"
     if edition < EDITION:
         hint = "version 4 files have no `edition` at all; write `edition = 5`"
-    raise refuse(finding("KCI105", f"unsupported build edition {edition}", hint=hint, path=document.path, span=span))
+    raise refuse(document.at_value(("general", "edition"), "KCI105", f"unsupported build edition {edition}", hint))
 
 
 def _not_released(document: Document, edition: int) -> list[Diagnostic]:
@@ -149,8 +146,7 @@ def _not_released(document: Document, edition: int) -> list[Diagnostic]:
         return []
     message = f"edition {edition} is not released: published readers refuse it, and it may still change"
     hint = f"keep to `edition = {written_edition()}` until they take it"
-    span = document.value_span(("general", "edition"))
-    return [finding("KCI117", message, hint=hint, path=document.path, span=span)]
+    return [document.at_value(("general", "edition"), "KCI117", message, hint)]
 
 
 _NOARCH_KEYS = {"cuda-capabilities": "cuda_capabilities", "rocm-archs": "rocm_archs"}
@@ -164,13 +160,12 @@ def _respell_noarch(document: Document) -> tuple[dict[str, Any], list[Diagnostic
     notes, respelled = [], {}
     for key, value in table.items():
         snake = _NOARCH_KEYS.get(key, key)
-        span = document.key_span(("torch-noarch", key))
         if snake != key and snake in table:
             message = f"`{key}` and `{snake}` are the same key; keep `{snake}`"
-            notes.append(finding("KCI110", message, path=document.path, span=span))
+            notes.append(document.at_key(("torch-noarch", key), "KCI110", message))
         elif snake != key:
             message = f"the reference builder does not read `{key}` under `[torch-noarch]`"
-            notes.append(finding("KCI111", message, hint=f"write `{snake}`", path=document.path, span=span))
+            notes.append(document.at_key(("torch-noarch", key), "KCI111", message, f"write `{snake}`"))
         respelled[snake] = value
     return {**document.data, "torch-noarch": respelled}, notes
 
@@ -187,12 +182,11 @@ def _framework_problems(document: Document) -> list[Diagnostic]:
     related = (Related("the first framework is here", document.path, *msgspec.structs.astuple(first)),) if first else ()
     return [
         msgspec.structs.replace(
-            finding(
+            document.at_key(
+                (name,),
                 "KCI106",
                 f"`[{name}]` cannot be combined with `[{present[0]}]`; a kernel has one framework",
-                hint="remove one of the two tables",
-                path=document.path,
-                span=document.key_span((name,)),
+                "remove one of the two tables",
             ),
             related=related,
         )
@@ -205,11 +199,10 @@ def _unused_stable_abi(document: Document, build: Build) -> list[Diagnostic]:
     if stable is None:
         return []
     return [
-        finding(
+        document.at_key(
+            ("torch", "stable-abi", str(backend)),
             "KCI112",
             f"stable ABI entry for {backend}, which is not in `general.backends`: ignored",
-            path=document.path,
-            span=document.key_span(("torch", "stable-abi", str(backend))),
         )
         for backend in stable.by_backend
         if backend not in build.general.backends

@@ -109,7 +109,7 @@ def _upgrade_3(edits: Edits, data: dict[str, Any], target: int) -> Build:
     if "license" not in document.data["general"]:
         message = "a version 3 file without `license`, which edition 5 requires and kci cannot choose"
         hint = 'add `license = "..."` to `[general]`, for example "Apache-2.0", and run `kci update` again'
-        raise refuse(finding("KCI113", message, hint=hint, path=document.path, span=document.key_span(("general",))))
+        raise refuse(document.at_key(("general",), "KCI113", message, hint))
     build = convert_or_none(data)
     assert build is not None  # noqa: S101  - `version_3_as_5` gives nothing else
     if "version" in document.data["general"]:

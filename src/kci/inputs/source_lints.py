@@ -18,7 +18,6 @@ from typing import NamedTuple
 from kci.catalog.floors import floors
 from kci.catalog.rows import Catalog
 from kci.config.document import KeyPath
-from kci.config.file_lints import at_value
 from kci.config.find_settings import FoundSettings
 from kci.config.model import DEFAULT_PYEXT
 from kci.config.processor_flags import asks_the_processor, flags_of, newer_processor_flags
@@ -63,7 +62,7 @@ def source_escapes(kernel: Kernel) -> Iterator[Diagnostic]:
         if escapes(source.text):
             message = f"{quoted(source.text[:100])} leads out of the kernel's directory"
             hint = "name files inside the kernel, relative to its build.toml"
-            yield at_value(kernel, source.place, "KCI137", message, hint)
+            yield kernel.document.at_value(source.place, "KCI137", message, hint)
 
 
 @lru_cache(maxsize=65536)  # several lints ask about the same, perhaps many, paths
@@ -91,7 +90,7 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
                 hint = "patterns are not expanded: name every file"
             elif near := _nearest_file(tree, source.text):
                 hint = f"did you mean `{near}`?"
-            yield at_value(kernel, source.place, "KCI136", f"{quoted(source.text[:100])} does not exist", hint)
+            yield kernel.document.at_value(source.place, "KCI136", f"{quoted(source.text[:100])} does not exist", hint)
     if missing > MAX_MISSING:
         message = f"{missing - MAX_MISSING} more sources do not exist"
         yield finding(
@@ -111,7 +110,7 @@ def include_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
             near = nearest_name(name, _folders(directory / folder))
             hint = f"did you mean `{posixpath.join(folder, near)}`?" if near else "name a directory, or leave it out"
             message = f"the include directory {text[:100]!r} does not exist"
-            yield at_value(kernel, (*place, "include", index), "KCI514", message, hint)
+            yield kernel.document.at_value((*place, "include", index), "KCI514", message, hint)
 
 
 def _folders(place: Path) -> list[str]:
@@ -182,7 +181,7 @@ def header_not_listed(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
                 reported.add(header)
                 named = f"{quoted(file)} includes {quoted(header)}"
                 message = f"{named}, which is in no `src` list: a sandboxed build will not see it"
-                yield at_value(kernel, source.place, "KCI138", message, f'add "{header}" to this `src`')
+                yield kernel.document.at_value(source.place, "KCI138", message, f'add "{header}" to this `src`')
 
 
 def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
@@ -194,7 +193,7 @@ def newer_processor(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
     for flag, part in newer:
         message = f"`{part}` needs a newer processor than all users have, and no listed source asks which one it is"
         hint = "leave it out, or compile such code in a component of its own and ask before it is called (`cpuid`)"
-        yield at_value(kernel, flag.place, "KCI164", message, hint)
+        yield kernel.document.at_value(flag.place, "KCI164", message, hint)
 
 
 def _content(tree: SourceTree, path: str) -> bytes:
@@ -259,7 +258,7 @@ def include_leaves_kernel(kernel: Kernel, settings: FoundSettings, tree: SourceT
     for label, item in found:
         name = "torch" if kernel.build.torch is not None else "tvm-ffi"
         place: KeyPath = (name, "src") if label == BINDING else ("kernel", label, "src")
-        yield at_value(kernel, place, "KCI145", inputs.escape_message(item), ESCAPE_HINT)
+        yield kernel.document.at_value(place, "KCI145", inputs.escape_message(item), ESCAPE_HINT)
 
 
 def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
@@ -309,7 +308,9 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
             message = (
                 f"`{flag.text}` is older than C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
             )
-            yield at_value(kernel, flag.place, "KCI159", message, "remove it: each build has the standard of its torch")
+            yield kernel.document.at_value(
+                flag.place, "KCI159", message, "remove it: each build has the standard of its torch"
+            )
 
 
 def _needed(torch: Version) -> int:

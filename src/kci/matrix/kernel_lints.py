@@ -15,7 +15,6 @@ from typing import NamedTuple
 from kci.catalog.arch_tables import toolkits
 from kci.catalog.rows import Catalog, Row
 from kci.config.document import KeyPath
-from kci.config.file_lints import at_key, at_value
 from kci.config.model import Component, CudaComponent
 from kci.config.reader import Kernel
 from kci.config.values import Backend, Version, quoted
@@ -102,7 +101,7 @@ def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
                 message = f"{quoted(entry[:40])} is not a capability that any CUDA toolkit supports"
                 near = _near_capability(entry)
                 hint = f'write "{near}"' if near else "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
-                yield at_value(subject.kernel, (*place, index), "KCI150", message, hint)
+                yield subject.kernel.document.at_value((*place, index), "KCI150", message, hint)
 
 
 _CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?ptx)?", re.IGNORECASE | re.ASCII)
@@ -128,7 +127,7 @@ def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
                 f"list {new} as well" if new else "remove it, or bound `general.cuda.maxver`, if that is not intended"
             )
             if not new or new not in _siblings(subject, entry):
-                yield at_value(subject.kernel, entry.place, "KCI151", message, hint)
+                yield subject.kernel.document.at_value(entry.place, "KCI151", message, hint)
 
 
 def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
@@ -137,7 +136,7 @@ def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
         if entry.lost:
             reason, hint = _why_lost(entry, _siblings(subject, entry))
             message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
-            yield at_value(subject.kernel, entry.place, "KCI152", message, hint)
+            yield subject.kernel.document.at_value(entry.place, "KCI152", message, hint)
 
 
 def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
@@ -152,7 +151,7 @@ def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
     for place, by_version in lists.items():
         parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
         hint = "nothing to do, unless they are required"
-        yield at_key(subject.kernel, place, "KCI153", f"{'; '.join(parts)}: not built there", hint)
+        yield subject.kernel.document.at_key(place, "KCI153", f"{'; '.join(parts)}: not built there", hint)
 
 
 def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
@@ -161,7 +160,7 @@ def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
         if entry.refused:
             message = f"capability {entry.text} is required for CUDA {_list(entry.refused)}, which cannot build it"
             hint = "remove it, or narrow the CUDA versions with `general.cuda` or `cuda-minver`"
-            yield at_value(subject.kernel, entry.place, "KCI154", message, hint)
+            yield subject.kernel.document.at_value(entry.place, "KCI154", message, hint)
 
 
 def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
@@ -179,7 +178,7 @@ def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
                 hint = "list an arch that it supports, or narrow the versions"
                 if meant and backend is Backend.CUDA:
                     hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
-                yield at_key(subject.kernel, place, "KCI155", message, hint)
+                yield subject.kernel.document.at_key(place, "KCI155", message, hint)
 
 
 def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
@@ -190,7 +189,9 @@ def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
         for index, entry in enumerate(entries):
             if entry not in allowed:
                 message = f"{quoted(entry[:40])} is not a target that ROCm variants are built for{effect}"
-                yield at_value(subject.kernel, (*place, index), "KCI156", message, f"remove it; {one_of(allowed)}")
+                yield subject.kernel.document.at_value(
+                    (*place, index), "KCI156", message, f"remove it; {one_of(allowed)}"
+                )
 
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
@@ -247,7 +248,7 @@ def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
         if without and len(missing) < len(subject.computes(Backend.CUDA)):
             message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
             hint = "nothing to do, if the binding compiles without it"
-            yield at_value(subject.kernel, ("kernel", label, "cuda-minver"), "KCI157", message, hint)
+            yield subject.kernel.document.at_value(("kernel", label, "cuda-minver"), "KCI157", message, hint)
 
 
 def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
@@ -259,11 +260,11 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
         place: KeyPath = ("kernel", label, "cuda-minver")
         if versions and len(_without(subject, component)) == len(versions):
             message = f"component `{label}` is in no variant: CUDA {versions[-1]} is the newest that is built"
-            yield at_value(subject.kernel, place, "KCI158", message, "lower `cuda-minver`")
+            yield subject.kernel.document.at_value(place, "KCI158", message, "lower `cuda-minver`")
         elif bare:
             message = f"the variants for CUDA {_list(bare)} have no component: `cuda-minver` excludes all of them"
             hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
-            yield at_value(subject.kernel, place, "KCI158", message, hint)
+            yield subject.kernel.document.at_value(place, "KCI158", message, hint)
             bare = []
 
 
@@ -296,7 +297,7 @@ def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
         place: KeyPath = ("torch", "stable-abi")
         if table is not None and table.every is None:
             place = (*place, backend)
-        yield at_value(subject.kernel, place, "KCI160", message, f"use at most {versions[0].minor_text}")
+        yield subject.kernel.document.at_value(place, "KCI160", message, f"use at most {versions[0].minor_text}")
         if table is not None and table.every is not None:
             return  # one value, one finding
 
@@ -316,7 +317,7 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
             told.add(cause)
             message = f"no {backend} variant is left: the catalog ({subject.catalog.name}) has {_versions(mine, cause)}"
             hint = "widen the bound, or choose a catalog that has the versions"
-            yield at_value(subject.kernel, cause, "KCI161", message, hint)
+            yield subject.kernel.document.at_value(cause, "KCI161", message, hint)
 
 
 def backend_without_rows(subject: Subject) -> Iterator[Diagnostic]:
@@ -331,7 +332,7 @@ def backend_without_rows(subject: Subject) -> Iterator[Diagnostic]:
         hint = "add a row with an overlay in kci.toml"
         if build.torch_noarch is not None:
             hint = f"`kci build --variant torch-{backend}` builds it by name"
-        yield at_value(subject.kernel, ("general", "backends", index), "KCI162", message, hint)
+        yield subject.kernel.document.at_value(("general", "backends", index), "KCI162", message, hint)
 
 
 _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")

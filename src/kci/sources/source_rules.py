@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from kci.config.file_lints import at_value
 from kci.config.find_settings import FoundSettings
 from kci.config.model import Build
 from kci.config.reader import Kernel
@@ -48,7 +47,7 @@ def check_sources(kernel: Kernel, remember: Path | None = None) -> Iterator[Diag
     where = relative if shown == "." else f"{shown.rstrip('/')}/{relative}"
     root = kernel_dir / relative
     if not (root / "__init__.py").is_file():
-        yield at_value(kernel, ("general", "name"), "KCI774", f"there is no {relative}/__init__.py")
+        yield kernel.document.at_value(("general", "name"), "KCI774", f"there is no {relative}/__init__.py")
         return
     if os.path.lexists(root / name):
         yield finding("KCI703", f"the package holds an entry called {name}, as it is called itself", path=where)
