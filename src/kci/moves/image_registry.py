@@ -25,7 +25,6 @@ _KINDS = ", ".join(
         "application/vnd.docker.distribution.manifest.v2+json",
     )
 )
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 _PART = r"[a-z0-9]+(?:(?:__?|\.|-+)[a-z0-9]+)*"
 # `host:port/name:tag@digest`, of which only the name has to be there; a host has a dot or a port.
 _REFERENCE = re.compile(
@@ -73,27 +72,23 @@ def behind_tag(image: ImageReference) -> str:
     """
     if not image.tag:
         raise FindingsError("it has a digest and no tag, so nothing says what is newer")
-    address = _address(image)
+    scheme = "http" if _LOCAL.fullmatch(image.host) else "https"
+    address = f"{scheme}://{image.host}/v2/{image.name}/manifests/{image.tag}"
     headers = {"Accept": _KINDS}
     answer = fetch(address, headers, method="HEAD", limit=_MANIFEST_BYTES)
     if answer.status == _UNAUTHORIZED:
         headers["Authorization"] = f"Bearer {_token(image, answer)}"
         answer = fetch(address, headers, method="HEAD", limit=_MANIFEST_BYTES)
     newest = answer.headers.get("docker-content-digest", "")
-    if answer.status == _OK and newest == image.digest:
-        return ""
     if answer.status == _OK:
+        if newest == image.digest:
+            return ""
         answer = fetch(address, headers, limit=_MANIFEST_BYTES)
     if answer.status != _OK:
         reason = f"there is no tag {image.tag}" if answer.status == _MISSING else f"the registry says {answer.status}"
         raise FindingsError(f"{image.host}: {reason}")
     newest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
     return "" if image.digest in {newest, *_listed(answer.body)} else newest
-
-
-def _address(image: ImageReference) -> str:
-    scheme = "http" if _LOCAL.fullmatch(image.host) else "https"
-    return f"{scheme}://{image.host}/v2/{image.name}/manifests/{image.tag}"
 
 
 class _Platform(msgspec.Struct, frozen=True):
@@ -109,7 +104,7 @@ def _listed(body: bytes) -> set[str]:
         index = decode_json(body, _Index)
     except ValueError as error:
         raise FindingsError(f"the registry's answer cannot be read: {error}") from None
-    return {item.digest for item in index.manifests if _DIGEST.fullmatch(item.digest)}
+    return {item.digest for item in index.manifests}
 
 
 def _token(image: ImageReference, refused: WebAnswer) -> str:

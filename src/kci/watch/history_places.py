@@ -59,7 +59,6 @@ class HistoryBranch:
         Raises:
             FindingsError: the repository cannot be read or written.
         """
-        numbers = ", ".join(sorted({str(run.run) for run in runs}))
         who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
         refused = ""
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
@@ -69,7 +68,7 @@ class HistoryBranch:
                 if not written:
                     return 0
                 self._git(clone, "add", "--", FOLDER)
-                self._git(clone, *who, "commit", "--quiet", f"--message=Results of run {numbers}")
+                self._git(clone, *who, "commit", "--quiet", f"--message={_message(runs)}")
                 refused = self._try(clone, "push", "--quiet", "origin", f"HEAD:refs/heads/{self.branch}")
                 if not refused:
                     return len(written)
@@ -107,10 +106,12 @@ class HistoryDataset:
         files = {f"{FOLDER}/{name}": raw for name, raw in map(run_file, runs)}
         new = {path: raw for path, raw in sorted(files.items()) if path not in there}
         if new:
-            message = f"Results of run {', '.join(sorted({str(run.run) for run in runs}))}"
+            from huggingface_hub import CommitOperationAdd
+
+            added = [CommitOperationAdd(path, raw) for path, raw in new.items()]
             self._ask(
                 lambda: self._client.create_commit(
-                    self.repo_id, operations=_additions(new), commit_message=message, repo_type="dataset"
+                    self.repo_id, operations=added, commit_message=_message(runs), repo_type="dataset"
                 )
             )
         return len(new)
@@ -120,10 +121,8 @@ class HistoryDataset:
         return ask_hub(question, f"the dataset {self.repo_id} takes no commit", hint)
 
 
-def _additions(files: dict[str, bytes]) -> list[Any]:
-    from huggingface_hub import CommitOperationAdd
-
-    return [CommitOperationAdd(path_in_repo=path, path_or_fileobj=raw) for path, raw in files.items()]
+def _message(runs: Sequence[RecordedRun]) -> str:
+    return f"Results of run {', '.join(sorted({str(run.run) for run in runs}))}"
 
 
 def address_of(directory: Path, remote: str) -> str:

@@ -168,9 +168,7 @@ _PASSED, _FAILED, _UNKNOWN = 1, 2, 3
 _MASK = (1 << 2 * SHOWN_RUNS) - 1
 
 
-class GridFold:
-    """Takes the runs of a history one after the other."""
-
+class _GridFold:
     def __init__(self, policy: Decisions) -> None:
         self._watch = WatchState(policy)
         self._runs: list[RunFacts] = []
@@ -274,7 +272,7 @@ class GridFold:
 
 def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
     """What a history says today: its runs, oldest first and each once; the policy says what is flaky."""
-    fold = GridFold(policy)
+    fold = _GridFold(policy)
     for run in history:
         fold.step(run)
     return fold.finish()
