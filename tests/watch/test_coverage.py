@@ -263,6 +263,14 @@ def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, HubRepository
     return recorded, HubRepository("acme/some-kernel", revision, recorded)
 
 
+@pytest.mark.parametrize("name", ["ops.pyo", "ops.pyc", "__pycache__/ops.x"])
+def test_bytecode_on_the_hub_is_no_part_of_a_variant(tmp_path: Path, matrix: KernelMatrix, name: str) -> None:
+    tree = tree_with(tmp_path / "build", NEW)
+    (tree / NEW / name).parent.mkdir(exist_ok=True)
+    (tree / NEW / name).write_bytes(b"x")
+    assert states(coverage(matrix, held_on_hub(on_hub(tmp_path)[1])))[NEW] == "present"
+
+
 def test_a_repository_is_compared_by_digest_without_downloading_libraries(tmp_path: Path, matrix: KernelMatrix) -> None:
     tree = tree_with(tmp_path / "build", NEW, SURPLUS)
     (tree / NEW / "metadata.json.sigstore").write_bytes(bundle((tree / NEW / "metadata.json").read_bytes()))

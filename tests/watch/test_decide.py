@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from kci.config.settings import Decisions, Tell
-from kci.watch.causes import cause_id, cause_of, error_line, is_outage
+from kci.watch.causes import cause_id, cause_of, error_line, excerpt, is_outage
 from kci.watch.decide import ActionKind, IssueAction, WatchState, decide, mark, whom
 from kci.watch.history import Failure, RecordedRun, leg_key
 from watch.year import KERNELS, legs_of, make_year
@@ -268,3 +268,10 @@ def test_a_year(seed: int, capsys: pytest.CaptureFixture[str]) -> None:
 )  # fmt: skip
 def test_an_outage_is_told_by_what_it_says(text: str) -> None:
     assert is_outage(f"some line\n{text}\nmore")
+
+
+def test_an_excerpt_is_around_the_line_that_is_told() -> None:
+    long = f"{'x' * 300} error: here"
+    text = "\n".join([*(f"line {number}" for number in range(20)), long, "after"])
+    assert error_line(text) == long
+    assert excerpt(text).splitlines() == ["line 18", "line 19", "x" * 200, "after"]
