@@ -258,7 +258,6 @@ def test_a_broken_kernel_stops_only_itself_and_keeps_its_last_tree(
 ) -> None:
     repository, first = two_kernels.copied(tmp_path)
     package = repository / "other-kernel" / "torch-ext" / "other_kernel"
-    good = (package / "__init__.py").read_text()
     break_package(repository / "other-kernel")
     (repository / "some-kernel" / "torch-ext" / "some_kernel" / "__init__.py").write_text("VALUE = 1\n")
     commit_all(repository)
@@ -272,8 +271,7 @@ def test_a_broken_kernel_stops_only_itself_and_keeps_its_last_tree(
     assert tree_names(second.artifacts) == {*AT_TOP, "torch-cpu", "torch-cuda"}
     assert not (second.artifacts / "tree.other-kernel.1").exists()
 
-    (package / "other.py").unlink()
-    (package / "__init__.py").write_text(good)
+    (package / "gone.py").unlink()
     commit_all(repository)
     third = runner.run(repository, RELEASE, "push", place(tmp_path, "3"), [first, second])
     assert third.jobs == dict.fromkeys(["kci", "plan"], "success"), third.log
@@ -353,8 +351,7 @@ def test_with_nothing_to_do_the_gate_passes_alone(one_leg: Path, runner: Runner,
 def break_package(kernel: Path) -> None:
     """What `kci check` does not see and the build does."""
     package = next((kernel / "torch-ext").iterdir())
-    (package / "__init__.py").unlink()
-    (package / "other.py").write_text("")
+    (package / "gone.py").symlink_to("nowhere.py")
 
 
 def gate(repository: Path, run: Run, scratch: Path, runner: Runner) -> Run:
