@@ -79,11 +79,7 @@ def open_plain(path: Path) -> IO[bytes]:
 
 
 def decode_json(data: bytes | str, shape: type[_Shape]) -> _Shape:
-    """JSON of a shape.
-
-    Args:
-        data: the text.
-        shape: what msgspec is to make of it.
+    """JSON of a shape that msgspec knows.
 
     Raises:
         ValueError: it is not JSON, not of that shape, or nested more deeply than any program can mean.

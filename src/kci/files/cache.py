@@ -33,11 +33,7 @@ def made_once(
 ) -> None:
     """Make a folder of the cache unless it is there; it appears only when it is whole, and several may ask at once.
 
-    Args:
-        folder: which one.
-        is_there: whether it is there and usable.
-        make: makes it at the path that it is given.
-        log: takes a line if another process is waited for.
+    `make` makes it at the path that it is given; `log` takes a line if another process is waited for.
 
     Raises:
         FindingsError: nothing can be written there.

@@ -40,12 +40,7 @@ _Table = TypeVar("_Table", bound=Dated)
 
 
 def load_dated(path: Path, shape: type[_Table], dec_hook: Callable[[type, Any], Any] | None = None) -> _Table:
-    """Read a data file.
-
-    Args:
-        path: the file, which ships with kci.
-        shape: the struct that it must be, to the last key.
-        dec_hook: decodes the types that msgspec does not know.
+    """Read a data file that ships with kci; `dec_hook` decodes the types that msgspec does not know.
 
     Raises:
         msgspec.ValidationError: the file is not of that shape (a bug in kci, which a test finds).

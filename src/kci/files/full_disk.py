@@ -52,12 +52,7 @@ def unwritten(error: OSError, otherwise: str | os.PathLike[str]) -> str:
 
 
 def room_hint(error: OSError, option: str = "") -> str:
-    """What to do about a full disk; empty for another error.
-
-    Args:
-        error: why something could not be written.
-        option: the words that name another place for it.
-    """
+    """What to do about a full disk; empty for another error. `option` names another place for it."""
     if error.errno not in _FULL:
         return ""
     return "free space there" + (f", or name another place with {option}" if option else ", or name another place")

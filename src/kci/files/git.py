@@ -118,13 +118,7 @@ class Blob(NamedTuple):
 
 
 def list_blobs(directory: Path, commit: str, paths: Sequence[str]) -> dict[str, Blob]:
-    """The entries of a commit at some paths, relative to the repository's top; of a directory all that is below it.
-
-    Args:
-        directory: any directory of the repository.
-        commit: the full id of a commit.
-        paths: where to look. What is not there is left out.
-    """
+    """The entries of a commit at some paths, relative to the repository's top; of a directory all that is below it."""
     found: dict[str, Blob] = {}
     for start in range(0, len(paths), _AT_ONCE):
         some = paths[start : start + _AT_ONCE]
@@ -142,13 +136,9 @@ _AT_ONCE = 200
 
 
 def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | None:
-    """What a file said in a commit, at most so many bytes; None if it was not there, no file, or larger.
+    """What a file said in a commit; None if it was not there, no file, or larger than `limit` bytes.
 
-    Args:
-        directory: any directory of the repository.
-        commit: the full id of a commit.
-        path: relative to the repository's top.
-        limit: the most bytes that are read.
+    `path` is relative to the repository's top.
     """
     entry = list_blobs(directory, commit, [path]).get(path)
     if entry is None or not entry.mode.startswith("100"):
@@ -158,12 +148,7 @@ def read_blob(directory: Path, commit: str, path: str, limit: int) -> bytes | No
 
 
 def read_objects(directory: Path, identities: Sequence[str]) -> dict[str, bytes]:
-    """The content of blobs by their ids. One that is not here is left out: a partial clone has not all.
-
-    Args:
-        directory: any directory of the repository.
-        identities: the full ids.
-    """
+    """The content of blobs by their full ids. One that is not here is left out: a partial clone has not all."""
     found: dict[str, bytes] = {}
     for start in range(0, len(identities), _AT_ONCE):
         asked = "".join(f"{identity}\n" for identity in identities[start : start + _AT_ONCE])

@@ -22,6 +22,7 @@ _WORK_LINKS = ("kernel", "hip")
 _FROM_BUILDERS = ("EMBEDDED_METALLIB_HEADER",)
 """Macros that the reference builder defines, as a header that it generates."""
 
+# `-Wp,-include,x.h` and `-DX=y` have parts; `-Iinclude` has its path right behind the option
 _FLAG_PARTS = re.compile(r"[,=@\s]")
 _PATH_FLAGS = re.compile(r"-(?:I|L|B|isystem|iquote|idirafter|iprefix|include|imacros|isysroot|F|J)")
 

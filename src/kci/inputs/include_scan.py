@@ -18,6 +18,7 @@ import msgspec
 READ_AT_MOST = 8 * 1024 * 1024
 """Bytes of a source that are searched; a longer one counts as including anything."""
 
+# Blanks and short comments between the words of a directive; a name in quotes or angle brackets.
 _BLANK = rb"(?:[ \t\v\f\0]|/\*(?:[^*]|\*(?!/)){0,200}+\*/)*+"
 _NAME = rb"""(?:"([^"\n]{1,1024})"|<([^<>\n]{1,1024})>)"""
 # Every pattern begins with a character that is rare and found fast.

@@ -62,7 +62,7 @@ def _start(command: list[str]) -> int:
 
 
 def _ended(child: int) -> int | None:
-    """The code of the child if it has ended; others that were taken over are let go on the way."""
+    # others that were taken over are let go on the way
     code = None
     while True:
         try:
@@ -128,7 +128,6 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _linux(option: int, value: int) -> None:
-    """A prctl, where there is one."""
     if sys.platform.startswith("linux"):
         import ctypes
 

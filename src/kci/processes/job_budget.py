@@ -66,7 +66,7 @@ def _positive(name: str) -> int | None:
 
 
 def _cores() -> int:
-    """Cores that this process may use, which in a container can be fewer than the machine has."""
+    # in a container they can be fewer than the machine has
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     limit = cpu_limit()
@@ -111,7 +111,7 @@ def cpu_limit(membership: Path = _MEMBERSHIP, mount: Path = _MOUNT) -> float | N
 
 
 def _unified(membership: Path, mount: Path) -> Iterator[Path]:
-    """The group and those above it, of the newer kind."""
+    # the group and those above it, of the newer kind
     for line in _text(membership).splitlines():
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
@@ -120,7 +120,7 @@ def _unified(membership: Path, mount: Path) -> Iterator[Path]:
 
 
 def _controller(name: str, membership: Path, mount: Path) -> Iterator[Path]:
-    """The same of the older kind, where each controller has a tree of its own."""
+    # the same of the older kind, where each controller has a tree of its own
     for line in _text(membership).splitlines():
         controllers, _, group = line.partition(":")[2].partition(":")
         if name in controllers.split(","):
@@ -129,7 +129,7 @@ def _controller(name: str, membership: Path, mount: Path) -> Iterator[Path]:
 
 
 def _upwards(root: Path, group: str) -> Iterator[Path]:
-    """In a container the group can be named as the host sees it, while its own files are at the top."""
+    # in a container the group can be named as the host sees it, while its own files are at the top
     path = PurePosixPath("/", group)
     for part in (path, *path.parents):
         yield root / part.relative_to("/")
@@ -155,6 +155,7 @@ _MOST_TOKENS = 4096
 
 _STATUS = "[%f/%t] "
 _STATUS_WITH_TIME = "[%f/%t %W] "
+# `[3/17 00:42] c++ csrc/relu.cpp`; the time can have hours, and is `?` at first
 _TOLD = re.compile(r"\[(\d+)/(\d+)(?: (?:\?|(?:(\d+):)?(\d\d):(\d\d)))?\] (.*)", re.DOTALL)
 _CHATTER = "ninja: Jobserver mode detected"
 
@@ -182,15 +183,7 @@ class JobBudget:
     """So many compilers for several builds at once."""
 
     def __init__(self, jobs: int, builds: int = 1) -> None:
-        """Fill the pipe.
-
-        Args:
-            jobs: the compilers that may run at once.
-            builds: how many builds there may be at once; where tokens cannot be shared each has an equal part.
-
-        Raises:
-            UsageError: there is no job to give.
-        """
+        # builds: how many there may be at once; where tokens cannot be shared each has an equal part
         if jobs < 1:
             raise UsageError(f"the number of jobs must be at least 1, not {jobs}")
         self.jobs = jobs
@@ -214,11 +207,7 @@ class JobBudget:
 
     @contextmanager
     def share(self, version: Sequence[int]) -> Iterator[JobShare]:
-        """Take one token for a ninja, and give it back when that has ended.
-
-        Args:
-            version: ninja's version, major and minor.
-        """
+        """Take one token for a ninja of a version (major and minor), and give it back when that has ended."""
         token = os.read(self._take, 1)
         try:
             if tuple(version) >= _SPEAKS_JOBSERVER and self._place.exists():

@@ -32,11 +32,7 @@ class RunningWheel(msgspec.Struct, frozen=True):
         return cache / "wheels" / self.digest[:16] / f"kci-{__version__}-py3-none-any.whl"
 
     def write(self, cache: Path) -> Path:
-        """Put it into a cache directory, unless it is there.
-
-        Raises:
-            FindingsError: it cannot be written.
-        """
+        """Put it into a cache directory, unless it is there."""
         place = self.place(cache)
         if not place.is_file():
             write_atomic(place, self.data)

@@ -136,6 +136,6 @@ def find_compiler_cache(cxx: Sequence[str]) -> CompilerCache | None:
 
 
 def _for_ccache(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings as ccache reads them: it replaces `$NAME` in a value, once, and has no way to write a `$` itself."""
+    # it replaces `$NAME` in a value, once, and has no way to write a `$` itself
     inner = {f"KCI_{name}": value for name, value in settings.items() if "$" in value}
     return {name: f"${{KCI_{name}}}" if f"KCI_{name}" in inner else value for name, value in settings.items()} | inner

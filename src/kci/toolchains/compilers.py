@@ -74,7 +74,7 @@ def compiler_of(variant: Variant) -> tuple[str, ...]:
 
 
 def _of_ccbin(named: Path) -> str | None:
-    """The compiler that `NVCC_CCBIN` means: a directory or a program, which for nvcc may be the one for C."""
+    # a directory or a program, which for nvcc may be the compiler for C
     program = named / "g++" if named.is_dir() else named
     for name in (program.name.replace("gcc", "g++"), program.name):
         if found := shutil.which(_placed(str(program.with_name(name)))):
@@ -83,7 +83,7 @@ def _of_ccbin(named: Path) -> str | None:
 
 
 def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> tuple[str, ...]:
-    """A compiler, or the newest of other major versions of g++ where it is a GCC that is too new for nvcc."""
+    # or the newest of other major versions of g++ where this is a GCC that is too new for nvcc
     newest = toolchains().newest_gcc.get(Version.parse(cuda).minor_text) if cuda else None
     if cuda is None or newest is None or any(_ANY_COMPILER in os.environ.get(name, "") for name in _NVCC_FLAGS):
         return cxx
@@ -98,7 +98,7 @@ def _for_nvcc(cxx: tuple[str, ...], others: Iterable[int], cuda: str | None) -> 
 
 
 def _placed(word: str) -> str:
-    """A path from the root on, because compilers are started in another directory; any other word as it is."""
+    # from the root on, because compilers are started in another directory
     return str(Path(word).absolute()) if "/" in word and Path(word).exists() else word
 
 
@@ -198,7 +198,7 @@ def environment_flags() -> list[str]:
 
 
 def _compiler(words: tuple[str, ...]) -> list[str]:
-    """The compiler and its flags. Where it lies says nothing, what it says of itself does."""
+    # where the compiler lies says nothing, what it says of itself does
     return [version_line(words), *(word for word in words if word.startswith("-"))]
 
 

@@ -22,6 +22,7 @@ from kci.toolchains.downloads import install, pip_install
 from kci.toolchains.environment import same_version
 from kci.toolchains.toolchain_data import toolchains
 
+# `Cuda compilation tools, release 13.0, V13.0.88`; what `nvcc --dryrun` prints of its directory
 _RELEASE = re.compile(r"release (\d+\.\d+)(?:, V(\S+))?")
 _TOP = re.compile(r"^#\$ TOP=(.+)$", re.MULTILINE)
 
@@ -46,7 +47,6 @@ class Toolkit(msgspec.Struct, frozen=True):
 
     @property
     def library_dir(self) -> Path:
-        """Where that library is."""
         if self.libraries is not None:
             return self.libraries
         if self.wheels is not None:
@@ -60,11 +60,10 @@ class Toolkit(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether it is there and usable."""
         return self.wheels is None or self.nvcc.exists()
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
-        """The commands that make it, for one that is made of wheels."""
+        """The commands that make one of wheels."""
         if self.wheels is None:
             return []
         packages = toolchains().cuda[self.version]
@@ -72,12 +71,7 @@ class Toolkit(msgspec.Struct, frozen=True):
 
 
 def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
-    """The toolkit for a CUDA version; `ensure_toolkit` makes it if it is one of wheels.
-
-    Args:
-        compute: the CUDA version of the variant, `13.0`.
-        cache: the cache directory.
-        log: takes lines of progress.
+    """The toolkit for a CUDA version such as `13.0`; `ensure_toolkit` makes it if it is one of wheels.
 
     Raises:
         MissingToolError: this machine has none of that version and PyPI has neither; or `NVCC` names another version.
@@ -87,12 +81,7 @@ def find_toolkit(compute: str, cache: Path, log: Log) -> Toolkit:
 
 
 def ensure_toolkit(toolkit: Toolkit, python: Path, log: Log) -> Toolkit:
-    """Install the wheels of a toolkit if they are not there yet.
-
-    Args:
-        toolkit: what `find_toolkit` found.
-        python: a Python with pip.
-        log: takes lines of progress.
+    """Install the wheels of a toolkit, with a Python that has pip, if they are not there yet.
 
     Raises:
         MissingToolError: the wheels cannot be installed.
@@ -148,7 +137,7 @@ def _toolkit(version: str, nvcc: Path) -> Toolkit:
 
 
 def _candidates(version: str) -> list[Path]:
-    """Places where an nvcc may be, in the order in which they are asked."""
+    # in the order in which they are asked
     homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home]
     on_path = shutil.which("nvcc")
     places = [home / "bin" / "nvcc" for home in homes]
@@ -159,7 +148,7 @@ def _candidates(version: str) -> list[Path]:
 
 
 def _root(nvcc: Path) -> Path:
-    """The toolkit's directory. nvcc is asked, because the nvcc on the PATH may be a wrapper script elsewhere."""
+    # nvcc is asked, because the nvcc on the PATH may be a wrapper script elsewhere
     done = run([str(nvcc), "--dryrun", "-c", "kci.cu"])
     top = _TOP.search(done.output)
     root = Path(top[1].strip()).resolve() if top else nvcc.resolve().parent.parent
@@ -195,7 +184,6 @@ class LibraryHeaders(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether they are there."""
         return self.folder.is_dir()
 
 

@@ -63,7 +63,6 @@ class Headers(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether it is there."""
         return self.folder.is_dir()
 
     def setup(self, python: Path, target: Path | None = None) -> list[list[str]]:
@@ -183,7 +182,7 @@ def _get(item: Headers, python: Path, place: Path, log: Log) -> None:
 
 
 def _unpack(item: Headers, into: Path) -> None:
-    """Take the headers out of an archive; everything in it lies below one directory, whatever that is called."""
+    # everything in an archive lies below one directory, whatever that is called
     import http.client
     import tarfile
     import urllib.request

@@ -21,6 +21,7 @@ _SAYS_BYTES = (24, 1)
 """Since this version pip has the progress bar `raw`: a line with the bytes so far and in all, now and then."""
 
 _VERSION = re.compile(r"pip (\d+)\.(\d+)")
+# pip: `  Downloading https://…/torch-2.13.0.whl (184.3 MB)`, then `Progress 65536 of 193273528`
 _DOWNLOADING = re.compile(r"\s*Downloading (\S+)(?: \((.+)\))?")
 _PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
 _LARGE = ("MB", "GB")
@@ -103,7 +104,6 @@ class PipLines:
         self._done = 0
 
     def __call__(self, line: str) -> None:
-        """Take one line."""
         if found := _DOWNLOADING.fullmatch(line):
             self._what = urllib.parse.unquote(found[1].rpartition("/")[2])
             self._transfer, self._done = None, 0
@@ -129,28 +129,20 @@ _SECONDS = 0.5
 _SELDOM = 10.0
 """How often it is shown where lines stay."""
 
+# what `progress_line` writes
 _TOLD = re.compile(r"(.+): (\d+\.\d(?: of (\d+\.\d))? MB), (\d+\.\d MB/s)(?:, (.+) left)?")
 
 
 class Transfer:
-    """Counts what arrives, and says so in a line now and then."""
+    """Counts what arrives of a number of bytes (0: not known), and says so in a line now and then."""
 
     def __init__(self, what: str, total: int, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        """A download that begins now.
-
-        Args:
-            what: what is downloaded, for the line.
-            total: how many bytes it will be; 0 where that is not known.
-            log: takes the lines.
-            clock: the time in seconds.
-        """
         self._what, self._total, self._log, self._clock = what, total, log, clock
         self._begun = self._said = clock()
         self._done = 0
         self._told = False
 
     def heard(self, count: int) -> None:
-        """So many bytes more have arrived."""
         self._done += count
         now = self._clock()
         if now - self._said >= _SECONDS or (self._told and self._done == self._total):
@@ -197,17 +189,10 @@ class SeldomTransfers:
     """
 
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
-        """Lines of any build may come.
-
-        Args:
-            log: takes what is passed on.
-            clock: the time in seconds.
-        """
         self._log, self._clock = log, clock
         self._said: dict[str, float] = {}
 
     def __call__(self, line: str) -> None:
-        """Take one line."""
         told = read_transfer(line)
         if told is not None:
             now = self._clock()

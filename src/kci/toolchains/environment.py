@@ -15,6 +15,7 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -54,7 +55,6 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether it is there and usable."""
         return self.root is None or ((self.root / COMPLETE).is_file() and self.python.exists())
 
     def setup(self, *, from_index: bool = True) -> list[list[str]]:
@@ -85,7 +85,6 @@ class TorchVersion(msgspec.Struct, frozen=True):
 
     @property
     def minor(self) -> str:
-        """Major and minor, such as `2.13`."""
         return ".".join(self.release.split(".")[:2])
 
     @property
@@ -111,32 +110,21 @@ def isolated(cache: Path, torch: str, flavour: str, *, headers_only: bool = Fals
         headers_only: take only what compiling needs out of the wheel.
     """
     release = toolchains().torch_release(torch)
-    root, packages = _place(cache, f"torch-{release}-{flavour}{'-headers' if headers_only else ''}")
-    return Environment(
-        python=root / "bin" / "python",
-        torch=packages / "torch",
-        ninja=root / "bin" / "ninja",
-        root=root,
-        release=release,
-        flavour=flavour,
-        headers_only=headers_only,
-    )
+    name = f"torch-{release}-{flavour}{'-headers' if headers_only else ''}"
+    return _kept(cache, name, "torch", release=release, flavour=flavour, headers_only=headers_only)
 
 
-def _place(cache: Path, name: str) -> tuple[Path, Path]:
-    """Where an environment is, and its packages."""
+def _kept(cache: Path, name: str, package: str, **facts: Any) -> Environment:
     # An environment points at the Python that made it, and a cache may be shared with a container that has another one.
     base = hashlib.sha256(sys.base_prefix.encode()).hexdigest()[:6]
     root = cache / "envs" / f"{name}-cp{sys.version_info.major}{sys.version_info.minor}-{base}"
-    return root, Path(sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)}))
+    packages = Path(sysconfig.get_path("platlib", "venv", {"base": str(root), "platbase": str(root)}))
+    programs = root / "bin"
+    return Environment(programs / "python", packages / package, programs / "ninja", root, **facts)
 
 
 def tvm_ffi_environment(cache: Path, version: str) -> Environment:
-    """The same with the tvm-ffi package in place of torch.
-
-    Args:
-        cache: the cache directory.
-        version: major and minor, `0.1`.
+    """The same with the tvm-ffi package of a version such as `0.1` in place of torch.
 
     Raises:
         MissingToolError: kci does not know a release of that version.
@@ -145,15 +133,8 @@ def tvm_ffi_environment(cache: Path, version: str) -> Environment:
     if release is None:
         known = ", ".join(sorted(toolchains().tvm_ffi))
         raise MissingToolError(f"kci does not know tvm-ffi {version}", hint=f"it knows {known}")
-    root, packages = _place(cache, f"tvm-ffi-{release}")
-    return Environment(
-        python=root / "bin" / "python",
-        torch=packages / "tvm_ffi",
-        ninja=root / "bin" / "ninja",
-        root=root,
-        release=release,
-        requirement=f"apache-tvm-ffi=={release}",
-    )
+    requirement = f"apache-tvm-ffi=={release}"
+    return _kept(cache, f"tvm-ffi-{release}", "tvm_ffi", release=release, requirement=requirement)
 
 
 def base_python() -> str:
@@ -205,15 +186,7 @@ def ensure(environment: Environment, log: Log) -> Environment:
 
 
 def ensure_runtime(torch: str, *, cache: Path, log: Log) -> Path:
-    """A Python that imports torch and loads kernels: the CPU environment, plus what that takes.
-
-    Args:
-        torch: the minor version, `2.13`.
-        cache: the cache directory.
-        log: takes lines of progress.
-
-    Returns:
-        The path of the Python.
+    """The Python of an environment that imports torch and loads kernels: the CPU environment, plus what that takes.
 
     Raises:
         MissingToolError: it cannot be made here.
@@ -299,7 +272,7 @@ def _make(environment: Environment, log: Log) -> None:
 
 
 def _take_headers(environment: Environment, index: str | None, log: Log) -> None:
-    """Ten megabytes out of the five hundred of a wheel for GPUs."""
+    # ten megabytes out of the five hundred of a wheel for GPUs
     release = f"{environment.release}+{environment.flavour}" if index else str(environment.release)
     from kci.toolchains.wheel_ranges import extract, find_wheel
 
@@ -315,7 +288,7 @@ def needed_to_compile(path: str) -> str | None:
 
 
 def _check_flavour(environment: Environment) -> None:
-    """A GPU flavour from the default index may be for another toolkit; such a one must not be cached under the name."""
+    # one from the default index may be for another toolkit, and must not be cached under this name
     if environment.flavour == "cpu":
         return  # PyPI's own build stands in for it
     found = read_torch_version(environment)
@@ -328,7 +301,7 @@ def _check_flavour(environment: Environment) -> None:
 
 
 def _reachable(url: str) -> bool:
-    """Whether a wheel index answers, asked once and briefly: pip itself would retry for minutes."""
+    # asked once and briefly: pip itself would retry for minutes
     if os.environ.get("PIP_NO_INDEX"):
         return False
     import http.client

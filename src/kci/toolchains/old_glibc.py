@@ -33,7 +33,7 @@ _CPUS = ("x86_64", "aarch64")
 
 
 class OldLibrary(msgspec.Struct, frozen=True):
-    """One such library."""
+    """One such library; its paths are in the work directory."""
 
     soname: str
     versions: tuple[tuple[str, tuple[str, ...]], ...]
@@ -41,21 +41,18 @@ class OldLibrary(msgspec.Struct, frozen=True):
 
     @property
     def path(self) -> str:
-        """Where it is linked, in the work directory."""
         return f"stub/{self.soname}"
 
     @property
     def source(self) -> str:
-        """The source of it, in the work directory."""
         return f"{FOLDER}/{self.soname}.cpp"
 
     @property
     def version_script(self) -> str:
-        """What gives the functions their versions, in the work directory."""
         return f"{FOLDER}/{self.soname}.map"
 
     def files(self) -> dict[str, str]:
-        """What has to be written for it. Assembler, because the compiler knows functions such as `exp` itself."""
+        """The files that it takes, with their text."""
         labels = "".join(
             f'    ".globl {name}\\n.type {name}, %function\\n{name}:\\n"\n'
             for _, names in self.versions
@@ -73,7 +70,6 @@ class OldLibrary(msgspec.Struct, frozen=True):
         }
 
     def command(self, cxx: tuple[str, ...]) -> list[str]:
-        """The command that links it."""
         named = [f"-Wl,-soname,{self.soname}", f"-Wl,--version-script={self.version_script}"]
         return [*cxx, "-shared", "-fPIC", "-nostdlib", *named, self.source, "-o", self.path]
 
@@ -97,11 +93,7 @@ def glibc_data() -> GlibcData:
 
 @cache
 def old_libraries(cpu: str = "") -> tuple[OldLibrary, ...]:
-    """The libraries for a CPU, by name; none for one that kernels are not made for.
-
-    Args:
-        cpu: such as `x86_64`; by default this machine's.
-    """
+    """The libraries for a CPU (by default this machine's), by name; none for one that kernels are not made for."""
     cpu = cpu or platform.machine()
     if cpu not in _CPUS:
         return ()
@@ -125,21 +117,15 @@ class NewerParts(msgspec.Struct, frozen=True):
     members: tuple[str, ...]
 
     def unpack(self) -> list[str]:
-        """The command that takes them out."""
         return ["ar", "x", f"--output={FOLDER}", self.library, *self.members]
 
     @property
     def unpacked(self) -> tuple[str, ...]:
-        """The files that it makes."""
         return tuple(f"{FOLDER}/{member}" for member in self.members)
 
 
 def find_newer_parts(cxx: tuple[str, ...]) -> NewerParts | None:
-    """The parts that a compiler's own C++ library has; None if there is no static one, or it is not GNU's.
-
-    Args:
-        cxx: the C++ compiler.
-    """
+    """The parts that a compiler's own C++ library has; None if there is no static one, or it is not GNU's."""
     library = said(*cxx, "-print-file-name=libstdc++.a").strip()
     there = said("ar", "t", library).split() if library and Path(library).is_file() else []
     members = tuple(member for member in glibc_data().cxx_library.members if member in there)

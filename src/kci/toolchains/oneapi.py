@@ -19,6 +19,7 @@ ICPX = "icpx"
 ASKED_OF_ICPX = "<those of icpx -###>"
 """In the commands of a machine that has no icpx to ask."""
 
+# in the line for llvm-spirv: the extensions without the `-all` that comes first
 _EXTENSIONS = re.compile(r'-spirv-ext=(?:-all,)?([^" ]+)')
 _VERSION = re.compile(r"\d+\.\d+")
 _PRECISE = ("-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt")
@@ -26,10 +27,7 @@ _PRECISE = ("-foffload-fp32-prec-div", "-foffload-fp32-prec-sqrt")
 
 
 def find_icpx(compute: str) -> tuple[str, ...]:
-    """The compiler, for host and device code alike.
-
-    Args:
-        compute: the oneAPI version of the variant, `2025.3`.
+    """The compiler of a oneAPI version such as `2025.3`, for host and device code alike.
 
     Raises:
         MissingToolError: it is not here, or of another version.
@@ -59,11 +57,9 @@ class SyclCode(msgspec.Struct, frozen=True):
 
 
 def code_for(build: Build, compute: str) -> SyclCode:
-    """What to make for an XPU variant.
+    """What to make for a variant of a oneAPI version.
 
-    Args:
-        build: the kernel's. A component that depends on SYCL*TLA decides for all, as in the reference.
-        compute: the variant's oneAPI version.
+    A component that depends on SYCL*TLA decides for all, as in the reference.
 
     Raises:
         MissingToolError: there is no SYCL*TLA for that version.
@@ -117,9 +113,7 @@ def compile_flags(code: SyclCode) -> list[str]:
 def link_flags(code: SyclCode, extensions: str = ASKED_OF_ICPX) -> list[str]:
     """What the link gets: it is there that code for the devices is made ahead of time.
 
-    Args:
-        code: what is made.
-        extensions: those of SPIR-V that icpx has by default (`default_extensions`).
+    `extensions` are those of SPIR-V that icpx has by default (`default_extensions`).
     """
     flags = ["-Wl,-z,noexecstack", "-fsycl", "--offload-compress", *_PRECISE, _targets(code)]
     options = f"-options ' {' '.join(toolchains().sycl.device_options)}'"

@@ -38,12 +38,10 @@ class Rocm(msgspec.Struct, frozen=True):
 
     @property
     def hipcc(self) -> Path:
-        """The compiler."""
         return self.root / "bin" / "hipcc"
 
     @property
     def include(self) -> Path:
-        """Its headers."""
         return self.root / "include"
 
     @property
@@ -96,7 +94,7 @@ def find_rocm(compute: str, system: str, log: Log) -> Rocm:
 
 
 def _roots(version: str) -> Iterator[Path]:
-    """Directories that may be a ROCm, in the order in which they are asked; only those with hipcc and its headers."""
+    # only those with hipcc and its headers
     for place in _places(version):
         root = place.resolve()
         if os.access(root / "bin" / "hipcc", os.X_OK) and (root / _HEADER).is_file():
@@ -120,14 +118,13 @@ def _places(version: str) -> Iterator[Path]:
 
 
 def _told(command: list[str]) -> Iterator[Path]:
-    """The directory that a program names."""
     lines = said(*command).strip().splitlines()
     if lines:
         yield Path(lines[-1].strip())
 
 
 def _release(root: Path) -> str | None:
-    """The version of a ROCm: what its own file says, else what hipconfig says (HIP's minor version is ROCm's)."""
+    # what its own file says, else what hipconfig says (HIP's minor version is ROCm's)
     try:
         text = (root / ".info" / "version").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -86,7 +86,7 @@ class Toolchains(Dated, frozen=True):
     sycl_tla: SyclTla
 
     def torch_release(self, torch: str) -> str:
-        """The exact torch release of a minor version: `2.13` is `2.13.0`."""
+        """The exact release of a minor version: `2.13` is `2.13.0`."""
         minor = Version.parse(torch).minor_text
         return self.torch.get(minor, f"{minor}.0")
 

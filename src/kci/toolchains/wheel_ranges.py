@@ -77,24 +77,19 @@ class RangeFile(io.RawIOBase):
         self._blocks[self.size - len(tail)] = tail
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
         return True
 
     def tell(self) -> int:
-        """Where the next read begins."""
         return self._at
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Choose where the next read begins."""
         self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, from what is there already or by one request."""
         size = max(0, min(size if size >= 0 else self.size, self.size - self._at))
         if size == 0:
             return b""
@@ -204,14 +199,13 @@ class _ListedPage(msgspec.Struct, frozen=True):
 
 
 class _Links(HTMLParser):
-    """The links of an index page in the older form."""
+    """The links of an index page in the older form, by their last part."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: dict[str, str] = {}
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep where a link leads, by its last part."""
         address = dict(attrs).get("href") if tag == "a" else None
         if address:
             name = urllib.parse.unquote(urllib.parse.urlsplit(address).path.rpartition("/")[2])
