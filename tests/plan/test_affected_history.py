@@ -29,7 +29,8 @@ from kci.matrix.selection import compute_matrix, select
 from kci.matrix.variants import KernelMatrix
 from kci.plan.affected import Touch
 from kci.plan.changes import Base, Terms, changes_since, merged_into, only_affected
-from kci.plan.fingerprint import Fingerprints, image_of
+from kci.plan.fingerprint import Fingerprints
+from kci.plan.legs import image_of
 from kci.plan.machines import runners_from
 
 REPO = Path(__file__).parent / "affected" / "repo"

@@ -20,7 +20,8 @@ from kci.files.git import GitRefusedError, list_blobs, read_blob, read_objects, 
 from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.affected import KernelEnd, Touch, View, affected, changed_keys, narrow
-from kci.plan.fingerprint import Fingerprints, image_of
+from kci.plan.fingerprint import Fingerprints
+from kci.plan.legs import image_of
 from kci.suggest import suggestion
 
 _DIFFERENCE = re.compile(

@@ -27,7 +27,7 @@ from kci.inputs.source_tree import EntryKind, SourceTree
 from kci.matrix.archs import component_archs
 from kci.matrix.names import Kind
 from kci.matrix.variants import Matrix, Variant
-from kci.plan.legs import Unplaced, place
+from kci.plan.legs import image_of
 from kci.plurals import count
 from kci.version import __version__
 
@@ -160,12 +160,6 @@ def fingerprints(
                 variant, image_of(variant, runners, container=container)
             )
     return found
-
-
-def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:
-    """The image that a variant's leg builds in; empty for none."""
-    placed = place(variant, runners, container=container)
-    return "" if isinstance(placed, Unplaced) else placed.image
 
 
 def configuration(build: Build, variant: Variant) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from kci.matrix.names import COMPUTE_PREFIX, Kind, upload_name
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.durations import NO_DURATIONS, Durations
 from kci.plan.hardware_tests import CarriedTree, plan_tests
-from kci.plan.machines import Pool, most_minutes, pool_of, price_of
+from kci.plan.machines import most_minutes, pool_of, price_of
 from kci.plan.plan import KernelPlan, LeftOut, Leg, Plan, RunnerGroup, Skipped
 from kci.plan.sharding import assign, shards
 
@@ -23,29 +23,15 @@ FULL_SHARE = 2
 """A group is closed when its estimate passes one FULL_SHARE-th of what a job may take: estimates can be that wrong."""
 
 
-class Assignment(msgspec.Struct, frozen=True):
-    """Where and how one variant is built."""
-
-    runner: tuple[str, ...] | RunnerGroup
-    image: str
-    timeout: int
-    minutes: int
-    setup: int
-    measured: bool
-    pool: Pool
-    rate: float | None
-    currency: str
-    max_minutes: int
-    max_jobs: int | None = None
-    cores: int | None = None
-    disk: int | None = None
-
-
 class Placed(NamedTuple):
-    """A variant with a place."""
+    """A variant with a place: the leg that it is by itself, without what setting up takes."""
 
     variant: Variant
-    place: Assignment
+    leg: Leg
+    setup: int
+    """Minutes before anything is built."""
+    most: int
+    """Minutes that a job may take there."""
 
 
 def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) -> list[Leg]:
@@ -60,8 +46,8 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
     for item in placed:
         open_groups = groups.setdefault(_key(item, grouping), [[]])
         last = open_groups[-1]
-        minutes = sum(other.place.minutes for other in last) + item.place.minutes
-        if last and minutes > item.place.max_minutes // FULL_SHARE:
+        minutes = sum(other.leg.minutes for other in last) + item.leg.minutes
+        if last and minutes > item.most // FULL_SHARE:
             open_groups.append([item])
         else:
             last.append(item)
@@ -75,15 +61,15 @@ def group(kernel: KernelMatrix, placed: Sequence[Placed], grouping: Grouping) ->
 
 
 def _key(item: Placed, grouping: Grouping) -> tuple[object, ...]:
-    variant, place = item
+    variant, leg = item.variant, item.leg
     # Limits are a leg's, not a variant's, so variants of different limits do not share one.
-    limits = (place.runner, place.max_jobs, place.cores)
+    limits = (leg.runner, leg.max_jobs, leg.cores)
     if variant.kind is Kind.NOARCH:  # copied, not compiled: one leg does for all of them
         return ("noarch", *limits)
     if grouping is Grouping.BACKEND:
         # An empty image means none; one leg cannot run partly in an image.
-        return (variant.backend, variant.system, *limits, bool(place.image))
-    return (variant.system, place.image or variant.backend, *limits)
+        return (variant.backend, variant.system, *limits, bool(leg.image))
+    return (variant.system, leg.image or variant.backend, *limits)
 
 
 def _label(part: Sequence[Placed], grouping: Grouping) -> str:
@@ -100,29 +86,18 @@ def _label(part: Sequence[Placed], grouping: Grouping) -> str:
 
 
 def _leg(kernel: KernelMatrix, part: Sequence[Placed], name: str) -> Leg:
-    first, place = part[0]
-    return Leg(
-        kernel=kernel.name,
+    legs = [item.leg for item in part]
+    return msgspec.structs.replace(
+        legs[0],
         path=kernel.path,
-        variant=" ".join(item.variant.name for item in part),
-        variants=tuple(item.variant.name for item in part),
+        variant=" ".join(leg.variant for leg in legs),
+        variants=tuple(leg.variant for leg in legs),
         name=name,
-        kind=first.kind,
-        backend=first.backend,
-        system=first.system,
-        runner=place.runner,
-        image=place.image,
-        timeout=min(sum(item.place.timeout for item in part), place.max_minutes),
-        minutes=place.setup + sum(item.place.minutes for item in part),
-        measured=all(item.place.measured for item in part),
-        pool=place.pool,
-        rate=place.rate,
-        currency=place.currency,
-        max_jobs=place.max_jobs,
-        cores=place.cores,
-        disk=place.disk,
+        timeout=min(sum(leg.timeout for leg in legs), part[0].most),
+        minutes=part[0].setup + sum(leg.minutes for leg in legs),
+        measured=all(leg.measured for leg in legs),
         artifact=upload_name(kernel.name, name),
-        loads=tuple(dict.fromkeys(torch for item in part for torch in item.variant.loads)),
+        loads=tuple(dict.fromkeys(torch for leg in legs for torch in leg.loads)),
     )
 
 
@@ -200,7 +175,7 @@ def make_plan(
             if reason := options.skip.get((kernel.name, name)):
                 skipped.append(Skipped(kernel.name, name, reason))
             else:
-                placed.append(Placed(variant, found))
+                placed.append(found)
         legs += group(kernel, placed, options.grouping)
         prints = options.fingerprints
         known = None if prints is None else {name: prints[kernel.name, name] for name in planned}
@@ -236,7 +211,7 @@ def place(
     kernel: str = "",
     durations: Durations = NO_DURATIONS,
     estimate: float | None = None,
-) -> Assignment | Unplaced:
+) -> Placed | Unplaced:
     """Where and how a variant is built, or the rule and reason why no job can build it.
 
     Without `container` it is built on the runner itself. `estimate` is the seconds that compiling it takes, by what
@@ -262,21 +237,36 @@ def place(
     found = durations.minutes(kernel, variant.name, variant.backend, estimate)
     minutes, measured = found or (build.minutes, False)
     rate, currency = price_of(runner) or (None, "")
-    return Assignment(
+    leg = Leg(
+        kernel=kernel,
+        path="",
+        variant=variant.name,
+        variants=(variant.name,),
+        name=variant.name,
+        kind=variant.kind,
+        backend=variant.backend,
+        system=variant.system,
         runner=RunnerGroup(runner.group, runner.labels) if runner.group else runner.labels,
         image=image,
         timeout=limit.timeout or build.timeout,
         minutes=minutes,
-        setup=build.setup,
         measured=measured,
         pool=pool_of(runner),
         rate=rate,
         currency=currency,
-        max_minutes=most_minutes(runner),
+        artifact="",
         max_jobs=limit.max_jobs,
         cores=limit.cores if variant.backend == "cuda" and not noarch else None,
         disk=build.disk or None if image else None,
+        loads=variant.loads,
     )
+    return Placed(variant, leg, build.setup, most_minutes(runner))
+
+
+def image_of(variant: Variant, runners: Runners, *, container: bool = True) -> str:
+    """The image that a variant's leg builds in; empty for none."""
+    placed = place(variant, runners, container=container)
+    return "" if isinstance(placed, Unplaced) else placed.leg.image
 
 
 def _estimates(matrix: Matrix, runners: Runners, options: PlanOptions) -> dict[tuple[str, str], float]:

@@ -54,9 +54,7 @@ class FoundPin(NamedTuple):
     sha: str
     version: str
     path: str
-    line: int
-    column: int
-    width: int
+    span: Span
 
 
 @cache
@@ -151,15 +149,14 @@ def judge_pins(text: str, path: str, fixed: Collection[str] = ()) -> list[Diagno
         shipped = shipped_pins().get(pin.action)
         if shipped is None or pin.action in fixed or not shipped.sha or pin.sha == shipped.sha or _wrong(pin, shipped):
             continue
-        span = Span(pin.line, pin.column, pin.line, pin.column + pin.width)
         if _order(pin.version) < _order(shipped.version):
             message = f"{pin.action} is pinned to {pin.version}; kci ships {shipped.version}"
             hint = "say why in a review, or let `kci render --force` bring it back"
-            found.append(finding("KCI407", message, hint=hint, path=path, span=span))
+            found.append(finding("KCI407", message, hint=hint, path=path, span=pin.span))
         else:
             message = f"kci does not know whether {pin.sha[:12]} is {pin.version} of {pin.action}"
             hint = f"`git ls-remote https://github.com/{pin.action} {pin.version}` tells"
-            found.append(finding("KCI408", message, hint=hint, path=path, span=span))
+            found.append(finding("KCI408", message, hint=hint, path=path, span=pin.span))
     return found
 
 
@@ -169,15 +166,8 @@ def find_pins(text: str, path: str) -> Iterator[FoundPin]:
         match = _USES.match(line)
         if match and _looks_pinned(match[2]):
             action, ref, comment = match[1], match[2], match[3] or ""
-            yield FoundPin(
-                action_of(action),
-                ref,
-                comment.split(" ")[0],
-                path,
-                number,
-                match.start(1) + 1,
-                match.end(2) - match.start(1),
-            )
+            span = Span(number, match.start(1) + 1, number, match.end(2) + 1)
+            yield FoundPin(action_of(action), ref, comment.split(" ")[0], path, span)
 
 
 def without_pins(text: str) -> str:
@@ -233,7 +223,6 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 def _wrong(pin: FoundPin, shipped: Pin) -> Diagnostic | None:
-    span = Span(pin.line, pin.column, pin.line, pin.column + pin.width)
     if not _SHA.fullmatch(pin.sha):
         message, hint = f"`{pin.sha}` is not a commit", "40 hexadecimal digits in lower case, or remove the line"
     elif not _VERSION.fullmatch(pin.version):
@@ -244,13 +233,12 @@ def _wrong(pin: FoundPin, shipped: Pin) -> Diagnostic | None:
         hint = "commit and version must change together; run the bump again"
     else:
         return None
-    return finding("KCI404", message, hint=hint, path=pin.path, span=span)
+    return finding("KCI404", message, hint=hint, path=pin.path, span=pin.span)
 
 
 def _conflict(first: FoundPin, twin: FoundPin) -> Diagnostic:
     message = (
-        f"{first.action} has two pins: {first.version} ({first.path}:{first.line}) "
-        f"and {twin.version} ({twin.path}:{twin.line})"
+        f"{first.action} has two pins: {first.version} ({first.path}:{first.span.line}) "
+        f"and {twin.version} ({twin.path}:{twin.span.line})"
     )
-    span = Span(twin.line, twin.column, twin.line, twin.column + twin.width)
-    return finding("KCI403", message, hint="make them the same, usually the newer one", path=twin.path, span=span)
+    return finding("KCI403", message, hint="make them the same, usually the newer one", path=twin.path, span=twin.span)

@@ -14,7 +14,7 @@ from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
 from kci.matrix.variants import Variant
-from kci.plan.legs import Unplaced, place
+from kci.plan.legs import image_of
 from kci.processes.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.processes.process import Log
 from kci.run.one_variant import check_replaceable, make_variant_dir, request_for
@@ -77,7 +77,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         raise UsageError("kci does not build twice with nix", hint="nix build --rebuild compares two builds")
     check_replaceable(request.directory, request.kernel.build.name)
     _require_sources(workspace, request)
-    own = image_of(workspace, request.kernel, request.variant)
+    own = image_of(request.variant, workspace.runners)
     image = choose_image(request.options.container, own, log)
     if image is None:
         made = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
@@ -126,7 +126,7 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
         KciError: as `build_leg`.
     """
     request = _with_mirrors(workspace, request)
-    own = image_of(workspace, request.kernel, request.variant)
+    own = image_of(request.variant, workspace.runners)
     image = {"none": None, "auto": own or None}.get(request.options.container, request.options.container)
     if image is not None:
         return [shlex.join(build_command(_in_container(workspace, request, image)))]
@@ -136,12 +136,6 @@ def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
 def _with_mirrors(workspace: Workspace, request: LegRequest) -> LegRequest:
     mirrors = workspace.settings.settings.mirrors.addresses()
     return msgspec.structs.replace(request, options=msgspec.structs.replace(request.options, mirrors=mirrors))
-
-
-def image_of(workspace: Workspace, kernel: Kernel, variant: Variant) -> str:
-    """The image that a leg for a variant has; empty for none."""
-    placed = place(variant, workspace.runners, container=True, kernel=kernel.build.name)
-    return "" if isinstance(placed, Unplaced) else placed.image
 
 
 def _in_container(workspace: Workspace, request: LegRequest, image: str) -> ContainerBuild:

@@ -297,7 +297,7 @@ def assemble(
 ) -> Workspace:
     """A workspace of kernels that were read already, for example those of a git revision; see `open_workspace`.
 
-    Kci.toml is looked for in the kernels' own directories, or in those that are named.
+    Where to look for kci.toml: in the kernels' own directories, or in `directories`.
     """
     places = [kernel.directory for kernel in kernels] if directories is None else list(directories)
     settings = settings_for(places)
