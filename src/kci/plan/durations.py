@@ -7,10 +7,11 @@ The record is JSON: `{"schema": 1, "durations": [{"kernel": "relu", "variant": "
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -54,26 +55,22 @@ class Durations:
         """With the seconds that the work of variants takes by itself, records of some say something about others."""
         self._entries = tuple(entries)
         estimates = estimates or {}
-        exact: dict[tuple[str, str], list[float]] = {}
-        alike: dict[tuple[str, str], list[float]] = {}
-        of_kernel: dict[tuple[str, str], list[float]] = {}
-        of_backend: dict[str, list[float]] = {}
+        exact, alike, of_kernel, of_backend = (defaultdict[Any, list[float]](list) for _ in range(4))
         for entry in self._entries:
-            exact.setdefault((entry.kernel, entry.variant), []).append(entry.seconds)
+            exact[entry.kernel, entry.variant].append(entry.seconds)
             try:
                 backend = parse_variant_name(entry.variant).backend
             except ValueError:
                 continue
-            alike.setdefault((entry.kernel, backend), []).append(entry.seconds)
+            alike[entry.kernel, backend].append(entry.seconds)
             if estimate := estimates.get((entry.kernel, entry.variant)):
-                of_kernel.setdefault((entry.kernel, backend), []).append(entry.seconds / estimate)
+                of_kernel[entry.kernel, backend].append(entry.seconds / estimate)
         for (_, backend), ratios in of_kernel.items():
-            of_backend.setdefault(backend, []).append(statistics.median(ratios))
-        self._exact = {key: statistics.median(values) for key, values in exact.items()}
-        self._alike = {key: statistics.median(values) for key, values in alike.items()}
-        self._of_kernel = {key: statistics.median(values) for key, values in of_kernel.items()}
-        # Every kernel counts once, however many of its variants were recorded.
-        self._of_backend = {key: statistics.median(values) for key, values in of_backend.items()}
+            of_backend[backend].append(statistics.median(ratios))  # every kernel counts once
+        self._exact, self._alike, self._of_kernel, self._of_backend = (
+            {key: statistics.median(values) for key, values in found.items()}
+            for found in (exact, alike, of_kernel, of_backend)
+        )
 
     def calibrated(self, estimates: Mapping[tuple[str, str], float]) -> Durations:
         """The same entries, compared with what the work of their variants takes by itself."""

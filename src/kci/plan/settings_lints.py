@@ -85,7 +85,8 @@ def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
 def price_without_currency(subject: _Subject) -> Iterator[Diagnostic]:
     """KCI324: a price without a currency, or an unknown currency."""
     for path, machine in subject.machines():
-        if machine.price is not None and machine.currency is None and not _inherited(subject, path):
+        shared = _of_any(subject, path)
+        if machine.price is not None and machine.currency is None and not (shared and shared.currency is not None):
             message = "`price` without `currency`: a cost cannot be stated"
             yield subject.at((*path, "price"), "KCI324", message, 'add `currency = "USD"`, or whatever it is in')
         if machine.currency is not None and not re.fullmatch(r"[A-Z]{3}", machine.currency, re.ASCII):
@@ -93,11 +94,10 @@ def price_without_currency(subject: _Subject) -> Iterator[Diagnostic]:
             yield subject.at((*path, "currency"), "KCI324", message, "three capital letters, such as USD or EUR")
 
 
-def _inherited(subject: _Subject, path: KeyPath) -> bool:
-    """Whether the `any` entry of the same system has a currency."""
+def _of_any(subject: _Subject, path: KeyPath) -> Machine | None:
+    """The `any` entry of the same system, from which an entry takes what it does not say."""
     table: MachinesByBackend = by_name(subject.settings, str(path[0]))
-    machine = by_name(table.any, str(path[2])) if table.any else None
-    return machine is not None and machine.currency is not None
+    return by_name(table.any, str(path[2])) if table.any else None
 
 
 def currencies_mixed(subject: _Subject) -> Iterator[Diagnostic]:
@@ -309,8 +309,7 @@ def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
 def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
     """KCI331: a runner with neither labels nor group where kci knows no runner to take them from."""
     for path, machine in subject.machines():
-        table: MachinesByBackend = by_name(subject.settings, str(path[0]))
-        shared = by_name(table.any, str(path[2])) if table.any else None
+        shared = _of_any(subject, path)
         known = path[0] == "runners" and path[2] in default_runners().runner
         if not (known or any(item and (item.labels or item.group) for item in (machine, shared))):
             message = f"the entry does not select a runner and there is no default for {path[2]}: it has no effect"

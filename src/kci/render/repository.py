@@ -37,10 +37,7 @@ from kci.render.gitlab import GitlabInputs, render_gitlab
 from kci.render.own_parts import read_own_parts
 from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
 from kci.render.workflow import (
-    COMPAT_FILE,
-    KERNEL_FILE,
-    OWN_MACHINES_FILE,
-    PUBLISH_FILE,
+    FILES,
     RELEASE_FILE,
     Inputs,
     Mode,
@@ -214,7 +211,7 @@ def render_workflows(
     )
     own = release_pin() if by_commit else None
     fixed = ({OWN: shipped_pins()[OWN]} if by_commit is False else {}) | fixed_pins(chosen.actions)
-    committed = read_committed(root, (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE))
+    committed = read_committed(root, FILES)
     parts = read_own_parts(root, shipped_templates())
     files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
     problems = [*bounds.refused, *check_files(files)]

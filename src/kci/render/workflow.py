@@ -26,8 +26,8 @@ RELEASE_FILE = ".github/workflows/kci.yml"
 COMPAT_FILE = ".github/workflows/kci-compat.yml"
 KERNEL_FILE = ".github/workflows/kci-kernel.yml"
 OWN_MACHINES_FILE = ".github/workflows/kci-own-machines.yml"
-
 PUBLISH_FILE = ".github/workflows/kci-publish.yml"
+FILES = (RELEASE_FILE, COMPAT_FILE, KERNEL_FILE, OWN_MACHINES_FILE, PUBLISH_FILE)
 
 _TEMPLATES = {RELEASE_FILE: "github/release.yml.j2", COMPAT_FILE: "github/compat.yml.j2"}
 _CALLED = {KERNEL_FILE: "github/kernel.yml.j2"}

@@ -33,11 +33,10 @@ from kci.inputs.source_lints import (
 )
 from kci.inputs.source_tree import SourceTree
 from kci.matrix.kernel_lints import lint_matrix
-from kci.matrix.tiers import tier_of
 from kci.plan.changes import changes_since
 from kci.plan.settings_lints import lint_settings
 from kci.sources.source_rules import source_findings
-from kci.workspace.workspace import Choice, Workspace
+from kci.workspace.workspace import Choice, Workspace, tier_errors
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -154,12 +153,7 @@ def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[D
 
 def _overlays(settings: FoundSettings) -> tuple[list[tuple[str | None, Overlay]], list[Diagnostic]]:
     """The overlays of kci.toml, and what is wrong with them and with its tiers."""
-    problems: list[Diagnostic] = []
-    for name in settings.settings.tiers:
-        try:
-            tier_of(name, settings)
-        except FindingsError as error:
-            problems += error.diagnostics
+    problems = tier_errors(settings)
     try:
         return overlays_of(settings), problems
     except FindingsError as error:

@@ -133,12 +133,12 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             UsageError: the choice names something that does not exist.
             FindingsError: a custom tier of kci.toml cannot be read.
         """
-        return self._matrix(self._tier(choice.tier), choice, explain=explain, thinned=True)
+        return self._matrix(self._tier(choice.tier), choice, explain=explain)
 
     def whole(self, choice: Choice = _ALL) -> Matrix:
         """What the tier is a part of: a custom tier without thinning; for `pr` the release. Raises as `matrix`."""
         tier = self._tier(choice.tier)
-        return self._matrix(Tier.RELEASE if tier is Tier.PR else tier, choice, explain=False, thinned=False)
+        return self._matrix(Tier.RELEASE if tier is Tier.PR else tier, choice, thinned=False)
 
     def _tier(self, name: str) -> Tier | TierDefinition:
         if name in list(Tier):
@@ -147,17 +147,16 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
         return tier_of(name, self.settings)
 
-    def _matrix(self, tier: Tier | TierDefinition, choice: Choice, *, explain: bool, thinned: bool) -> Matrix:
-        filters = choice.filters(self.scopes)
-        if isinstance(tier, Tier):
-            return self._compute(tier, filters, explain=explain)
-        from kci.matrix.tiers import narrowing
+    def _matrix(
+        self, tier: Tier | TierDefinition, choice: Choice, *, explain: bool = False, thinned: bool = True
+    ) -> Matrix:
+        narrow, base = choice.filters(self.scopes), tier if isinstance(tier, Tier) else tier.base
+        if not isinstance(tier, Tier):
+            from kci.matrix.tiers import narrowing
 
-        filters = [*narrowing(tier, thinned=thinned), *filters]
-        return msgspec.structs.replace(self._compute(tier.base, filters, explain=explain), tier=tier.name)
-
-    def _compute(self, tier: Tier, narrow: Sequence[Narrow], *, explain: bool) -> Matrix:
-        return compute_matrix(self.kernels, self.catalog, tier, narrow=narrow, overlays=self.overlays, explain=explain)
+            narrow = [*narrowing(tier, thinned=thinned), *narrow]
+        found = compute_matrix(self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain)
+        return found if isinstance(tier, Tier) else msgspec.structs.replace(found, tier=tier.name)
 
     def of(self, kernels: Sequence[Kernel]) -> Workspace:
         """The same workspace with other kernels: some of its own, or the same ones as they were once."""
@@ -220,7 +219,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
 
     def _nearest_selection(self, choice: Choice) -> str:
         """What might have been meant by a choice that selects nothing."""
-        everything = self._compute(Tier.ALL, [], explain=False)
+        everything = msgspec.structs.replace(self, scopes={}).matrix(Choice(tier=str(Tier.ALL)))
         known = sorted({variant.name for kernel in everything.kernels for variant in kernel.variants})
         hints = []
         for glob in choice.only:
@@ -318,15 +317,9 @@ def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]
 def _require_valid(settings: FoundSettings) -> None:
     if settings.document is None:
         return
-    from kci.matrix.tiers import tier_of
     from kci.plan.settings_lints import lint_settings
 
-    found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR]
-    for name in settings.settings.tiers:
-        try:
-            tier_of(name, settings)
-        except KciError as error:
-            found += error.diagnostics
+    found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR] + tier_errors(settings)
     if found:
         message = f"{settings.document.path} is not valid"
         raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=found)
@@ -353,3 +346,16 @@ def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
         for directory in find_kernels([path or "."]):
             scopes[directory] = list(dict.fromkeys([*scopes.get(directory, []), *backends]))
     return paths, {directory: names for directory, names in scopes.items() if directory not in everything}
+
+
+def tier_errors(settings: FoundSettings) -> list[Diagnostic]:
+    """What is wrong with the custom tiers of a kci.toml."""
+    from kci.matrix.tiers import tier_of
+
+    found: list[Diagnostic] = []
+    for name in settings.settings.tiers:
+        try:
+            tier_of(name, settings)
+        except KciError as error:
+            found += error.diagnostics
+    return found
