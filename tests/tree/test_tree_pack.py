@@ -31,7 +31,7 @@ def test_a_round_trip_gives_the_same_files_and_leg(tmp_path: Path, suffix: str) 
     variant = make_variant(tmp_path / "b", files={"__init__.py": "", long: "x" * 5000, "ü.txt": "", "empty": ""})
     artifact = make_artifact(tmp_path / "out", variant, suffix=suffix, seconds=12.5)
     assert artifact.name == artifact_name("gated-norm", CPU, zstd=suffix == ".tar.zst")
-    leg, unpacked = unpack(artifact, tmp_path / "into")
+    leg, unpacked, _ = unpack(artifact, tmp_path / "into")
     assert unpacked == tmp_path / "into" / CPU
     assert variant_digest(unpacked) == variant_digest(variant) == leg.digest
     assert read_leg(artifact) == leg
@@ -75,7 +75,7 @@ def test_the_archive_is_a_plain_sorted_tar_with_the_leg_first(tmp_path: Path) ->
 def test_the_exec_bit_survives_and_no_other(tmp_path: Path) -> None:
     variant = make_variant(tmp_path)
     (variant / "_ops.py").chmod(0o777)
-    _, unpacked = unpack(make_artifact(tmp_path, variant), tmp_path / "into")
+    _, unpacked, _ = unpack(make_artifact(tmp_path, variant), tmp_path / "into")
     assert (unpacked / "_ops.py").stat().st_mode & 0o777 == 0o755
     assert (unpacked / "__init__.py").stat().st_mode & 0o777 == 0o644
 
@@ -239,5 +239,5 @@ def test_whatever_is_packed_is_unpacked_the_same(
         artifact = make_artifact(root / "out", variant, suffix=".tar.zst" if zstd else ".tar")
     except (UnsafeError, OSError, FindingsError):
         return
-    leg, unpacked = unpack(artifact, root / "into")
+    leg, unpacked, _ = unpack(artifact, root / "into")
     assert variant_digest(unpacked) == leg.digest == variant_digest(variant)

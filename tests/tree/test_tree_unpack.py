@@ -125,7 +125,7 @@ def test_directories_may_be_members_even_twice(tmp_path: Path) -> None:
     variant = make_variant(tmp_path, files={"__init__.py": "", "sub/a.py": ""})
     members = [file(name, b"", type=tarfile.DIRTYPE) for name in (CPU, f"{CPU}/sub", f"{CPU}/sub")]
     members += [file(f"{CPU}/{n}", (variant / n).read_bytes()) for n in ("__init__.py", "sub/a.py", "metadata.json")]
-    _, unpacked = unpack(archive(tmp_path / "x.tar", leg_of(variant), *members), tmp_path / "into")
+    _, unpacked, _ = unpack(archive(tmp_path / "x.tar", leg_of(variant), *members), tmp_path / "into")
     assert (unpacked / "sub" / "a.py").is_file()
 
 
@@ -144,7 +144,7 @@ def test_names_beyond_the_classic_length_come_by_extended_header_or_prefix(tmp_p
     for format in (tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT):
         members = [file(f"{CPU}/{n}", (variant / n).read_bytes()) for n in ("__init__.py", deep, "metadata.json")]
         into = tmp_path / str(format)
-        _, unpacked = unpack(archive(tmp_path / f"{format}.tar", leg_of(variant), *members, format=format), into)
+        _, unpacked, _ = unpack(archive(tmp_path / f"{format}.tar", leg_of(variant), *members, format=format), into)
         assert (unpacked / deep).is_file()
 
 

@@ -148,7 +148,7 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
     found = []
     for name in sorted(set(names)):
         if same := [source for source in sources if source.leg.variant == name]:
-            found.append(unpack(newest(same).path, into)[1])
+            found.append(unpack(newest(same).path, into).directory)
     return found
 
 

@@ -10,7 +10,6 @@ from kci.cli import PATH, Command, FileName, Options
 from kci.cli._signing import ci_context, context_options
 from kci.config.find_settings import find_settings
 from kci.errors import UsageError
-from kci.tree.dsse import SigningKey
 from kci.tree.signing import sign_artifact, sign_tree, sign_tree_as_run
 
 
@@ -35,4 +34,4 @@ def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, re
                 click.echo(written)
             continue
         sign = sign_tree if path.is_dir() else sign_artifact
-        click.echo(sign(path, SigningKey(key), context))
+        click.echo(sign(path, key, context))

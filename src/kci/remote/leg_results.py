@@ -21,7 +21,7 @@ from kci.remote.run_state import RunState
 from kci.run.local import TreeResult
 from kci.tree.artifacts import CiRun, find_sources, require_bound
 from kci.tree.merge import merge
-from kci.tree.unpack import unpack_whole
+from kci.tree.unpack import unpack
 from kci.verify import verify
 
 _RECORD_BYTES = 1024 * 1024
@@ -42,7 +42,7 @@ def require_built(job: EngineJob, fetched: Fetched, run: EngineRun) -> str:
     require_bound(sources, run.planned, CiRun(run.id, job.attempt))
     for source in sources:
         with tempfile.TemporaryDirectory(prefix="kci-fetched-") as place:
-            unpack_whole(source.path, Path(place))
+            unpack(source.path, Path(place))
     return ""
 
 

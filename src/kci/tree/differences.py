@@ -59,7 +59,7 @@ def differences(one: Source, other: Source, symbols_of: SymbolsOf | None = None)
 
 
 def _directory(source: Source, place: Path) -> Path:
-    return unpack(source.path, place)[1] if source.artifact else source.path
+    return unpack(source.path, place).directory if source.artifact else source.path
 
 
 def compare(one: Path, other: Path, symbols_of: SymbolsOf | None = None) -> list[FileDifference]:

@@ -61,20 +61,15 @@ class Violation(msgspec.Struct, frozen=True):
                 return f"{self.path} is not in the digest"
 
 
-def file_hashes(variant_dir: Path) -> dict[str, str]:
-    """Name to hex sha256 of every file, metadata and bytecode included. One reading serves all that is asked of it.
+def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str, str]:
+    """Name to hex hash of every file, metadata and bytecode included. One reading serves all that is asked of it.
 
     Links to files are read through; links to directories are passed over.
 
     Raises:
         FindingsError: a file cannot be read, or a link leads nowhere.
     """
-    return {found.name: file_hash(found.path) for found in walk(variant_dir) if _is_content(found)}
-
-
-def digest_of(hashes: Mapping[str, str]) -> Digest:
-    """The digest of a directory whose files have been hashed."""
-    return Digest("sha256", {name: _base64(hashes[name]) for name in sorted(hashes) if _covered(name)})
+    return {found.name: file_hash(found.path, algorithm) for found in walk(variant_dir) if _is_content(found)}
 
 
 def directory_digest(hashes: Mapping[str, str]) -> str:
@@ -101,8 +96,11 @@ def compute(variant_dir: Path, algorithm: Algorithm = "sha256") -> Digest:
     Raises:
         FindingsError: a file cannot be read.
     """
-    found = [item for item in walk(variant_dir) if _is_content(item) and _covered(item.name)]
-    return Digest(algorithm, {item.name: _base64(file_hash(item.path, algorithm)) for item in found})
+    return _digest_of(file_hashes(variant_dir, algorithm), algorithm)
+
+
+def _digest_of(hashes: Mapping[str, str], algorithm: Algorithm) -> Digest:
+    return Digest(algorithm, {name: _base64(hashes[name]) for name in sorted(hashes) if _covered(name)})
 
 
 def _is_content(found: Entry) -> bool:
@@ -152,10 +150,17 @@ def validate(expected: Digest, actual: Digest) -> list[Violation]:
     return found + [Violation(Deviation.UNKNOWN, path, "", actual.files[path]) for path in unknown]
 
 
-def validate_dir(variant_dir: Path, expected: Digest) -> list[Violation]:
-    """Hash a directory with the digest's own algorithm and compare.
+def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] | None = None) -> list[Violation]:
+    """Compare a directory with a digest, by the digest's own algorithm.
+
+    Args:
+        variant_dir: the directory.
+        expected: what the metadata says.
+        hashes: what `file_hashes` says of it, if its files were read already.
 
     Raises:
         FindingsError: a file cannot be read.
     """
+    if hashes is not None and expected.algorithm == "sha256":
+        return validate(expected, _digest_of(hashes, "sha256"))
     return validate(expected, compute(variant_dir, expected.algorithm))

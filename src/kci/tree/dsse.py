@@ -64,12 +64,6 @@ class Statement(msgspec.Struct, frozen=True, rename={"type_": "_type", "predicat
     predicate: dict[str, Any]
 
 
-class SigningKey(msgspec.Struct, frozen=True):
-    """A key to sign with: a file with an ed25519 key in PEM, or an ssh key that ssh-keygen can use."""
-
-    path: Path
-
-
 class SigningContext(msgspec.Struct, frozen=True):
     """What a signer says of where the files come from, and a verifier asks for. Empty: not said, not asked."""
 
@@ -95,8 +89,12 @@ class Signers(msgspec.Struct, frozen=True):
     """The trust configuration of a Sigstore of one's own; None for the public one."""
 
 
-def sign_statement(statement: Statement, key: SigningKey) -> bytes:
+def sign_statement(statement: Statement, key: Path) -> bytes:
     """The JSON of a signed envelope.
+
+    Args:
+        statement: what to sign.
+        key: a file with an ed25519 key in PEM, or an ssh key that ssh-keygen can use.
 
     Raises:
         UsageError: the key cannot be read, or is of another kind.
@@ -104,8 +102,8 @@ def sign_statement(statement: Statement, key: SigningKey) -> bytes:
     """
     payload = msgspec.json.encode(statement)
     message = _message(payload)
-    head = _key_text(key.path)
-    signature = _sign_ssh(message, key.path) if "OPENSSH" in head.partition("\n")[0] else _sign_pem(message, key.path)
+    head = _key_text(key)
+    signature = _sign_ssh(message, key) if "OPENSSH" in head.partition("\n")[0] else _sign_pem(message, key)
     envelope = DsseEnvelope(base64.b64encode(payload).decode(), PAYLOAD_TYPE, (signature,))
     return msgspec.json.format(msgspec.json.encode(envelope), indent=2) + b"\n"
 

@@ -16,7 +16,7 @@ from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
 from kci.toolchains.compiler_cache import CacheUse
-from kci.tree.digest import digest_of, directory_digest, file_hashes, validate, validate_dir
+from kci.tree.digest import directory_digest, file_hashes, validate_dir
 from kci.tree.identity import GitState
 from kci.tree.metadata import FILE_NAME, NAME_PATTERN, Metadata, read_metadata
 from kci.version import __version__
@@ -168,11 +168,7 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
     if metadata.digest is None:
         raise rule_error("KCI603", f"{variant_dir} has no digest in its metadata", hint=hint, path=where)
     hashes = file_hashes(variant_dir) if hashes is None else hashes
-    if metadata.digest.algorithm == "sha256":
-        violations = validate(metadata.digest, digest_of(hashes))
-    else:
-        violations = validate_dir(variant_dir, metadata.digest)
-    if violations:
+    if violations := validate_dir(variant_dir, metadata.digest, hashes):
         shown = "; ".join(str(violation) for violation in violations[:5])
         more = f" (and {len(violations) - 5} more)" if len(violations) > 5 else ""
         raise rule_error("KCI603", f"{variant_dir} was not sealed: {shown}{more}", hint=hint, path=where)

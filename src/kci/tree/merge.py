@@ -43,7 +43,7 @@ from kci.tree.metadata import refuse_partial
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
 from kci.tree.tree_top import CARD, FORMS, SUMMED_AT_TOP, require_tree, tree_hashes
-from kci.tree.unpack import unpack_whole
+from kci.tree.unpack import unpack
 
 _CARRIED_AT_TOP = (CARD, "benchmarks")
 
@@ -289,10 +289,10 @@ def _manifest(job: _Job, version: int, present: dict[str, Present], records: dic
 def _place(source: Source, tree: Path) -> SealedVariant:
     """Put the source's variant into the tree."""
     if source.artifact:
-        unpacked = unpack_whole(source.path, tree)
+        unpacked = unpack(source.path, tree)
         if unpacked.leg != source.leg:
             raise rule_error("KCI612", f"{source.path} changed while it was merged", path=str(source.path))
-        return SealedVariant(unpacked.metadata, unpacked.hashes)
+        return unpacked.sealed
     directory = tree / source.leg.variant
     packable(source.path)
     copy(source.path, directory)

@@ -23,7 +23,6 @@ from kci.tree.dsse import (
     STATEMENT_TYPE,
     Signers,
     SigningContext,
-    SigningKey,
     Statement,
     StatementSubject,
     open_statement,
@@ -75,7 +74,7 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
     return _statement(signed_files(tree), predicate)
 
 
-def sign_tree(tree: Path, key: SigningKey, context: SigningContext) -> Path:
+def sign_tree(tree: Path, key: Path, context: SigningContext) -> Path:
     """Write a tree's attestation.
 
     Raises:
@@ -116,7 +115,7 @@ def sign_tree_as_run(tree: Path, context: SigningContext, trust: Path | None = N
     return list(bundles)
 
 
-def sign_artifact(artifact: Path, key: SigningKey, context: SigningContext) -> Path:
+def sign_artifact(artifact: Path, key: Path, context: SigningContext) -> Path:
     """Write the attestation of an artifact beside it.
 
     Raises:

@@ -11,9 +11,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn, cast
-
-import msgspec
+from typing import IO, Any, NamedTuple, NoReturn, cast
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError, UnsafeError, rule_error
@@ -23,8 +21,7 @@ from kci.files.replace import start_writing
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 from kci.tree.digest import directory_digest
 from kci.tree.identity import GitState
-from kci.tree.leg_record import LEG_NAME, LegRecord, decode_leg, read_sealed
-from kci.tree.metadata import Metadata
+from kci.tree.leg_record import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
 
 _CHUNK = 1024 * 1024
 
@@ -41,23 +38,15 @@ def read_leg(artifact: Path) -> LegRecord:
         return _leg(archive, archive.members(), artifact)
 
 
-class Unpacked(msgspec.Struct, frozen=True):
+class Unpacked(NamedTuple):
     """An artifact that was unpacked and agrees with itself."""
 
     leg: LegRecord
     directory: Path
-    metadata: Metadata
-    hashes: dict[str, str]
-    """Name to hex sha256 of every file."""
+    sealed: SealedVariant
 
 
-def unpack(artifact: Path, into_dir: Path) -> tuple[LegRecord, Path]:
-    """What `unpack_whole` does, for those who want the directory only."""
-    unpacked = unpack_whole(artifact, into_dir)
-    return unpacked.leg, unpacked.directory
-
-
-def unpack_whole(artifact: Path, into_dir: Path) -> Unpacked:
+def unpack(artifact: Path, into_dir: Path) -> Unpacked:
     """Unpack an artifact to `into_dir/<variant>`, whole or not at all.
 
     Args:
@@ -79,12 +68,12 @@ def unpack_whole(artifact: Path, into_dir: Path) -> Unpacked:
             with writing(variant_dir):
                 variant_dir.mkdir()
             hashes = _extract(archive, members, leg, variant_dir)
-        metadata = _check(artifact, leg, variant_dir, hashes)
+        sealed = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
             raise FindingsError(f"{target} already exists", hint="unpack into another directory")
         variant_dir.rename(target)
-    return Unpacked(leg, target, metadata, hashes)
+    return Unpacked(leg, target, sealed)
 
 
 @contextlib.contextmanager
@@ -191,7 +180,7 @@ def _write(archive: TarStream, member: Member, target: Path) -> str:
     return total.hexdigest()
 
 
-def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> Metadata:
+def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, str]) -> SealedVariant:
     """Compare the unpacked directory with what the leg and its own metadata say."""
     found = directory_digest(hashes)
     if found != leg.digest:
@@ -203,11 +192,13 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
             path=str(artifact),
         )
     try:
-        metadata = read_sealed(variant_dir, hashes).metadata
+        sealed = read_sealed(variant_dir, hashes)
     except FindingsError as error:
         # The path in that message is a temporary one.
         rule = "KCI612" if any(item.rule == "KCI612" for item in error.diagnostics) else "KCI604"
-        raise rule_error(rule, f"{artifact}: {_relocated(error.message, variant_dir)}", path=str(artifact)) from error
+        message = error.message.replace(str(variant_dir), variant_dir.name)
+        raise rule_error(rule, f"{artifact}: {message}", path=str(artifact)) from error
+    metadata = sealed.metadata
     commit = metadata.provenance.kernel if metadata.provenance else None
     source = GitState(commit.commit, commit.dirty) if commit else leg.source
     for what, said, holds in (
@@ -223,8 +214,4 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
                 f"{artifact} contradicts itself about the {what}: {LEG_NAME} says {said}, metadata.json says {holds}",
                 path=str(artifact),
             )
-    return metadata
-
-
-def _relocated(message: str, variant_dir: Path) -> str:
-    return message.replace(str(variant_dir), variant_dir.name)
+    return sealed

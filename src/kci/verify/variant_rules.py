@@ -16,7 +16,7 @@ from kci.files.walk import is_bytecode
 from kci.matrix.names import Kind
 from kci.sources.imports import module_name
 from kci.sources.package_rules import MAX_BYTES, OPS, check_package, package_of
-from kci.tree.digest import Deviation, digest_of, validate, validate_dir
+from kci.tree.digest import Deviation, validate_dir
 from kci.tree.identity import kernel_id
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
 from kci.tree.pack import too_large, untransportable
@@ -119,12 +119,10 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
     if variant.metadata.digest is None:
         yield finding("KCI730", "the metadata has no digest", path=variant.at(FILE_NAME))
         return
-    expected = variant.metadata.digest
     if variant.hashes is None:
         return  # reported when the directory was read
     try:
-        same = expected.algorithm == "sha256"
-        violations = validate(expected, digest_of(variant.hashes)) if same else validate_dir(variant.path, expected)
+        violations = validate_dir(variant.path, variant.metadata.digest, variant.hashes)
     except FindingsError as error:
         yield finding("KCI700", error.message.replace(str(variant.path), variant.shown), path=variant.shown)
         return
