@@ -32,7 +32,6 @@ from kci.plurals import count
 from kci.tree.artifacts import find_sources
 from kci.tree.manifest import FILE_NAME, read_manifest
 from kci.tree.planned import Planned
-from kci.verify.elf import symbol_names
 
 
 class Merge:
@@ -72,7 +71,6 @@ class Merge:
             run=ci_run(),
             log=print,
             report=warnings.append,
-            symbols_of=symbol_names,
         )
         print_diagnostics(warnings)
         return merged

@@ -10,7 +10,7 @@ import pytest
 
 from cli.runner import kci
 from kci.tree.differences import compare, listed
-from kci.verify.elf import symbol_names
+from kci.tree.elf import symbol_names
 from variants import make_artifact, make_variant
 
 

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kci.diagnostics import Diagnostic
+from kci.tree.elf import read_sections
 from kci.verify import verify
-from kci.verify.elf import read_sections
 from kci.verify.fatbin import (
     CompressedError,
     DeviceCode,

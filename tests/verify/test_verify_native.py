@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from conftest import many
 from kci.diagnostics import Diagnostic
+from kci.tree.elf import ElfError, read_elf
 from kci.verify import verify
 from kci.verify.abi import (
     above_cap,
@@ -28,7 +29,6 @@ from kci.verify.abi import (
     torch_exports,
     torch_shims,
 )
-from kci.verify.elf import ElfError, read_elf
 from kci.verify.foreign_binaries import ForeignError, read_macho
 from lying_elf import Lie
 from variants import CPU, STABLE, make_variant

@@ -17,7 +17,6 @@ from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, read_plan
 from kci.tree.signing import check_artifact
-from kci.verify.elf import symbol_names
 
 
 @click.command("merge", cls=Command)
@@ -87,7 +86,6 @@ def command(
         run=CiRun(run_id, run_attempt),
         log=lambda line: click.echo(line, err=True),
         report=warnings.append,
-        symbols_of=symbol_names,
         require=_attested(into, keys, repository, planned) if require_attestation else None,
     )
     print_diagnostics(warnings, quiet=options.quiet)

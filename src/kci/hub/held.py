@@ -18,7 +18,7 @@ from kci.errors import FindingsError, KciError, UsageError
 from kci.files.bounded_json import read_bounded
 from kci.files.walk import is_bytecode
 from kci.hub.client import ask_hub, hub_client
-from kci.matrix.names import parse_variant_name
+from kci.matrix.names import is_variant_name
 from kci.tree.digest import SIGNATURE, Digest, validate
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
@@ -74,15 +74,6 @@ def held_in(place: Path) -> Holding:
 def variant_directories(tree: Path) -> list[Path]:
     """The entries of a tree that are named like variants, sorted."""
     return sorted(entry for entry in tree.iterdir() if is_variant_name(entry.name))
-
-
-def is_variant_name(name: str) -> bool:
-    """Whether a loader would take a directory of this name for a variant."""
-    try:
-        parse_variant_name(name)
-    except ValueError:
-        return False
-    return True
 
 
 def variant_of(path: str) -> str | None:

@@ -140,6 +140,15 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
     return VariantName(Kind.FULL, backend, system, _split_short(found["torch"]), compute)
 
 
+def is_variant_name(name: str) -> bool:
+    """Whether a loader would take a directory of this name for a variant."""
+    try:
+        parse_variant_name(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _split_short(vv: str) -> str:
     """`213` is 2.13: a framework's major version has one digit."""
     return f"{vv[0]}.{int(vv[1:])}"

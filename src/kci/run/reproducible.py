@@ -20,7 +20,6 @@ from kci.matrix.variants import Variant
 from kci.run.one_variant import request_for
 from kci.tree.differences import compare, listed
 from kci.tree.metadata import FILE_NAME, mark_partial
-from kci.verify.elf import symbol_names
 
 
 def require_reproducible(
@@ -46,7 +45,7 @@ def require_reproducible(
             build_variant(msgspec.structs.replace(request, kernel_dir=again, inputs=inputs, fresh=True), log)
             if options.archs:
                 mark_partial(second, options.archs)
-            found = [item for item in compare(made, second, symbol_names) if item.name != FILE_NAME]
+            found = [item for item in compare(made, second) if item.name != FILE_NAME]
         finally:
             shutil.rmtree(work_dir(options.cache, again, variant.name).parent, ignore_errors=True)
     if found:

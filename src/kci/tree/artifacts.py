@@ -7,26 +7,28 @@ run, and the commit that was planned.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError, UsageError, rule_error
+from kci.errors import FindingsError, KciError, UsageError, rule_error
 from kci.files.replace import write_atomic
-from kci.matrix.names import parse_variant_name
+from kci.matrix.names import is_variant_name
 from kci.plan.durations import Duration, encode, read_durations
 from kci.tree import metadata
 from kci.tree.archive import SUFFIXES
+from kci.tree.differences import compare, listed
 from kci.tree.leg_record import LegRecord, artifact_name, leg_for
 from kci.tree.manifest import Replaced
 from kci.tree.planned import Planned
-from kci.tree.unpack import read_leg
+from kci.tree.unpack import read_leg, unpack
 
 PREFIX = "kci-"
 """How the file name of an artifact starts."""
-
 
 _ARCHIVES = (".tar", ".tar.zst", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".zip")
 """What people would expect to be merged."""
@@ -84,11 +86,7 @@ def find_sources(
 
 def is_variant_dir(path: Path) -> bool:
     """Whether a directory looks like a built variant: its name is one, and it has metadata."""
-    try:
-        parse_variant_name(path.name)
-    except ValueError:
-        return False
-    return (path / metadata.FILE_NAME).is_file()
+    return is_variant_name(path.name) and (path / metadata.FILE_NAME).is_file()
 
 
 def _search(folder: Path, files: set[Path], directories: set[Path], skip: Path | None, report: Report) -> None:
@@ -116,14 +114,13 @@ def _directory_leg(path: Path) -> LegRecord:
     return leg_for(path, system="x86_64-linux", builder="")
 
 
-def newest(sources: Iterable[Source], explain: Callable[[Source, Source], str] = lambda _one, _other: "") -> Source:
+def newest(sources: Iterable[Source]) -> Source:
     """The one of several sources for the same variant that a merge uses.
 
     The newest attempt wins. Several of the same attempt must agree: a noarch variant is built once for every system.
 
     Args:
         sources: at least one.
-        explain: says how two sources that should agree differ.
 
     Raises:
         FindingsError: two of the newest attempt differ.
@@ -132,7 +129,7 @@ def newest(sources: Iterable[Source], explain: Callable[[Source, Source], str] =
     best = ranked[0]
     for other in ranked[1:]:
         if other.leg.attempt == best.leg.attempt and other.leg.digest != best.leg.digest:
-            how = explain(best, other)
+            how = _differences(best, other)
             raise rule_error(
                 "KCI608",
                 f"{best.leg.kernel}: {best.leg.variant} differs between {best.path} (built on {best.leg.system}) "
@@ -141,6 +138,17 @@ def newest(sources: Iterable[Source], explain: Callable[[Source, Source], str] =
                 path=str(best.path),
             )
     return best
+
+
+def _differences(one: Source, other: Source) -> str:
+    # What cannot be unpacked is another finding.
+    with tempfile.TemporaryDirectory(prefix="kci-compare-") as place, suppress(KciError):
+        first, second = (
+            unpack(source.path, Path(place) / str(number)).directory if source.artifact else source.path
+            for number, source in enumerate((one, other))
+        )
+        return listed(compare(first, second))
+    return ""
 
 
 class CiRun(msgspec.Struct, frozen=True):

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from kci.errors import KciError
-from kci.tree.artifacts import Source
 from kci.tree.digest import file_hashes
-from kci.tree.unpack import unpack
+from kci.tree.elf import symbol_names
 
 _SHOWN = 5
 _CHUNK = 1024 * 1024
-
-SymbolsOf = Callable[[Path], frozenset[str]]
-"""The names of a native library's symbols; empty for any other file."""
 
 
 class FileDifference(msgspec.Struct, frozen=True):
@@ -47,22 +40,7 @@ class FileDifference(msgspec.Struct, frozen=True):
         return f"{shown})"
 
 
-def differences(one: Source, other: Source, symbols_of: SymbolsOf | None = None) -> list[FileDifference]:
-    """Compare the files of two sources of one variant; empty if one of them cannot be unpacked."""
-    with tempfile.TemporaryDirectory(prefix="kci-compare-") as place:
-        try:
-            first = _directory(one, Path(place) / "1")
-            second = _directory(other, Path(place) / "2")
-            return compare(first, second, symbols_of)
-        except KciError:
-            return []  # that it cannot be unpacked is another finding
-
-
-def _directory(source: Source, place: Path) -> Path:
-    return unpack(source.path, place).directory if source.artifact else source.path
-
-
-def compare(one: Path, other: Path, symbols_of: SymbolsOf | None = None) -> list[FileDifference]:
+def compare(one: Path, other: Path) -> list[FileDifference]:
     """The differences between two directories, by name.
 
     Raises:
@@ -74,12 +52,13 @@ def compare(one: Path, other: Path, symbols_of: SymbolsOf | None = None) -> list
         left, right = first.get(name), second.get(name)
         if left == right:
             continue
-        sizes = (_size(one / name) if left else None, _size(other / name) if right else None)
+        sizes = ((one / name).stat().st_size if left else None, (other / name).stat().st_size if right else None)
         where: int | None = None
         symbols: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         if left and right:
             where = _parting(one / name, other / name)
-            symbols = _symbols(one / name, other / name, symbols_of)
+            mine, theirs = symbol_names(one / name), symbol_names(other / name)
+            symbols = tuple(sorted(mine - theirs)), tuple(sorted(theirs - mine))
         found.append(FileDifference(name, sizes, (left or "", right or ""), where, symbols))
     return found
 
@@ -88,10 +67,6 @@ def listed(found: list[FileDifference]) -> str:
     """A line for each of the first few."""
     more = [f"and {len(found) - _SHOWN} more files"] if len(found) > _SHOWN else []
     return "\n".join(f"  {line}" for line in [*map(str, found[:_SHOWN]), *more])
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
 
 
 def _parting(one: Path, other: Path) -> int:
@@ -105,10 +80,3 @@ def _parting(one: Path, other: Path) -> int:
                 within = next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))
                 return offset + within
             offset += len(left)
-
-
-def _symbols(one: Path, other: Path, symbols_of: SymbolsOf | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    if symbols_of is None:
-        return (), ()
-    first, second = symbols_of(one), symbols_of(other)
-    return tuple(sorted(first - second)), tuple(sorted(second - first))

@@ -36,7 +36,6 @@ from kci.tree.artifacts import (
     several,
 )
 from kci.tree.carry import carry, copy
-from kci.tree.differences import SymbolsOf, differences, listed
 from kci.tree.leg_record import LegRecord, SealedVariant, read_sealed
 from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, missing_of, read_manifest
 from kci.tree.metadata import refuse_partial
@@ -93,7 +92,6 @@ def merge(
     run: CiRun | None = None,
     log: Log = lambda _line: None,
     report: Callable[[Diagnostic], None] = lambda _finding: None,
-    symbols_of: SymbolsOf | None = None,
     require: Callable[[Path], None] | None = None,
 ) -> list[Manifest]:
     """Merge artifacts, folders of artifacts and variant directories.
@@ -114,7 +112,6 @@ def merge(
         report: takes warnings: attempts that differ, artifacts of an unknown commit,
             archives in a folder that are none of kci's.
         require: refuses an artifact that it is not satisfied with; variant directories are refused then.
-        symbols_of: reads the symbols of native libraries, to say how two builds of one variant differ.
 
     Returns:
         The manifest of each tree, by kernel name.
@@ -140,7 +137,7 @@ def merge(
             require(source.path)
     for item in require_bound(sources, planned, run or CiRun()):
         report(item)
-    jobs = _jobs(sources, into, planned, symbols_of)
+    jobs = _jobs(sources, into, planned)
     for job in jobs:
         attempts = {source.leg.variant: source.leg.attempt for source in job.sources}
         for replaced in job.replaced:
@@ -179,20 +176,17 @@ def _only(kernel: str, sources: list[Source], planned: Planned | None) -> tuple[
     return chosen, Planned({kernel: part} if part is not None else {}, planned.commit)
 
 
-def _jobs(sources: list[Source], into: Path, planned: Planned | None, symbols_of: SymbolsOf | None) -> list[_Job]:
+def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_Job]:
     """Group by kernel and choose one source for each variant."""
     grouped: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
     names = sorted(grouped if planned is None else planned.kernels)
 
-    def explain(one: Source, other: Source) -> str:
-        return listed(differences(one, other, symbols_of))
-
     jobs = []
     for name in names:
         part = planned.kernels[name] if planned is not None else None
-        chosen = tuple(newest(same, explain) for _, same in sorted(grouped[name].items()))
+        chosen = tuple(newest(same) for _, same in sorted(grouped[name].items()))
         version = _version(name, part, chosen)
         # One kernel of several whose trees are there already stays among them.
         alone = len(names) == 1 and not (into / name / manifests.FILE_NAME).is_file()

@@ -11,7 +11,7 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError
-from kci.matrix.names import VariantName, parse_variant_name
+from kci.matrix.names import is_variant_name, parse_variant_name
 from kci.plurals import count
 from kci.tree.manifest import read_manifest
 from kci.verify.verified_places import PlaceKind, VerifiedPlace, places_of
@@ -101,7 +101,7 @@ def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
         mine = [item for item in found if where is not None and f"{item.path}/".startswith(f"{where.rstrip('/')}/")]
         errors = sum(item.severity is Severity.ERROR for item in mine)
         claimed += errors
-        name = _parsed(planned)
+        name = parse_variant_name(planned) if is_variant_name(planned) else None
         states.append(
             VariantState(
                 planned,
@@ -124,13 +124,6 @@ def _kernel(root: Path, shown: str) -> KernelState:
         any((root / "tests").glob("**/test_*.py")),
         any((root / "benchmarks").glob("benchmark*.py")),
     )
-
-
-def _parsed(name: str) -> VariantName | None:
-    try:
-        return parse_variant_name(name)
-    except ValueError:
-        return None
 
 
 def _variants(place: VerifiedPlace) -> list[tuple[str | None, str]]:

@@ -19,7 +19,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import MissingToolError
 from kci.tree.archive import LIMITS, zstandard
-from kci.verify.elf import ElfError, read_sections
+from kci.tree.elf import ElfError, read_sections
 from kci.verify.subject import BinaryKind, VariantDir
 
 CUDA_SECTION = ".nv_fatbin"

@@ -9,6 +9,7 @@ from kci.catalog.floors import floors
 from kci.diagnostics import Diagnostic, finding
 from kci.files.walk import Entry
 from kci.matrix.names import Kind, VariantName
+from kci.tree.elf import Elf, ElfError, read_elf
 from kci.verify.abi import (
     above_cap,
     cpp_scope,
@@ -22,7 +23,6 @@ from kci.verify.abi import (
     torch_exports,
     torch_shims,
 )
-from kci.verify.elf import Elf, ElfError, read_elf
 from kci.verify.foreign_binaries import check_macho, check_pe
 from kci.verify.processor_rules import check_processor
 from kci.verify.subject import BinaryKind, VariantDir, is_static_executable

@@ -22,8 +22,8 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.files.dated_data import Dated, load_dated
 from kci.plurals import count
+from kci.tree.elf_image import IFUNC, INIT, INIT_ARRAY, INIT_ARRAYSZ, SYMBOL, ElfError, Image, open_image
 from kci.verify.abi import cpp_namespace, is_std_name
-from kci.verify.elf_image import IFUNC, INIT, INIT_ARRAY, INIT_ARRAYSZ, SYMBOL, ElfError, Image, open_image
 from kci.verify.subject import VariantDir
 
 _CHUNK = 64 * 1024

@@ -11,7 +11,7 @@ import msgspec
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.walk import Entry, walk
-from kci.matrix.names import Kind, VariantName, parse_variant_name
+from kci.matrix.names import Kind, VariantName, is_variant_name, parse_variant_name
 from kci.tree.digest import directory_digest, file_hashes
 from kci.tree.metadata import FILE_NAME, Metadata, read_metadata
 
@@ -150,13 +150,7 @@ def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:
 
 def looks_like_variant(path: Path) -> bool:
     """Whether a directory is meant to be a variant: by its name, or because it has metadata."""
-    if not path.is_dir():
-        return False
-    try:
-        parse_variant_name(path.name)
-    except ValueError:
-        return (path / FILE_NAME).is_file()
-    return True
+    return path.is_dir() and (is_variant_name(path.name) or (path / FILE_NAME).is_file())
 
 
 def holds_variants(path: Path) -> bool:

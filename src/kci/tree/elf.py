@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.verify.elf_image import (
+from kci.tree.elf_image import (
     AUDIT,
     AUXILIARY,
     DEPAUDIT,
