@@ -119,9 +119,6 @@ def newest(sources: Iterable[Source]) -> Source:
 
     The newest attempt wins. Several of the same attempt must agree: a noarch variant is built once for every system.
 
-    Args:
-        sources: at least one.
-
     Raises:
         FindingsError: two of the newest attempt differ.
     """
@@ -161,11 +158,6 @@ class CiRun(msgspec.Struct, frozen=True):
 
 def require_bound(sources: Sequence[Source], planned: Planned | None, run: CiRun) -> list[Diagnostic]:
     """Hold every source against its own file name, the plan and the run.
-
-    Args:
-        sources: what is to be merged.
-        planned: the plan, if there is one.
-        run: the run that merges.
 
     Returns:
         What could not be told.
@@ -239,7 +231,7 @@ def _of_unknown_commits(sources: Iterable[Source], commit: str | None) -> Iterat
 
 
 def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:
-    """The earlier attempts for a variant whose content is another than the chosen one's."""
+    """The earlier attempts for a variant whose files are others than the chosen one's."""
     found = [
         Replaced(source.leg.variant, source.artifact, source.leg.attempt, source.leg.digest)
         for source in all_sources

@@ -131,12 +131,7 @@ def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
 
 
 def validate(expected: Digest, actual: Digest) -> list[Violation]:
-    """The differences, in the reference's order: algorithm, then each expected path, then unknown files.
-
-    Args:
-        expected: what the metadata says.
-        actual: what the directory holds.
-    """
+    """The differences, in the reference's order: algorithm, then each expected path, then unknown files."""
     if expected.algorithm != actual.algorithm:
         return [Violation(Deviation.ALGORITHM, "", expected.algorithm, actual.algorithm)]
     found = []
@@ -155,7 +150,7 @@ def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] 
 
     Args:
         variant_dir: the directory.
-        expected: what the metadata says.
+        expected: the digest in its metadata.
         hashes: what `file_hashes` says of it, if its files were read already.
 
     Raises:

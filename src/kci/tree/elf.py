@@ -145,6 +145,7 @@ def _cpu_level(data: bytes) -> int:
     bits = 0
     offset = 0
     while offset + 16 <= len(data):
+        # Sizes of name and content, type; both are padded: the name to 4 bytes, the content to 8.
         name_size, size, kind = struct.unpack_from("<III", data, offset)
         start = offset + 12 + (name_size + 3) // 4 * 4
         if kind == _GNU_PROPERTY and data[offset + 12 : offset + 16] == b"GNU\0":
@@ -170,10 +171,12 @@ def _versions(image: Image) -> dict[int, str]:
     library = image.tags.get(VERNEED)
     steps = 0
     while library is not None:
+        # Version, number of entries, file name, distances to the first entry and to the next library.
         _, count, _, first, following = struct.unpack("<HHIII", image.at(library, 16))
         entry = library + first
         steps += 1
         for _ in range(count):
+            # Hash, flags, index, name, distance to the next entry.
             _, _, index, name, step = struct.unpack("<IHHII", image.at(entry, 16))
             found[index & 0x7FFF] = image.name(name)
             steps += 1

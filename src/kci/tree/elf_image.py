@@ -21,6 +21,7 @@ PLTRELSZ, INIT_ARRAY, INIT_ARRAYSZ, RUNPATH, FLAGS = 2, 25, 27, 29, 30
 DEPAUDIT, AUDIT, AUXILIARY, FILTER = 0x6FFFFEFB, 0x6FFFFEFC, 0x7FFFFFFD, 0x7FFFFFFF
 GNU_HASH, VERSYM, VERNEED = 0x6FFFFEF5, 0x6FFFFFF0, 0x6FFFFFFE
 IFUNC = 10
+# Name, type and binding, visibility, section, value, size.
 SYMBOL = struct.Struct("<IBBHQQ")
 
 _REPEATED = (NEEDED, AUXILIARY, FILTER, AUDIT, DEPAUDIT)
@@ -32,9 +33,14 @@ _MAX_NAME = 16 * 1024
 _MAX_TABLE = 1024 * 1024
 _MAX_TAGS = 4096
 _MAX_SYMBOLS = 4 * 1024 * 1024
+# Identification, file type, machine, version, entry; offsets of the program and section headers; flags; size of this
+# header; size and number of program headers, then of section headers; the section with their names.
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+# Type, flags, offset, virtual and physical address, size in the file, size in memory, alignment.
 _SEGMENT = struct.Struct("<IIQQQQQQ")
+# Name, type, flags, address, offset, size, linked section, information, alignment, size of an entry.
 _SECTION = struct.Struct("<IIQQQQIIQQ")
+# Place, type and symbol, addend.
 _RELOCATION = struct.Struct("<QQq")
 _TAG = struct.Struct("<QQ")
 _WORD = struct.Struct("<I")
@@ -164,7 +170,7 @@ class Image:
         return self.part(self.offset_of(address, size), size)
 
     def _table(self, address: int, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
-        """The entries of a table from an address on, as far as its segment goes and no table does."""
+        """The entries of a table from an address on, to the end of its segment: a caller knows where the table ends."""
         offset = self.offset_of(address)
         end = next(item.offset + item.in_file for item in self._loads if 0 <= offset - item.offset < item.in_file)
         size = min(end - offset, _MAX_TABLE) // layout.size * layout.size

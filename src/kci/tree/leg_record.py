@@ -90,7 +90,7 @@ def leg_for(
     """Describe a sealed variant directory.
 
     Args:
-        variant_dir: the directory; its name is the variant's name.
+        variant_dir: its name is the variant's name.
         system: the system that the variant was built on. An arch variant's own name has the last word.
         builder: which builder made it: `noarch`, `native`, `nix`.
         attempt: the attempt of the run; of two artifacts for one variant the higher one wins.

@@ -48,16 +48,12 @@ _CARRIED_AT_TOP = (CARD, "benchmarks")
 
 
 class _Made(NamedTuple):
-    """A tree that was built."""
-
     manifest: Manifest
     hashes: dict[str, dict[str, str]]
     """The hex SHA-256 of every file, by variant and name."""
 
 
 class _Job(msgspec.Struct, frozen=True):
-    """One tree to make."""
-
     kernel: str
     version: int | None
     """None when neither plan nor artifacts say."""
@@ -102,15 +98,14 @@ def merge(
     merged now, or if the plan has its fingerprint.
 
     Args:
-        artifacts: what to merge, in any order.
-        into: the tree, existing or not.
+        artifacts: in any order.
+        into: existing or not.
         planned: what has to be there.
         allow_partial: whether planned variants may be missing.
-        kernel: merge this kernel only.
+        kernel: the only one to merge.
         run: the CI run that this merge belongs to; artifacts of another run or of a later attempt are refused.
         log: takes lines about waiting for another merge, and about what a dead one left.
-        report: takes warnings: attempts that differ, artifacts of an unknown commit,
-            archives in a folder that are none of kci's.
+        report: takes warnings: attempts that differ, artifacts of an unknown commit, archives that are not kci's.
         require: refuses an artifact that it is not satisfied with; variant directories are refused then.
 
     Returns:
@@ -177,7 +172,6 @@ def _only(kernel: str, sources: list[Source], planned: Planned | None) -> tuple[
 
 
 def _jobs(sources: list[Source], into: Path, planned: Planned | None) -> list[_Job]:
-    """Group by kernel and choose one source for each variant."""
     grouped: dict[str, dict[str, list[Source]]] = defaultdict(lambda: defaultdict(list))
     for source in sources:
         grouped[source.leg.kernel][source.leg.variant].append(source)
@@ -211,7 +205,6 @@ def _version(name: str, planned: PlannedKernel | None, sources: Sequence[Source]
 
 
 def _build(job: _Job, tree: Path) -> _Made:
-    """Make the whole new tree in a directory that does not exist yet."""
     tree.mkdir()
     require_tree(job.target)
     present: dict[str, Present] = {}
@@ -256,7 +249,6 @@ def _complete(job: _Job, tree: Path, manifest: Manifest, hashes: dict[str, dict[
 
 
 def _remember(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:
-    """Put a record among those of the tree, and say under which key."""
     if inputs is None:
         return None
     key = inputs_key(inputs)
@@ -281,7 +273,6 @@ def _manifest(job: _Job, version: int, present: dict[str, Present], records: dic
 
 
 def _place(source: Source, tree: Path) -> SealedVariant:
-    """Put the source's variant into the tree."""
     if source.artifact:
         unpacked = unpack(source.path, tree)
         if unpacked.leg != source.leg:
@@ -299,10 +290,7 @@ def _place(source: Source, tree: Path) -> SealedVariant:
 def _carried(
     job: _Job, present: dict[str, Present], records: dict[str, RecordedInputs]
 ) -> list[tuple[Present, SealedVariant]]:
-    """The old tree's variants that stay.
-
-    What has not changed since it was hashed is believed.
-    """
+    # The old tree's variants that stay. What has not changed since it was hashed is believed.
     if not job.target.is_dir():
         return []
     old = read_manifest(job.target)

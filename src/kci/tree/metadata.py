@@ -207,8 +207,8 @@ def metadata_for(
 
     Args:
         build: the kernel.
-        backend: the variant's backend.
-        unique: the unique id of the source, see `identity.unique_id`.
+        backend: of the variant.
+        unique: what `identity.unique_id` says of the source.
         archs: the archs that were really built; written text-sorted. A `[torch-noarch]` kernel has its own lists,
             which are copied in file order.
         provenance: the commit of the source, None outside git.
@@ -354,12 +354,7 @@ MARK = "kci-partial.json"
 
 
 def mark_partial(variant_dir: Path, archs: Iterable[str]) -> None:
-    """Mark a variant before it is sealed.
-
-    Args:
-        variant_dir: its directory.
-        archs: what was asked for, such as `9.0a`.
-    """
+    """Mark a variant, before it is sealed, with the archs that were asked for."""
     text = json.dumps({"archs": sorted(archs), "note": "made with `kci build --arch`: a part, not to be published"})
     (variant_dir / MARK).write_text(f"{text}\n", encoding="utf-8")
 

@@ -15,6 +15,7 @@ from kci.files.bounded_json import decode_json
 
 _ALTERNATIVE_NAMES = bytes.fromhex("0603551d11")
 """The object identifier of a certificate's alternative names, as DER writes it."""
+# DER tags of the alternative names that are looked for.
 _URI, _EMAIL = 0x86, 0x81
 
 
@@ -56,12 +57,7 @@ class _Bundle(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def signature_problem(bundle: bytes, signed: bytes) -> str:
-    """Why a bundle cannot be a signature of some bytes; empty if it may be one.
-
-    Args:
-        bundle: `metadata.json.sigstore`.
-        signed: `metadata.json`.
-    """
+    """Why a bundle cannot be a signature of some bytes; empty if it may be one."""
     try:
         read = decode_json(bundle, _Bundle)
         certificate = read.certificate

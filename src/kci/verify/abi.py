@@ -85,6 +85,7 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
+# `GLIBCXX_3.4.24` is `GLIBCXX` and `3.4.24`.
 _VERSION = re.compile(r"([A-Z][A-Z0-9]*)_(\S+)")
 
 
@@ -125,7 +126,9 @@ def symbol_explained(name: str, groups: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
+# What stands before a mangled name: tables and type information, guards, thunks with their offsets, local names.
 _SPECIAL = re.compile(r"T[VTIS]|GV|GR|Th?n?[0-9]+_|Tv[n0-9_]+_|TC|Z")
+# `N` begins a name in a namespace; qualifiers (restrict, volatile, const) and references follow it.
 _NESTED = re.compile(r"N[rVK]*[RO]?")
 
 
@@ -176,7 +179,9 @@ LIBRARIES = frozenset(
 """The libraries of a torch wheel that a kernel for CPU or CUDA can link to."""
 
 _NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
+# A mangled name in `std::`: `St`, or one of the abbreviations for its types, also nested or as a table.
 _STD = re.compile(r"_Z(?:T[VTIS])?(?:N[rVK]*[RO]?)?S[tabsiod]")
+# The names of torch's C interfaces.
 _C_NAME = re.compile(r"THP\w+|aoti_torch_\w+|torch_\w+")
 _DEPENDS_ON_BUILD = re.compile(
     r"hip|xpu|mps|sycl|miopen|metal|mkldnn|onednn|cublas|cusparse|cudnn|cusolver|THRUST_|CUB_|magma|DECLARE_DISPATCH_type",

@@ -26,7 +26,9 @@ CUDA_SECTION = ".nv_fatbin"
 HIP_SECTION = ".hip_fatbin"
 
 _CUDA_MAGIC = (0xBA55ED50).to_bytes(4, "little")
+# Magic, version, size of this header, size of what follows.
 _CUDA_HEADER = struct.Struct("<4sHHQ")
+# Kind, a version, size of this header, size of the code, four fields that are not read, architecture, two more, flags.
 _ENTRY = struct.Struct("<HHIQIIHHIIIQ")
 _PTX, _SASS = 1, 2
 _ARCH_SPECIFIC = 1 << 20
@@ -35,8 +37,10 @@ _FAMILY_SPECIFIC = 1 << 21
 _HIP_MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 _HIP_COMPRESSED = b"CCOB"
 _HIP_MAGICS = (_HIP_MAGIC, _HIP_COMPRESSED)
+# Of a bundle: the number of targets, then of each its offset, size and the length of its name, which follows.
 _COUNT = struct.Struct("<Q")
 _TARGET = struct.Struct("<QQQ")
+# Magic, version of the form, method of compression.
 _COMPRESSED = struct.Struct("<4sHH")
 _COMPRESSED_SIZES = {2: struct.Struct("<IIQ"), 3: struct.Struct("<QQQ")}
 """Compressed size, original size and a hash, by version of the form."""
@@ -189,6 +193,7 @@ def _inflated(data: bytes, method: int) -> bytes:
         raise FatbinError(f"a compressed bundle cannot be decompressed: {error}") from error
 
 
+# `gfx90a`, `gfx9-4-generic`: where code for one processor or for a family is meant.
 _GFX = re.compile(r"gfx[0-9a-z]+(?:[-0-9a-z]*generic)?")
 
 

@@ -38,6 +38,7 @@ _EH_FRAME = 0x6474E550
 _USUAL_EH_FRAME = b"\x01\x1b\x03\x3b"
 """Its only form in practice: a table of places, as 32-bit distances from its own start."""
 _RELATIVE, _ABSOLUTE, _IRELATIVE = 8, 1, 37
+# In the text of an instruction: a 512-bit register, a mask, or one of the registers 16 to 31.
 _AVX512 = re.compile(r"zmm|\{|mm(1[6-9]|[23]\d)")
 _VECTOR_PREFIXES = b"\x62\xc4\xc5"
 """How AVX and AVX-512 instructions begin, and in 64-bit code nothing else."""

@@ -38,12 +38,7 @@ class Verification(msgspec.Struct, frozen=True):
 
 
 def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Verification:
-    """Sort out the findings that somebody suppressed.
-
-    Args:
-        found: what was found there.
-        place: what was verified.
-    """
+    """What was found at a place, without what somebody suppressed."""
     path = place.directory
     # A workflow file is the repository's own too.
     sources = place.kind in (PlaceKind.SOURCES, PlaceKind.WORKFLOWS)
