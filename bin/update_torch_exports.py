@@ -19,8 +19,8 @@ import zlib
 from collections import defaultdict
 from pathlib import Path
 
-from kci.verify.abi import DATA, LIBRARIES, above_cap, encode, is_std_name, is_torch_name, name_hash
 from kci.tree.elf import read_elf
+from kci.verify.abi import DATA, LIBRARIES, above_cap, encode, is_std_name, is_torch_name, name_hash
 
 VERSION = re.compile(r"torch-(\d+\.\d+)\.")
 

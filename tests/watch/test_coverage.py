@@ -26,7 +26,7 @@ from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import Manifest, Origin, Present, encode
-from kci.tree.signer import signature_problem, signer_of
+from kci.tree.sigstore_bundles import signature_problem, signer_of
 from kci.watch.coverage import Coverage, CoverageState, coverage
 from variants import make_variant, variant_digest
 

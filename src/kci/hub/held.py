@@ -24,7 +24,7 @@ from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import read_manifest
 from kci.tree.metadata import FILE_NAME, MAX_BYTES, decode
-from kci.tree.signer import signature_problem, signer_of
+from kci.tree.sigstore_bundles import signature_problem, signer_of
 
 _Answer = TypeVar("_Answer")
 

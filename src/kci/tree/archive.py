@@ -185,7 +185,7 @@ def _decimal(text: str) -> int:
 
 
 def _records(data: bytes) -> dict[str, str]:
-    """The `length key=value` records of an extended header."""
+    # Each is `length key=value` and a newline; the length counts all of it.
     found = {}
     while data:
         length, space, _ = data.partition(b" ")

@@ -70,7 +70,6 @@ def listed(found: list[FileDifference]) -> str:
 
 
 def _parting(one: Path, other: Path) -> int:
-    """The offset of the first byte that differs."""
     offset = 0
     with one.open("rb") as first, other.open("rb") as second:
         while True:

@@ -45,20 +45,11 @@ class Violation(msgspec.Struct, frozen=True):
     """One difference between a digest and the directory it stands for."""
 
     kind: Deviation
-    path: str = ""
-    expected: str = ""
-    got: str = ""
+    path: str
+    message: str
 
     def __str__(self) -> str:
-        match self.kind:
-            case Deviation.ALGORITHM:
-                return f"the digest uses {self.expected}, not {self.got}"
-            case Deviation.MISMATCH:
-                return f"{self.path} changed after it was hashed"
-            case Deviation.MISSING:
-                return f"{self.path} is missing"
-            case _:
-                return f"{self.path} is not in the digest"
+        return self.message
 
 
 def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str, str]:
@@ -133,16 +124,16 @@ def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
 def validate(expected: Digest, actual: Digest) -> list[Violation]:
     """The differences, in the reference's order: algorithm, then each expected path, then unknown files."""
     if expected.algorithm != actual.algorithm:
-        return [Violation(Deviation.ALGORITHM, "", expected.algorithm, actual.algorithm)]
+        return [Violation(Deviation.ALGORITHM, "", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
     found = []
     for path in sorted(expected.files):
         got = actual.files.get(path)
         if got is None:
-            found.append(Violation(Deviation.MISSING, path, expected.files[path]))
+            found.append(Violation(Deviation.MISSING, path, f"{path} is missing"))
         elif got != expected.files[path]:
-            found.append(Violation(Deviation.MISMATCH, path, expected.files[path], got))
+            found.append(Violation(Deviation.MISMATCH, path, f"{path} changed after it was hashed"))
     unknown = sorted(set(actual.files) - set(expected.files))
-    return found + [Violation(Deviation.UNKNOWN, path, "", actual.files[path]) for path in unknown]
+    return found + [Violation(Deviation.UNKNOWN, path, f"{path} is not in the digest") for path in unknown]
 
 
 def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] | None = None) -> list[Violation]:

@@ -80,7 +80,6 @@ class Section(NamedTuple):
 
     @property
     def runs(self) -> bool:
-        """Whether it is code of the processor."""
         return bool(self.flags & _RUNS) and self.kind != _NOBITS
 
 
@@ -166,7 +165,6 @@ class Image:
         raise ElfError(f"nothing is mapped to {address:#x}, where the loader looks")
 
     def at(self, address: int, size: int) -> bytes:
-        """The bytes at an address."""
         return self.part(self.offset_of(address, size), size)
 
     def _table(self, address: int, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
@@ -193,15 +191,12 @@ class Image:
 
     @cached_property
     def tags(self) -> dict[int, int]:
-        """Tag to value; of one that is there twice the last, as the loader does."""
-        return dict(self.dynamic)
+        return dict(self.dynamic)  # of a tag that is there twice the last counts, as for the loader
 
     def name(self, offset: int) -> str:
-        """A name of the dynamic string table."""
         return self.text(self._strings + offset)
 
     def text(self, start: int) -> str:
-        """A text of the file, from there to its end mark."""
         end = self._data.find(b"\0", start, start + _MAX_NAME)
         if end < 0:
             raise ElfError("a name lies outside of the string table")
@@ -262,7 +257,6 @@ class Image:
 
     @cached_property
     def sections(self) -> list[Section]:
-        """What the section headers tell."""
         start, size, count, names = self._section_table
         if not start or not count:
             return []

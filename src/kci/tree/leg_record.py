@@ -147,7 +147,6 @@ class SealedVariant(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """`directory_digest` of its files."""
         return directory_digest(self.hashes)
 
 

@@ -82,7 +82,6 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digest of each variant that is there."""
         return {item.variant: item.digest for item in self.present}
 
     def __post_init__(self) -> None:

@@ -73,7 +73,6 @@ class _Job(msgspec.Struct, frozen=True):
         return self.planned.fingerprints.get(leg.variant)
 
     def fits(self, entry: Present) -> bool:
-        """Whether a variant of the old tree is made from what the plan asks for."""
         prints = self.planned.fingerprints if self.planned is not None else None
         return entry.fingerprint is not None and prints is not None and prints.get(entry.variant) == entry.fingerprint
 

@@ -185,7 +185,6 @@ class Metadata(msgspec.Struct, frozen=True, rename="kebab"):
 
     @property
     def upstreams(self) -> tuple[str, ...]:
-        """Every upstream, however the file spells them."""
         return (self.upstream,) if isinstance(self.upstream, str) else self.upstream or ()
 
 

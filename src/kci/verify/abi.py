@@ -58,7 +58,6 @@ class AddedTable(Dated, frozen=True):
     added: dict[str, tuple[str, ...]]
 
     def by_name(self) -> dict[str, tuple[int, ...]]:
-        """Name to version."""
         return {name: numbers(version) for version, names in self.added.items() for name in names}
 
 

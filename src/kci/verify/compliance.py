@@ -35,7 +35,6 @@ class VariantState(msgspec.Struct, frozen=True):
 
     @property
     def compliant(self) -> bool:
-        """Whether a user can rely on it."""
         return self.there and not self.errors
 
 
@@ -79,7 +78,6 @@ class Compliance(msgspec.Struct, frozen=True):
 
     @property
     def message(self) -> str:
-        """The same in a few words, for a badge."""
         if self.compliant is None:
             return "nothing to verify"
         met = sum(item.compliant for item in self.variants)

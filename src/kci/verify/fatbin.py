@@ -90,7 +90,6 @@ def cuda_code(data: bytes) -> DeviceCode:
 
 
 def _entries(data: bytes, offset: int, end: int) -> Iterator[tuple[int, str]]:
-    """Kind and architecture of each entry of a container."""
     while offset < end:
         kind, _, header, size, _, _, _, _, arch, _, _, flags = _unpack(_ENTRY, data, offset)
         if header < _ENTRY.size or offset + header + size > end:

@@ -109,7 +109,6 @@ def _hygiene(elf: Elf, where: str) -> Iterator[Diagnostic]:
 
 
 def _torch(elf: Elf, name: VariantName, where: str) -> Iterator[Diagnostic]:
-    """What the library asks of torch against what the torch in its name exports."""
     asked = [symbol.name for symbol in elf.undefined if not symbol.weak and not symbol.version]
     old = [symbol for symbol in asked if is_torch_name(symbol) and old_string(symbol)]
     if old:

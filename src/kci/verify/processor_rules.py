@@ -138,7 +138,6 @@ def _shared(image: Image) -> set[int]:
 
 
 def _asks_otherwise(image: Image) -> str:
-    """How a library has others ask."""
     patterns = beyond_table().asks["symbols"]
     for name, info, _, section, _, _ in image.symbols:
         text = image.name(name)
@@ -202,7 +201,6 @@ def _roots(image: Image) -> Iterator[int]:
 def _look_through(
     data: bytes, address: int, starts: list[int], found: dict[int, BeyondFunction], asking: dict[int, str]
 ) -> None:
-    """Note the functions of a section that are beyond, and those that ask."""
     reader = _Disassembler()
     for start, end in zip(starts, [*starts[1:], address + len(data)], strict=True):
         for kind, text in reader.notable(data[start - address : end - address]):

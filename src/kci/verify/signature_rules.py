@@ -12,8 +12,8 @@ from kci.files.bounded_json import read_bounded
 from kci.tree.digest import SIGNATURE
 from kci.tree.dsse import Signers, SigningContext, Statement, claimed_statement
 from kci.tree.metadata import FILE_NAME
-from kci.tree.signer import signature_problem
 from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME, opened, tree_differences
+from kci.tree.sigstore_bundles import signature_problem
 from kci.verify.subject import VariantDir
 
 _SHOWN = 20

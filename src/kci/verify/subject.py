@@ -81,16 +81,13 @@ class VariantDir(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """The digest of the whole directory, as in a manifest."""
         return directory_digest(self.hashes or {})
 
     @property
     def noarch(self) -> bool:
-        """Whether the name says that there is no compiled code."""
         return self.name is not None and self.name.kind is Kind.NOARCH
 
     def at(self, name: str) -> str:
-        """The path of a file of the variant, for a diagnostic."""
         return f"{self.shown}/{name}"
 
     def regular(self, *suffixes: str) -> list[Entry]:

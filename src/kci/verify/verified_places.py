@@ -48,15 +48,12 @@ class VerifiedPlace(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def directory(self) -> Path:
-        """Where it is."""
         return Path(self.path)
 
     def below(self, name: str) -> str:
-        """The path of something in it, for a diagnostic."""
         return joined(self.path, name)
 
     def variant_paths(self) -> list[str]:
-        """The path of every variant directory."""
         return [self.path] if self.kind is PlaceKind.VARIANT else [self.below(name) for name in self.variants]
 
 
@@ -126,7 +123,6 @@ def _is_built(root: Path) -> bool:
 
 
 def _built(root: Path, shown: str) -> list[VerifiedPlace]:
-    """The variant, the tree or the trees that a directory is."""
     if looks_like_variant(root.resolve()):
         return [VerifiedPlace(PlaceKind.VARIANT, shown)]
     if _is_tree(root):
