@@ -6,7 +6,7 @@ import pytest
 
 from conftest import ROOT, kernel, torch_kernel
 from kci.catalog.rows import Catalog
-from kci.cli._explain import WIDTH, explanation_markdown, explanation_text
+from kci.cli.matrix import WIDTH, explanation_markdown, explanation_text
 from kci.config.reader import Kernel, read_kernel
 from kci.config.values import Tier
 from kci.matrix.reasons import by_backend, places

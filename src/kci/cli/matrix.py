@@ -8,15 +8,19 @@ import click
 
 from kci.cli import Command, Options, answer_forms
 from kci.cli._layout import Layout
-from kci.cli._output import markdown_table, print_diagnostics, table, to_json
+from kci.cli._output import labelled, markdown_table, print_diagnostics, table, terminal_width, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
+from kci.errors import UsageError
 from kci.matrix.archs import natural
 from kci.matrix.variants import matrix_json
 from kci.plurals import count
 
 if TYPE_CHECKING:
     from kci.diagnostics import Diagnostic
+    from kci.matrix.reasons import BackendReasons
+    from kci.matrix.tiers import Covered
     from kci.matrix.variants import KernelMatrix
+    from kci.workspace.workspace import Choice, Workspace
 
 FORMATS = ["table", "json", "names", "github", "markdown", "html"]
 
@@ -51,8 +55,6 @@ def command(
     workspace = opened(options, kernels, selection["catalog"])
     choice = take_choice(selection)
     if coverage:
-        from kci.cli._coverage import show_coverage
-
         show_coverage(workspace, choice, output)
         return 0
     faulty: list[Diagnostic] = []
@@ -113,8 +115,6 @@ def _table(kernel: KernelMatrix, explain: bool) -> str:
     if kernel.variants:
         parts.append(table(_HEADERS, _rows(kernel), _LAYOUT))
     if explain:
-        from kci.cli._explain import explanation_text
-
         parts += ["", explanation_text(kernel)]
     return "\n".join(parts)
 
@@ -124,7 +124,110 @@ def _markdown(kernel: KernelMatrix, explain: bool) -> str:
     if kernel.variants:
         parts += ["", markdown_table(_HEADERS, _rows(kernel))]
     if explain:
-        from kci.cli._explain import explanation_markdown
-
         parts += ["", explanation_markdown(kernel)]
     return "\n".join(parts)
+
+
+WIDTH = 120
+"""The most; a narrower terminal has less."""
+_INDENT = " " * 10
+
+
+def explanation_text(kernel: KernelMatrix) -> str:
+    """Every candidate of a kernel for a terminal: what was kept, and what was dropped with rule, reason and place."""
+    from kci.matrix.reasons import by_backend
+
+    return "\n\n".join(_block(reasons) for reasons in by_backend(kernel))
+
+
+def _block(reasons: BackendReasons) -> str:
+    from kci.matrix.reasons import places
+
+    across = min(WIDTH, terminal_width() or WIDTH)
+    lines = [click.style(reasons.title, bold=True)]
+    names = [labelled(kept.variant, kept.system) for kept in reasons.kept]
+    width = max(map(len, names), default=0)
+    for name, kept in zip(names, reasons.kept, strict=True):
+        place = places([(kept.path, kept.line)])
+        line = f"  kept    {name.ljust(width)}  {kept.reason}"
+        if len(line) + 2 + len(place) <= across:
+            lines.append(f"{line}  {place}")
+        elif len(line) <= across:
+            lines += [line, f"{_INDENT}{place}"]
+        else:
+            lines += [f"  kept    {name}", *_wrapped(kept.reason, _INDENT, across), f"{_INDENT}{place}"]
+    for group in reasons.dropped:
+        lines += _wrapped(f"{group.rule}  {group.what}", "  ", across)
+        lines += _wrapped(group.reason + (f" [{group.where}]" if group.where else ""), _INDENT, across)
+    return "\n".join(lines)
+
+
+def _wrapped(text: str, indent: str, across: int) -> list[str]:
+    import textwrap  # most answers start faster without
+
+    return textwrap.wrap(
+        text, across, initial_indent=indent, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def explanation_markdown(kernel: KernelMatrix) -> str:
+    """The same as Markdown: a table for each backend."""
+    from kci.matrix.reasons import by_backend, places
+
+    parts = []
+    for reasons in by_backend(kernel):
+        rows = [
+            ("kept", labelled(kept.variant, kept.system), kept.reason, places([(kept.path, kept.line)]))
+            for kept in reasons.kept
+        ]
+        rows += [(group.rule, group.what, group.reason, group.where) for group in reasons.dropped]
+        parts.append(f"#### {reasons.title}\n\n" + markdown_table(("decision", "candidates", "reason", "place"), rows))
+    return "\n\n".join(parts)
+
+
+def show_coverage(workspace: Workspace, choice: Choice, output: str) -> None:
+    """Print every pair that occurs in the whole, and which variant of the tier has it.
+
+    Raises:
+        UsageError: the form does not exist for this answer, or see `Workspace.matrix`.
+    """
+    from kci.matrix.tiers import coverage
+
+    if output not in ("table", "json", "markdown"):
+        raise UsageError(f"--coverage has no {output} form", hint="one of: table, json, markdown")
+    chosen, full = workspace.matrix(choice), workspace.whole(choice)
+    answer: list[dict[str, Any]] = []
+    for part, whole in zip(chosen.kernels, full.kernels, strict=True):
+        pairs = coverage(whole.variants, part.variants)
+        covered = sum(pair.variant is not None for pair in pairs)
+        answer.append(
+            {
+                "name": part.name,
+                "path": part.path,
+                "variants": len(part.variants),
+                "of_variants": len(whole.variants),
+                "covered": covered,
+                "of_pairs": len(pairs),
+                "pairs": pairs,
+            }
+        )
+    if output == "json":
+        click.echo(to_json({"schema": 1, "tier": chosen.tier, "kernels": answer}))
+        return
+    blocks = []
+    for entry in answer:
+        title = (
+            f"{entry['name']} ({entry['path']}): {entry['variants']} of {entry['of_variants']} variants have "
+            f"{entry['covered']} of {entry['of_pairs']} pairs"
+        )
+        rows = [(pair.first, pair.second, _covering(pair)) for pair in entry["pairs"]]
+        head = ("one", "other", "covered by")
+        body = markdown_table(head, rows) if output == "markdown" else table(head, rows)
+        blocks.append(f"{'### ' if output == 'markdown' else ''}{title}\n{body}")
+    click.echo("\n\n".join(blocks))
+
+
+def _covering(pair: Covered) -> str:
+    if pair.variant is None or pair.system is None:
+        return "nothing"
+    return labelled(pair.variant, pair.system)
