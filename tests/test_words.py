@@ -30,7 +30,13 @@ INSTEAD = {
     r"\b(is|are) to exist\b": "must exist, is planned",
     r"\bhave jobs end\b": "jobs finish, GitHub ends a job",
     r"\bone for all\b": "one image for all versions: repeat the noun",
-    r"is no (revision|directory|catalog|system|tree|backend|artifact|number)\b": "is not a",
+    r"\bor whatever it\b": "or another ...: name it",
+    r"\bof which these\b": "the first 20 of 31: count, then name",
+    r"accepted for clarity": "it has no effect",
+    r"\bput that right\b": "fix this",
+    r"\bnobody (declares|is named)\b": "is not declared, there is no ...",
+    r"\bsomebody has to decide\b": "the option or the key that decides",
+    r"is no (value|revision|directory|catalog|system|tree|backend|artifact|number)\b": "is not a",
 }
 """An idiom, and what to write."""
 

@@ -118,7 +118,7 @@ def test_the_variable_of_nvcc_names_the_compiler_of_cuda_variants(
     assert cxx_compiler("13.0") == (str(folder / ("other/g++" if "other" in named else "g++-14")),)
     assert cxx_compiler() == ("g++",)
     monkeypatch.setenv("NVCC_CCBIN", str(folder / "none"))
-    with pytest.raises(MissingToolError, match=r"NVCC_CCBIN=.*none names a C\+\+ compiler that is not there"):
+    with pytest.raises(MissingToolError, match=r"NVCC_CCBIN=.*none names a C\+\+ compiler that does not exist"):
         cxx_compiler("13.0")
 
 

@@ -56,7 +56,7 @@ def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) ->
             _stopped(driver, on_interrupt, resume)
             raise
         except ClientError as error:
-            first = "free space there" if says_full(error.message) else error.hint or "put that right"
+            first = "free space there" if says_full(error.message) else error.hint or "fix this"
             raise ClientError(error.message, hint=f"{first}, then `{resume}` goes on") from error
         return _report(driver, trees, options)
 

@@ -173,7 +173,7 @@ def _asked_backends(framework: str) -> tuple[str, ...]:
 def _asked_stable_abi() -> str | None:
     oldest = new_kernel.OLDEST_STABLE_ABI.text
     click.echo(
-        f"  The stable ABI: one binary serves torch {oldest} and everything newer. Without it: one for each torch."
+        f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary for each torch version."
     )
     return oldest if click.confirm("Build for the stable ABI", default=False) else None
 

@@ -60,9 +60,9 @@ def component_undeclared(kernel: Kernel) -> Iterator[Diagnostic]:
 def no_backend(kernel: Kernel) -> Iterator[Diagnostic]:
     """KCI146: `backends` is empty, so that there is nothing to build."""
     if not kernel.build.general.backends:
-        hint = f"name what the kernel is for: {', '.join(Backend)}"
+        hint = f"name its backends, from: {', '.join(Backend)}"
         yield kernel.document.at_value(
-            ("general", "backends"), "KCI146", "`backends` is empty: nothing is ever built", hint
+            ("general", "backends"), "KCI146", "`backends` is empty: there are no variants to build", hint
         )
 
 

@@ -48,7 +48,7 @@ def explain(document: Document, data: dict[str, Any], schema: type, place: KeyPa
     """
     problems = list(islice(_Walk(document).check(schema, data, place), MAX_PROBLEMS + 1))
     if len(problems) > MAX_PROBLEMS:
-        message = f"more than {MAX_PROBLEMS} problems, of which these are the first"
+        message = f"the first {MAX_PROBLEMS} problems: there are more"
         problems[-1] = finding("KCI116", message, path=document.path)
     return sorted(problems, key=in_file_order)
 
@@ -305,9 +305,9 @@ _OF_COMPONENT = {
 """Keys that components of one backend have."""
 
 _ADD = {
-    "license": 'add `license = "Apache-2.0"`, or what it has',
+    "license": 'add `license = "Apache-2.0"`, or another license',
     "version": "add `version = 1`",
-    "backends": 'add `backends = ["cuda"]`, or what it is for',
+    "backends": 'add `backends = ["cuda"]`, or other backends',
     "depends": 'add `depends = ["torch"]`, or `depends = []`',
     "general": "add `[general]` with `name`, `version`, `license` and `backends`",
 }

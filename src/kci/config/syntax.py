@@ -189,14 +189,14 @@ def _value(_lines: list[str], line: str, said: str, span: Span, _path: str) -> _
             key = _KEY.match(line)
             after = f" after `{_plain(key[1])} =`" if key else ""
             return _Problem(f"expected a value{after}", span, 'such as "text", 12, true, or ["a list"]')
-        return _Problem(f"`{shown}` is no value", span, 'a value is "text", a number, true, false, or ["a list"]')
+        return _Problem(f"`{shown}` is not a value", span, 'a value is "text", a number, true, false, or ["a list"]')
     word = found[0]
     own = Span(span.line, span.column, span.line, span.column + len(word))
     if word in _SPELT:
-        return _Problem(f"`{word}` is no value of TOML", own, f"write `{_SPELT[word]}`")
+        return _Problem(f"`{word}` is not a TOML value", own, f"write `{_SPELT[word]}`")
     if word in _NOTHING:
-        return _Problem(f"`{word}` is no value of TOML, which has no word for nothing", own, "leave the key out")
-    return _Problem(f"`{word}` is no value", own, f'a text stands in quotes: "{word}"')
+        return _Problem(f"`{word}` is not a TOML value: TOML has no null", own, "leave the key out")
+    return _Problem(f"`{word}` is not a value", own, f'a text stands in quotes: "{word}"')
 
 
 def _headers(lines: list[str]) -> Iterator[tuple[int, re.Match[str]]]:

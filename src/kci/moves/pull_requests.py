@@ -162,7 +162,7 @@ def _about(wanted: WantedPull, pulls: Sequence[KnownPull]) -> PullAction | None:
         if pull.about == wanted.about and pull.state is not PullState.WITHDRAWN:
             reason = f"#{pull.number} was about the same, and was {pull.state}"
             return PullAction(PullActionKind.LEAVE, wanted.branch, reason, pull.number)
-    return PullAction(PullActionKind.OPEN, wanted.branch, "there is none", wanted=wanted)
+    return PullAction(PullActionKind.OPEN, wanted.branch, "there is no pull request", wanted=wanted)
 
 
 # --- GitHub -----------------------------------------------------------------------------------------------------------

@@ -190,7 +190,7 @@ def _decide(path: str, view: View) -> Touch:
     if not reasons:
         return Touch(path, view.name, (), view.now.prints.inputs.effect(path).reason)
     if not touched:
-        reason = f"{reasons[0]}; but none that is planned is made from anything else by it"
+        reason = f"{reasons[0]}; but it changes no input of a planned variant"
         return Touch(path, view.name, (), reason, tests)
     return Touch(path, view.name, tuple(sorted(touched)), reasons[0], tests)
 
@@ -199,7 +199,7 @@ def _of_tests(view: View) -> str:
     if view.retested:
         return f"read by the tests, which run again on {', '.join(sorted(view.retested))}"
     if view.now.machines:
-        return "read by the tests; but none of them is another by it"
+        return "read by the tests; but it changes no input of a planned test"
     return "read by the tests, and no job runs them: kci.toml has no machine for the kernel under [test]"
 
 
@@ -209,7 +209,7 @@ def _by_build_toml(path: str, view: View) -> Touch:
     keys = changed_keys(view.then.kernel.document.data, view.now.kernel.document.data)
     if not keys:
         return Touch(path, view.name, (), "only comments and layout changed in it")
-    nothing = "" if view.made_otherwise else ", which decides nothing that is in a variant"
+    nothing = "" if view.made_otherwise else ", which is not an input of a variant"
     return Touch(path, view.name, view.made_otherwise, f"{_shown(keys)} changed{nothing}")
 
 

@@ -137,7 +137,7 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
     ways += ["build for fewer architectures"] if worst.backend in ("cuda", "rocm") else []
     if worst.minutes <= (quotas().max_minutes if worst.pool.queued else OWN_MINUTES):
         ways += ["raise `timeout-minutes` in [[limits]]"]
-    ways += [] if worst.measured else ["or give `kci plan` what it really takes, with --durations"]
+    ways += [] if worst.measured else ["or give `kci plan` measured times, with --durations FILE"]
     return finding("KCI337" if worst.measured else "KCI335", message, hint="; ".join(ways))
 
 

@@ -88,7 +88,7 @@ def price_without_currency(subject: _Subject) -> Iterator[Diagnostic]:
         shared = _of_any(subject, path)
         if machine.price is not None and machine.currency is None and not (shared and shared.currency is not None):
             message = "`price` without `currency`: a cost cannot be stated"
-            yield subject.at((*path, "price"), "KCI324", message, 'add `currency = "USD"`, or whatever it is in')
+            yield subject.at((*path, "price"), "KCI324", message, 'add `currency = "USD"`, or another currency')
         if machine.currency is not None and not re.fullmatch(r"[A-Z]{3}", machine.currency, re.ASCII):
             message = f"{quoted(machine.currency[:20])} is not a currency code"
             yield subject.at((*path, "currency"), "KCI324", message, "three capital letters, such as USD or EUR")

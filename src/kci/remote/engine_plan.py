@@ -172,7 +172,7 @@ def open_run(cache: Path, identifier: str) -> tuple[Path, EngineRun]:
     plain = identifier.replace("-", "").isalnum()
     if not plain or not (folder / RUN_FILE).is_file():
         known = sorted(path.parent.name for path in runs_folder(cache).glob(f"*/{RUN_FILE}"))
-        hint = f"the latest here: {', '.join(known[-3:])}" if known else f"there are none in {runs_folder(cache)}"
+        hint = f"the latest here: {', '.join(known[-3:])}" if known else f"there are no runs in {runs_folder(cache)}"
         raise UsageError(f"there is no run {identifier[:60]!r}", hint=hint)
     try:
         return folder, read_json(folder / RUN_FILE, EngineRun)

@@ -71,7 +71,7 @@ def _too_much(root: Path) -> FindingsError:
 
 
 _NOT_NEEDED = {
-    "flake.nix": "kci builds without Nix; to build with it all the same, copy it and use --builder nix",
+    "flake.nix": "kci builds without Nix; to build with Nix, copy the file and use --builder nix",
     "flake.lock": "belongs to flake.nix",
     "CMakeLists.txt": "kernel-builder generates it, and kci does not use it",
     "setup.py": "kernel-builder generates it, and kci does not use it",

@@ -53,14 +53,14 @@ def cxx_compiler(cuda: str | None = None) -> tuple[str, ...]:
     if cuda and (named := os.environ.get("NVCC_CCBIN")):
         if found := _of_ccbin(Path(named)):
             return _for_nvcc((found,), (), cuda)
-        raise MissingToolError(f"NVCC_CCBIN={named} names a C++ compiler that is not there", hint=hint)
+        raise MissingToolError(f"NVCC_CCBIN={named} names a C++ compiler that does not exist", hint=hint)
     if explicit := os.environ.get("CXX"):
         try:
             words = [_placed(word) for word in shlex.split(explicit)]
         except ValueError:  # a quote without its end
             words = []
         if not words or shutil.which(words[0]) is None:
-            raise MissingToolError(f"CXX={explicit} names a C++ compiler that is not there", hint=hint)
+            raise MissingToolError(f"CXX={explicit} names a C++ compiler that does not exist", hint=hint)
         return _for_nvcc(tuple(words), (), cuda)
     for name in _CXX_NAMES:
         if found := shutil.which(name):

@@ -188,7 +188,7 @@ def _misnamed(sources: Iterable[Source]) -> Iterator[Diagnostic]:
         if source.artifact.startswith(PREFIX) and source.artifact != expected:
             yield finding(
                 "KCI612",
-                f"{source.path} holds {leg.variant} of {leg.kernel}, which its name does not say",
+                f"{source.path} holds {leg.variant} of {leg.kernel}, but its name says something else",
                 hint=f"an artifact of that variant is called {expected}; find out who renamed it",
                 path=str(source.path),
             )
@@ -226,7 +226,7 @@ def _of_other_commits(sources: Iterable[Source], commit: str | None) -> Iterator
 def _of_unknown_commits(sources: Iterable[Source], commit: str | None) -> Iterator[Diagnostic]:
     for source in sources:
         if commit is not None and source.leg.source is None:
-            message = f"{source.path} does not say from which commit it was built; {commit[:12]} was planned"
+            message = f"{source.path} names no commit; the plan is for commit {commit[:12]}"
             yield finding("KCI614", message, hint="build where git can be asked", path=str(source.path))
 
 

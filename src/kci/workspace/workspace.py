@@ -231,7 +231,9 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             (choice.backends, {variant.backend for variant in variants}),
         ):
             if given and not set(given) & there:
-                hints.append(f"of {', '.join(given)} there is none, only of {', '.join(sorted(there)) or 'nothing'};")
+                hints.append(
+                    f"there are no variants for {', '.join(given)}, only for {', '.join(sorted(there)) or 'nothing'};"
+                )
         if choice.only or choice.where:
             usual = sorted({variant.name for variant in variants if variant.bundled}) or known
             hints.append(f"there are {', '.join(usual[-2:])} and others;" if usual else "")
