@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shutil
+import tomllib
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ SOURCE = ROOT / "src" / "kci"
 PAGE = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
 
 drawing = load_script("drawing")
+weight = load_script("weight")
 
 
 @cache
@@ -145,3 +147,26 @@ def test_no_two_modules_import_each_other_in_a_circle(tmp_path: Path) -> None:
     (tmp_path / "kci" / "one.py").write_text("def late():\n    from kci.two import x\n")
     (tmp_path / "kci" / "two.py").write_text("if TYPE_CHECKING:\n    import kci.one\n")
     assert circles(tmp_path / "kci") == [["kci.one", "kci.two"], ["kci.one", "kci.two"]]
+
+
+BUDGET = tomllib.loads(weight.BUDGET.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("room", BUDGET)
+def test_no_room_weighs_more_than_its_budget(room: str) -> None:
+    """Let something go. Where a room has to grow, `python bin/weight.py --write`, and the commit says why."""
+    now, budget = weight.weights().get(room, weight.Weight()), weight.Weight(**BUDGET[room])
+    over = {name: value for name, value, most in zip(now._fields, now, budget, strict=True) if value > most}
+    assert over == {}
+    slack = weight.budget_for(now)
+    loose = [name for name, most, fits in zip(now._fields, budget, slack, strict=True) if most > fits * 1.05 + 10]
+    assert loose == [], "the room is lighter: `python bin/weight.py --write` keeps it so"
+
+
+def test_every_room_has_a_budget() -> None:
+    assert BUDGET.keys() == weight.weights().keys()
+
+
+def test_what_counts_as_code() -> None:
+    text = '"""Words.\n\nMore.\n"""\n\nA = """\ntext\n"""  # why\n\n\ndef f():\n    """Words."""\n    return 1\n'
+    assert weight.weight_of(text) == weight.Weight(1, 1, 3, 5, 13)
