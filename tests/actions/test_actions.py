@@ -150,8 +150,12 @@ def test_what_kci_toml_suppresses_in_trees_holds_where_no_kci_toml_is(
 ) -> None:
     """The merge job has no checkout: the plan says what is suppressed, and why."""
     (repository / "some/torch-ext/some_kernel/__init__.py").write_text("import numpy\n")
-    entry = f'[[lint.ignore]]\nrule = "KCI771"\npath = "{path}"\nreason = "our users have numpy"\n'
-    (repository / "kci.toml").write_text(entry)
+    (repository / "kci.toml").write_text(
+        "".join(
+            f'[[lint.ignore]]\nrule = "KCI771"\npath = "{place}"\nreason = "our users have numpy"\n'
+            for place in ("some/torch-ext/**", path)  # its sources, which the plan and the build ask about, and trees
+        )
+    )
     plan = runner.run("plan", repository, kernels="some", only="torch-cpu")
     built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="true")
     assert built.code == 0, built.log
@@ -211,6 +215,8 @@ def test_a_tree_that_does_not_meet_the_requirements_is_no_success(
     """The variant builds and merges; a user without `requests` could not import it."""
     package = repository / "some" / "torch-ext" / "some_kernel"
     (package / "__init__.py").write_text("import requests\n")
+    in_sources = '[[lint.ignore]]\nrule = "KCI771"\npath = "some/torch-ext/**"\nreason = "the tree is judged"\n'
+    (repository / "kci.toml").write_text(in_sources)
     built = runner.run("build", repository, kernel="some", variant="torch-cpu", container="none", upload="true")
     assert built.code == 0, built.log
     artifact = built.outputs["artifact"]
@@ -303,9 +309,9 @@ def test_a_failing_leg_says_how_to_do_the_same_at_home(runner: Runner, repositor
     assert built.outputs["artifact-name"] == "kci-some-kernel.torch-cpu-1", "what is uploaded is why"
     failures = read_failures([Path(built.outputs["folder"])], "some-kernel")
     assert [(item.variant, item.replay) for item in failures] == [("torch-cpu", replay)]
-    assert "has no __init__.py" in failures[0].error
+    assert "there is no torch-ext/some_kernel/__init__.py" in failures[0].error
     assert built.log.count("::error") == 1
-    assert "::error file=some/torch-ext/some_kernel::torch-cpu was not built" in built.log
+    assert "::error file=some/build.toml,line=2,col=8::torch-cpu was not built" in built.log
 
 
 def test_one_leg_builds_several_variants(runner: Runner, repository: Path) -> None:
