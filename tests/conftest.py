@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -22,6 +23,7 @@ from kci.catalog.loading import load_catalog
 from kci.catalog.rows import Catalog
 from kci.config.reader import Kernel, parse_kernel, read_kernel
 from kci.config.values import python_name
+from kci.files.cache import default_cache
 from kci.matrix import selection
 from kci.matrix.variants import Dropped
 from kci.plan import github, legs
@@ -99,12 +101,40 @@ def pytest_configure() -> None:
     os.umask(0o022)
     if memory_has_room():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        _cache_of_this_run()
     for ignored, usual in (
         (signal.SIGINT, signal.default_int_handler),
         (getattr(signal, "SIGQUIT", None), signal.SIG_DFL),
     ):
         if ignored is not None and signal.getsignal(ignored) is signal.SIG_IGN:
             signal.signal(ignored, usual)
+
+
+OF_THE_MACHINE = ("cuda", "envs", "headers", "wheels", "test-tools")
+"""Parts of the user's cache that every run of the tests takes again: toolchains, which take minutes to get."""
+
+RUN_CACHE = "kci-tests-"
+
+
+def _cache_of_this_run() -> None:
+    """A cache for this run of the tests, with the user's toolchains and nothing that an earlier run has built.
+
+    Folders of tests can have the same paths in two runs, and `kci run` takes a build again that it made at a path.
+    """
+    usual = default_cache()
+    made = Path(tempfile.mkdtemp(prefix=RUN_CACHE))
+    for part in OF_THE_MACHINE:
+        (usual / part).mkdir(parents=True, exist_ok=True)
+        (made / part).symlink_to(usual / part)
+    os.environ["KCI_CACHE"] = str(made)
+
+
+def pytest_unconfigure() -> None:
+    """Remove the cache of this run."""
+    made = Path(os.environ.get("KCI_CACHE", ""))
+    if "PYTEST_XDIST_WORKER" not in os.environ and made.name.startswith(RUN_CACHE):
+        shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.hookimpl(wrapper=True)
