@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -111,20 +111,19 @@ def rules() -> dict[str, Rule]:
     return {key: msgspec.convert({"id": key, **data[key]}, Rule) for key in sorted(data)}  # noqa: TID251  - of kci's own
 
 
-def render_text(diagnostic: Diagnostic, source_line: Callable[[str, int], str | None] | None = None) -> str:
+def render_text(diagnostic: Diagnostic, file_lines: Callable[[str], Sequence[str]] = lambda _path: ()) -> str:
     """The text form: `path:line:column: severity[RULE]: message`, the line with a caret below it, then the hint.
 
     Args:
         diagnostic: what to show.
-        source_line: gives the text of a line of a file, or None where the file is not at hand.
+        file_lines: gives the lines of a file, none where the file is not at hand.
     """
     place = f"{printable(diagnostic.place)}: " if diagnostic.path else ""
     lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {printable_lines(diagnostic.message)}"]
     spots: list[Diagnostic | Related] = [diagnostic, *diagnostic.related]
     for spot in spots:
-        source = source_line(spot.path, spot.line) if source_line is not None and spot.path and spot.line else None
-        if source is not None:
-            lines += _excerpt(spot, source)
+        if spot.path and spot.line and len(source := file_lines(spot.path)) >= spot.line:
+            lines += _excerpt(spot, source[spot.line - 1])
         elif isinstance(spot, Related):
             lines.append(f"  {spot.path}:{spot.line}:{spot.column}: {spot.message}")
     if diagnostic.hint:

@@ -14,7 +14,7 @@ from cli.terminal import Terminal, on_terminal, uncolored
 from conftest import ROOT
 from kci import cli
 from kci.cli import Options, _output, _run_display
-from kci.cli._layout import Layout, cut_apart, lines_of, middle, plain_lines
+from kci.cli._output import Layout, cut_apart, lines_of, middle
 
 EXAMPLES = ROOT / "examples"
 WIDTHS = (60, 80, 120, 200)
@@ -185,8 +185,9 @@ def test_what_cannot_be_made_to_fit_is_whole() -> None:
     assert lines_of(("a", "b"), [("x" * 30, "y" * 30)], 40, Layout())[1] == f"{'x' * 30}  {'y' * 30}"
 
 
-def test_a_table_for_those_who_hear_it() -> None:
-    assert plain_lines(("a", "b", "c"), [("1", "", "-"), ("2", "3", "4")]) == ["a 1", "a 2, b 3, c 4"]
+def test_a_table_for_those_who_hear_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_output, "options", lambda: Options(plain=True))
+    assert _output.table(("a", "b", "c"), [("1", "", "-"), ("2", "3", "4")]) == "a 1\na 2, b 3, c 4"
 
 
 DOWNLOAD = ["installing", "a-long-name-of-a-wheel.whl: 1.0 of 2.0 MB, 1.0 MB/s, 1 s left",
@@ -195,7 +196,8 @@ DOWNLOAD = ["installing", "a-long-name-of-a-wheel.whl: 1.0 of 2.0 MB, 1.0 MB/s, 
 
 def logged(options: Options, columns: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_output, "terminal_width", lambda _stream: columns)
-    log = _output.progress_log(options)
+    monkeypatch.setattr(_output, "options", lambda: options)
+    log = _output.progress_log()
     for line in DOWNLOAD:
         log(line)
 

@@ -48,7 +48,7 @@ def check_diagnostics(problems: tuple[Diagnostic, ...]) -> None:
     for found in problems:
         assert found.path == "build.toml"
         assert len(found.message) < 1000
-        assert render_text(found, None)
+        assert render_text(found)
         assert render_github(found)
 
 

@@ -24,7 +24,7 @@ def page() -> str:
     parts = []
     for name, text in MISTAKES.items():
         lines = text.split("\n")
-        parts.append(f"# {name}\n{render_text(said(text), lambda _path, line, lines=lines: lines[line - 1])}\n")  # type: ignore[misc]
+        parts.append(f"# {name}\n{render_text(said(text), lambda _path, lines=lines: lines)}\n")  # type: ignore[misc]
     return "\n".join(parts)
 
 

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import gc
 import importlib
+import inspect
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import click
 from click.exceptions import Exit
 
-from kci.cli._options import Options as Options
-from kci.cli._options import colored as colored
 from kci.errors import KciError
 from kci.suggest import suggestion
 from kci.version import __version__
@@ -54,6 +53,30 @@ COMPLETE = "_KCI_COMPLETE"
 """With this variable a shell asks what completes a line."""
 
 
+class Options(NamedTuple):
+    """What the options that every command takes have set."""
+
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+    plain: bool = False
+
+
+def options() -> Options:
+    """Those of the command that runs; the defaults outside of a command, and in a thread that did not begin it."""
+    context = click.get_current_context(silent=True)
+    return context.obj if context is not None and isinstance(context.obj, Options) else Options()
+
+
+def colored(given: Options) -> bool | None:
+    """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
+    if given.plain or given.color == "never":
+        return False
+    if given.color == "always":
+        return True
+    return False if os.environ.get("NO_COLOR") else None
+
+
 class _ReaderGoneError(Exception):
     """Whoever read the answer has closed the pipe."""
 
@@ -78,6 +101,9 @@ _PLACES = ("kernel", "kernels", "place", "paths", "directory", "old", "new")
 """Arguments that are directories."""
 
 
+DAY = click.DateTime(["%Y-%m-%d"])
+
+
 def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """`--format`; the first form is the default."""
     return click.option(
@@ -91,21 +117,18 @@ def answer_forms(*forms: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 class _WithExamples(click.Command):
+    """A command whose docstring ends with examples, which stand below the options in its help."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.help, _, self.examples = inspect.cleandoc(self.help or "").partition("\n\nExamples:\n")
         # Of each command, not only of the first: click keeps a command's help option as its first caller made it.
         self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Examples, where there are some."""
-        from kci.cli._examples import example_lines
-
-        above = ctx.parent.command if ctx.parent is not None else None
-        name = f"{above.name} {self.name}" if isinstance(above, CommandGroup) else self.name
-        if lines := example_lines(name or ""):
-            with formatter.section("Examples"):
-                for line in lines:
-                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Examples"):
+            for line in self.examples.splitlines():
+                formatter.write(f"{'':>{formatter.current_indent}}{line.strip()}\n")
 
 
 class Command(_WithExamples):
@@ -143,18 +166,19 @@ class Command(_WithExamples):
     def invoke(self, ctx: click.Context) -> Any:
         """Take the common options out of the parameters, then call the command."""
         params = ctx.params
-        ctx.obj = Options(params.pop("quiet"), params.pop("verbose"), params.pop("color"), params.pop("plain"))
+        ctx.obj = Options(**{name: params.pop(name) for name in Options._fields})
         ctx.color = colored(ctx.obj)
         ctx.find_root().color = ctx.color  # errors are shown when this context is gone
         return super().invoke(ctx)
 
 
 def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
-    """What completes a value: a function of `kci.cli._complete`, which is imported when a shell asks."""
+    """What completes a value: a list of `kci.cli._complete`, which is imported when a shell asks."""
 
-    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
-        found: list[Any] = getattr(importlib.import_module("kci.cli._complete"), what)(context, parameter, incomplete)
-        return found
+    def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
+        from kci.cli._complete import completions
+
+        return completions(what, context, incomplete)
 
     return complete
 
@@ -211,7 +235,16 @@ class _Commands(_WithExamples, click.Group):
 @click.group(cls=_Commands, context_settings={"max_content_width": 100})
 @click.version_option(__version__, message="kci %(version)s")
 def kci() -> None:
-    """CI for GPU kernels: from build.toml to a verified tree of binaries."""
+    """CI for GPU kernels: from build.toml to a verified tree of binaries.
+
+    Examples:
+        # write a new kernel
+        kci init my-kernel
+        # build what this machine can build, merge and verify it
+        kci run
+        # list the variants, and why each exists
+        kci matrix --explain
+    """
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

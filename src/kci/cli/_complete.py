@@ -1,14 +1,14 @@
 """What a shell completes beyond commands, options and files: variants, tiers, catalogs and rules.
 
 This runs at every press of the tab key, in directories that may hold anything: what cannot be read completes to
-nothing. Commands name these functions with `kci.cli.completed`, so that they are imported for a shell only.
+nothing. Commands name the lists with `kci.cli.completed`, so that this is imported for a shell only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -17,55 +17,62 @@ from click.shell_completion import CompletionItem
 from kci.catalog.loading import editions
 from kci.config.find_settings import settings_for
 from kci.config.values import Tier
-from kci.diagnostics import rules as known
+from kci.diagnostics import rules
 from kci.errors import KciError
 from kci.tree.metadata import FILE_NAME
 from kci.workspace.workspace import Choice, open_workspace
 
 
-def variants(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Names of everything that could be built of the kernels that were named before."""
-    names: set[str] = set()
-    with _nothing_said():
-        whole = open_workspace(_places(context), catalog=context.params.get("catalog")).matrix(Choice(tier="all"))
-        names = {variant.name for kernel in whole.kernels for variant in kernel.variants}
-    return _starting(((name, "") for name in sorted(names)), incomplete)
+def completions(what: str, context: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+    """What a value that has begun may become.
+
+    Args:
+        what: the function below that lists the values.
+        context: what was typed before.
+        incomplete: the beginning of the value.
+    """
+    try:
+        found = _LISTS[what](context)
+    except (KciError, OSError):  # a file that is not valid is for the command to refuse
+        found = {}
+    begun = incomplete.upper() if what == "rules" else incomplete
+    items = [CompletionItem(name, help=text or None) for name, text in found.items() if name.startswith(begun)]
+    return items or ([CompletionItem(incomplete, type="file")] if what == "catalogs" else [])
 
 
-def built_variants(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Names of the variants that are there, in a kernel's `build` directory or in a tree."""
+def _variants(context: click.Context) -> dict[str, str]:
+    whole = open_workspace(_places(context), catalog=context.params.get("catalog")).matrix(Choice(tier="all"))
+    return dict.fromkeys(sorted({variant.name for kernel in whole.kernels for variant in kernel.variants}), "")
+
+
+def _built_variants(context: click.Context) -> dict[str, str]:
+    """Those in a kernel's `build` directory or in a tree."""
     place = Path(context.params.get("tree") or _places(context)[0])
-    with _nothing_said():
-        found = [*place.glob(f"*/{FILE_NAME}"), *place.glob(f"build/*/{FILE_NAME}")]
-        return _starting(((name, "") for name in sorted({path.parent.name for path in found})), incomplete)
-    return []
+    found = [*place.glob(f"*/{FILE_NAME}"), *place.glob(f"build/*/{FILE_NAME}")]
+    return dict.fromkeys(sorted({path.parent.name for path in found}), "")
 
 
-def tiers(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The tiers, those of kci.toml included."""
-    names = [str(tier) for tier in Tier]
-    with _nothing_said():
-        names += sorted(settings_for(_places(context)).settings.tiers)
-    return _starting(((name, "") for name in dict.fromkeys(names)), incomplete)
+def _with_settings(usual: Iterable[str], table: str) -> Callable[[click.Context], dict[str, str]]:
+    """The usual names, and those of a table of kci.toml."""
+
+    def names(context: click.Context) -> dict[str, str]:
+        own: Iterable[str] = ()
+        with suppress(KciError, OSError):
+            own = sorted(getattr(settings_for(_places(context)).settings, table))
+        return dict.fromkeys([*usual, *own], "")
+
+    return names
 
 
-def catalogs(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The editions; files where it cannot be one."""
-    found = _starting(((name, "an edition of the catalog") for name in editions()), incomplete)
-    return found or [CompletionItem(incomplete, type="file")]
-
-
-def rules(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Ids of rules, each with its name."""
-    return _starting(((rule.id, rule.name) for rule in known().values()), incomplete.upper())
-
-
-def engines(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """The engines, those of kci.toml included."""
-    names = ["local", "slurm", "ssh", "hf-jobs", "auto"]
-    with _nothing_said():
-        names += sorted(settings_for(_places(context)).settings.engines)
-    return _starting(((name, "") for name in dict.fromkeys(names)), incomplete)
+_LISTS: dict[str, Callable[[click.Context], dict[str, str]]] = {
+    "variants": _variants,
+    "built_variants": _built_variants,
+    "tiers": _with_settings(list(Tier), "tiers"),
+    "engines": _with_settings(("local", "slurm", "ssh", "hf-jobs", "auto"), "engines"),
+    "catalogs": lambda _context: dict.fromkeys(editions(), "an edition of the catalog"),
+    "rules": lambda _context: {rule.id: rule.name for rule in rules().values()},
+}
+"""What can be completed: a function of what was typed before, to the values with what explains them."""
 
 
 def _places(context: click.Context) -> list[str]:
@@ -74,16 +81,3 @@ def _places(context: click.Context) -> list[str]:
         if given := context.params.get(name):
             return [os.fspath(item) for item in given] if isinstance(given, tuple) else [os.fspath(given)]
     return ["."]
-
-
-def _starting(found: Iterable[tuple[str, str]], incomplete: str) -> list[CompletionItem[str]]:
-    return [CompletionItem(name, help=text or None) for name, text in found if name.startswith(incomplete)]
-
-
-@contextmanager
-def _nothing_said() -> Iterator[None]:
-    """A file that is not valid is for the command to refuse."""
-    try:
-        yield
-    except (KciError, OSError):
-        return

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import Options
+from kci.cli import options
 from kci.cli._findings import print_trees
 from kci.cli._output import table
 from kci.cli._run_display import live_table
@@ -27,13 +27,12 @@ _NOTE = 60
 _GOOD = (LegPhase.BUILT, LegPhase.PASSED)
 
 
-def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) -> int:
+def follow(folder: Path, run: EngineRun, on_interrupt: str) -> int:
     """Drive a run to its end, merge, verify, test, and tell; the exit code says the worst of it.
 
     Args:
         folder: the run's.
         run: what it is.
-        options: the command's.
         on_interrupt: `ask`, `cancel` or `leave`: what becomes of legs that run when the user stops this.
 
     Raises:
@@ -41,9 +40,9 @@ def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) ->
         KciError: an engine cannot be used; the run can be resumed.
     """
     resume = f"kci run --resume {run.id}"
-    if not options.quiet:
+    if not options().quiet:
         click.echo(f"run {run.id}: {count(len(run.legs), 'leg')}; if this stops, `{resume}` goes on", err=True)
-    display = EngineDisplay(run, options)
+    display = EngineDisplay(run)
     with driving(folder, run, display.changed, display.say) as driver:
         display.legs = driver.journal.legs
         try:
@@ -58,7 +57,7 @@ def follow(folder: Path, run: EngineRun, options: Options, on_interrupt: str) ->
         except ClientError as error:
             first = "free space there" if says_full(error.message) else error.hint or "fix this"
             raise ClientError(error.message, hint=f"{first}, then `{resume}` goes on") from error
-        return _report(driver, trees, options)
+        return _report(driver, trees)
 
 
 def _stopped(driver: Driver, on_interrupt: str, resume: str) -> None:
@@ -76,7 +75,7 @@ def _stopped(driver: Driver, on_interrupt: str, resume: str) -> None:
         click.echo(f"{count(len(going), 'leg')} left running; `{resume}` goes on", err=True)
 
 
-def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
+def _report(driver: Driver, trees: list[TreeResult]) -> int:
     """Print the closing table and what went wrong."""
     rows = []
     for leg in driver.run.legs:
@@ -88,7 +87,7 @@ def _report(driver: Driver, trees: list[TreeResult], options: Options) -> int:
     rows += [(item.kernel, item.variant, "", "untested", "", item.reason[:100]) for item in driver.run.untested]
     rows += [(item.kernel, item.variant, "", "left", "", item.reason[:100]) for item in driver.run.left]
     click.echo(table(("kernel", "leg", "engine", "state", "attempts", "time or reason"), rows))
-    code = print_trees(trees, options)
+    code = print_trees(trees)
     failed = driver.journal.of(LegPhase.FAILED)
     for name in failed:
         click.echo(f"\n{click.style(f'{name} failed:', fg='red')} {driver.journal.legs[name].reason}", err=True)
@@ -110,8 +109,8 @@ def _line(text: str) -> str:
 class EngineDisplay:
     """Progress on stderr: a live table on a terminal, a line for each change elsewhere."""
 
-    def __init__(self, run: EngineRun, options: Options) -> None:
-        self.run, self.options = run, options
+    def __init__(self, run: EngineRun) -> None:
+        self.run, self.options = run, options()
         self.legs: dict[str, LegProgress] = {}
         self.notes: dict[str, str] = {}
         self.live: Any = None

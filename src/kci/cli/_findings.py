@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kci.cli import Options
+from kci.cli import options
 from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, to_json
 from kci.cli._sarif import render_sarif
 from kci.config.find_settings import locate
@@ -28,8 +28,6 @@ def show_findings(
     found: Sequence[Diagnostic],
     output: str,
     *,
-    quiet: bool = False,
-    verbose: bool = False,
     what: str = "",
     suppressed: Sequence[SuppressedFinding] = (),
     looked_at: Sequence[str] = (),
@@ -38,18 +36,18 @@ def show_findings(
     """Print diagnostics and give the exit code: 1 if one of them is an error.
 
     The answer is on stdout: the findings in the chosen form, or in text form one line of summary, with the findings on
-    stderr. The other forms have the summary on stderr.
+    stderr. The other forms have the summary on stderr. In text form, -v also shows notes of severity info, and each of
+    many findings that say the same; all of them are always counted.
 
     Args:
         found: what was found.
         output: one of `FORMATS`.
-        quiet: show errors only, in text form.
-        verbose: show notes of severity info too, and each of many that say the same; all of them are always counted.
         what: what was looked at, in a word or two, for the summary.
         suppressed: is counted, and shown with its reasons with -v and in JSON and Markdown.
         looked_at: a line for each path that was named: what was looked at for it. Stands before the summary.
         places: the same for JSON and SARIF.
     """
+    verbose = options().verbose
     lines = [*map(printable, looked_at), counted(found, what, suppressed)]
     summary = "\n".join(lines)
     match output:
@@ -65,25 +63,25 @@ def show_findings(
             click.echo(markdown(found, "\n\n".join(lines)) + _suppressed_markdown(suppressed), nl=not suppressed)
         case _:
             shown = found if verbose else one_per_cause([item for item in found if item.severity is not Severity.INFO])
-            print_diagnostics(shown, quiet=quiet)
+            print_diagnostics(shown)
             print_suppressed(suppressed if verbose else ())
             click.echo(summary + (" (-v shows all)" if len(shown) < len(found) else ""))
-    if output in ("json", "sarif", "github") and not quiet:
+    if output in ("json", "sarif", "github") and not options().quiet:
         click.echo(summary, err=True)
     return int(any(item.severity is Severity.ERROR for item in found))
 
 
-def print_trees(trees: Iterable[TreeResult], options: Options) -> int:
+def print_trees(trees: Iterable[TreeResult]) -> int:
     """Print a line for each tree that was merged, and what was found in it; 1 if that is an error."""
     code = 0
     for tree in trees:
         missing = f", {len(tree.manifest.missing)} missing" if tree.manifest.missing else ""
         hidden = f" ({len(tree.suppressed)} suppressed)" if tree.suppressed else ""
         click.echo(f"{tree.kernel}: {count(len(tree.manifest.present), 'variant')} in {tree.tree}{missing}{hidden}")
-        print_suppressed(tree.suppressed if options.verbose else ())
-        for line in () if options.quiet else tree.log:
+        print_suppressed(tree.suppressed if options().verbose else ())
+        for line in () if options().quiet else tree.log:
             click.echo(line, err=True)
-        print_diagnostics(tree.findings, quiet=options.quiet)
+        print_diagnostics(tree.findings)
         code |= any(item.severity is Severity.ERROR for item in tree.findings)
     return code
 

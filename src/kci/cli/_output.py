@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date
+from functools import cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,10 +14,9 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from kci.cli._layout import Layout, lines_of, middle, plain_lines
-from kci.cli._options import Options
+from kci.cli import options
 from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
-from kci.errors import KciError, UsageError
+from kci.errors import KciError
 
 _MARKUP = {"&": "&amp;", "<": "&lt;", "|": "&#124;", "`": "&#96;", "[": "&#91;", "*": "&#42;", "~": "&#126;"}
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
@@ -41,14 +41,14 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
         click.echo(f"::error::{escape_data(error.message)}", err=True)
 
 
-def progress_log(options: Options) -> Callable[[str], None]:
+def progress_log() -> Callable[[str], None]:
     """Takes lines of progress, and shows them on stderr unless kci is to be quiet.
 
     How far a download is takes one line on a terminal, and elsewhere a line now and then.
     """
-    if options.quiet:
+    if options().quiet:
         return lambda _line: None
-    if terminal_width(sys.stderr) is None or options.plain:
+    if terminal_width(sys.stderr) is None or options().plain:
         from kci.toolchains.downloads import SeldomTransfers
 
         return SeldomTransfers(lambda line: click.echo(line, err=True))
@@ -71,13 +71,13 @@ class _InPlace:
         self._over = told
 
 
-def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False, annotate: bool = True) -> None:
+def print_diagnostics(diagnostics: Iterable[Diagnostic], *, annotate: bool = True) -> None:
     """Show diagnostics on stderr, with a caret where the file can be read, and as annotations on GitHub."""
-    lines: dict[str, list[str]] = {}
+    lines = cache(_file_lines)
     for diagnostic in diagnostics:
-        if quiet and diagnostic.severity is not Severity.ERROR:
+        if options().quiet and diagnostic.severity is not Severity.ERROR:
             continue
-        text = render_text(diagnostic, None if is_plain() else lambda path, line: source_line(path, line, lines))
+        text = render_text(diagnostic, (lambda _path: []) if options().plain else lines)
         mark = f"{diagnostic.severity.value}[{diagnostic.rule}]"
         styled = click.style(mark, fg=_COLORS[diagnostic.severity], bold=True)
         click.echo(text.replace(mark, styled, 1), err=True)
@@ -86,33 +86,31 @@ def print_diagnostics(diagnostics: Iterable[Diagnostic], *, quiet: bool = False,
 
 
 MANY = 3
-"""Findings of one rule that are shown one by one where they are not the answer."""
+"""Findings with one cause that are shown one by one."""
 
 
-def print_grouped(diagnostics: Sequence[Diagnostic], *, quiet: bool = False) -> None:
-    """Show what reading found beside an answer: many findings of one rule are one line, since one cause made them."""
-    by_rule: dict[str, list[Diagnostic]] = {}
-    for diagnostic in diagnostics:
-        by_rule.setdefault(diagnostic.rule, []).append(diagnostic)
-    for same in by_rule.values():
-        if len(same) <= MANY:
-            print_diagnostics(same, quiet=quiet)
-            continue
-        print_diagnostics([_for_all(same, "`kci check -v` lists them all")], quiet=quiet)
+def one_per_cause(
+    found: Sequence[Diagnostic],
+    cause: Callable[[Diagnostic], object] = lambda item: (item.rule, item.message),
+    lists: str = "-v lists them all",
+) -> list[Diagnostic]:
+    """The same findings, where many warnings or notes with one cause are one, in the place of the first.
 
-
-def one_per_cause(found: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """The same findings, where many that are no errors and say the same are one: it stands where the first does."""
-    by_cause: dict[tuple[str, str], list[Diagnostic]] = {}
+    Args:
+        found: what was found.
+        cause: what findings with one cause have in common.
+        lists: the hint that names the command that lists all.
+    """
+    by_cause: dict[object, list[Diagnostic]] = {}
     for item in found:
-        by_cause.setdefault((item.rule, item.message), []).append(item)
+        by_cause.setdefault(cause(item), []).append(item)
     shown = []
     for item in found:
-        same = by_cause[item.rule, item.message]
+        same = by_cause[cause(item)]
         if item.severity is Severity.ERROR or len(same) <= MANY:
             shown.append(item)
         elif item is same[0]:
-            shown.append(_for_all(same, "-v lists them all"))
+            shown.append(_for_all(same, lists))
     return shown
 
 
@@ -141,27 +139,11 @@ def _hint_for_all(same: Sequence[Diagnostic]) -> str:
     return hints.pop().replace("\0", common)
 
 
-def day_of(text: str, option: str) -> date:
-    """The day that an option names.
-
-    Raises:
-        UsageError: it names none.
-    """
+def _file_lines(path: str) -> list[str]:
     try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"{option}: {text!r} is not a date", hint="such as 2026-08-20") from None
-
-
-def source_line(path: str, line: int, cache: dict[str, list[str]]) -> str | None:
-    """A line of a file, where the file can be read; files that were read are kept in the cache."""
-    if path not in cache:
-        try:
-            cache[path] = Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
-        except OSError:
-            cache[path] = []
-    lines = cache[path]
-    return lines[line - 1].rstrip("\r") if line <= len(lines) else None
+        return Path(path).read_text(encoding="utf-8-sig", errors="replace").split("\n")
+    except OSError:
+        return []
 
 
 def to_json(answer: Any) -> str:
@@ -169,16 +151,107 @@ def to_json(answer: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
+class Layout(msgspec.Struct, frozen=True):
+    """What may happen to the columns of a table where it is too wide; columns are named by their headers."""
+
+    drop: tuple[str, ...] = ()
+    """Columns to leave out, the least important first."""
+    cut: tuple[str, ...] = ()
+    """Columns of names, which are cut in the middle."""
+    wrap: str = ""
+    """The column of sentences, which goes over several lines."""
+
+
+_GAP = "  "
+_LEAST_NAME = 16
+"""What a cut name keeps at least."""
+_LEAST_TEXT = 24
+"""How narrow a column of sentences gets before other columns go."""
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout | None = None) -> str:
     """A table with aligned columns: as wide as its content in files and pipes, as wide as the terminal on one.
 
     With `--plain`, each row is one line that names every value.
     """
-    cells = list(rows)
-    if is_plain():
-        return "\n".join(plain_lines(headers, cells))
-    lines = lines_of(headers, cells, terminal_width(), layout or Layout())
+    if options().plain:
+        named = [zip(headers, row, strict=True) for row in rows]
+        return "\n".join(", ".join(f"{name} {cell}" for name, cell in row if cell and cell != "-") for row in named)
+    lines = lines_of(headers, rows, terminal_width(), layout or Layout())
     return "\n".join([click.style(lines[0], bold=True), *lines[1:]])
+
+
+def lines_of(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
+    """The lines of a table, the headers first.
+
+    Args:
+        headers: one for each column, and each another one.
+        rows: the cells.
+        width: how wide the terminal is; None for as wide as the content is.
+        layout: what may happen where that is too wide. What cannot be made to fit stays too wide.
+    """
+    columns = dict(zip(headers, map(list, zip(headers, *rows, strict=True)), strict=True))
+    widths = {name: max(map(len, cells)) for name, cells in columns.items()}
+    if width is not None:
+        _fit(columns, widths, width, layout)
+    cells = [[[cell] for cell in column] for column in columns.values()]
+    if layout.wrap in columns:
+        import textwrap  # most tables start faster without
+
+        across = max(widths[layout.wrap], 8)
+        cells[list(columns).index(layout.wrap)] = [
+            textwrap.wrap(cell, across, break_on_hyphens=False) or [""] for cell in columns[layout.wrap]
+        ]
+    return [
+        _GAP.join(part.ljust(wide) for part, wide in zip(parts, widths.values(), strict=True)).rstrip()
+        for row in zip(*cells, strict=True)
+        for parts in zip_longest(*row, fillvalue="")
+    ]
+
+
+def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layout: Layout) -> None:
+    """Leave out columns and narrow others until the table fits: sentences first, then the widest name."""
+
+    def excess() -> int:
+        return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
+
+    sentences = widths.get(layout.wrap, 0)
+    least = min(sentences, _LEAST_TEXT)
+    widths |= {layout.wrap: least} if sentences else {}
+    for name in layout.drop:
+        if name in columns and excess() > 0:
+            del columns[name], widths[name]
+    if layout.wrap in widths:
+        widths[layout.wrap] = max(least, min(sentences, least - excess()))
+    while excess() > 0:
+        able = [name for name in widths if name in layout.cut and widths[name] > _LEAST_NAME]
+        if not able:
+            break
+        widths[max(able, key=lambda name: widths[name])] -= 1
+    for name in columns.keys() & set(layout.cut):
+        columns[name] = cut_apart(columns[name], widths[name])
+
+
+def middle(text: str, width: int, share: float = 0.5) -> str:
+    """A text of at most this width, with something left out of it.
+
+    Args:
+        text: what to cut.
+        width: how much is left.
+        share: how much of that is the beginning.
+    """
+    if len(text) <= width:
+        return text
+    if width < 3:
+        return text[:width]
+    head = max(1, int((width - 1) * share))
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def cut_apart(texts: Sequence[str], width: int) -> list[str]:
+    """Each text cut to a width, in the way in which most of those that differ still do."""
+    tried = [[middle(text, width, share) for text in texts] for share in (0.5, 0.3, 0.7, 0.15)]
+    return max(tried, key=lambda cut: len(set(cut)))
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
@@ -204,12 +277,6 @@ def paragraph(text: str) -> str:
     import textwrap  # what is no paragraph starts faster without
 
     return textwrap.fill(text, width, break_on_hyphens=False, break_long_words=False)
-
-
-def is_plain() -> bool:
-    """Whether `--plain` was given."""
-    context = click.get_current_context(silent=True)
-    return context is not None and isinstance(context.obj, Options) and context.obj.plain
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

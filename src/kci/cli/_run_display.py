@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from kci.cli import Options, at_interrupt, colored
-from kci.cli._layout import middle
+from kci.cli._output import middle
 from kci.run.local import Outcome, OutcomeState
 from kci.toolchains.downloads import SeldomTransfers, duration, read_transfer
 

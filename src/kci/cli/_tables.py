@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kci.cli._layout import Layout
-from kci.cli._output import markdown_row, markdown_text, table
+from kci.cli._output import Layout, markdown_row, markdown_text, table
 from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch

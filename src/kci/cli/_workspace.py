@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from kci.cli import FileName, Options, completed
-from kci.cli._output import print_grouped
+from kci.cli import FileName, completed
+from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.values import SYSTEMS, Tier
 from kci.workspace.workspace import BACKENDS, Choice, Workspace, open_workspace
 
@@ -47,18 +47,8 @@ def take_choice(selection: dict[str, Any]) -> Choice:
     return Choice(where=where, **{name: selection[name] for name in ("tier", "systems", "backends", "only")})
 
 
-def opened(options: Options, kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:
-    """The workspace that a command line names; what reading it found is shown.
-
-    Args:
-        options: the command's.
-        kernels: as they were named.
-        catalog: as it was named.
-        set_aside: see `open_workspace`.
-
-    Raises:
-        KciError: see `open_workspace`.
-    """
+def opened(kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:
+    """See `open_workspace`. What reading the kernels found is shown, many findings of one rule as one."""
     workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside)
-    print_grouped(workspace.diagnostics, quiet=options.quiet)
+    print_diagnostics(one_per_cause(workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"))
     return workspace

@@ -10,7 +10,7 @@ import click
 
 from kci.builders.request import BuildOptions
 from kci.ci.run_records import ci_run
-from kci.cli import PATH, Command, Options, completed
+from kci.cli import PATH, Command, completed
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import UsageError
@@ -87,10 +87,7 @@ from kci.tree.leg_record import artifact_name
 )
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
-@click.pass_obj
 def command(
-    options: Options,
-    /,
     kernel: str,
     names: tuple[str, ...],
     output: Path | None,
@@ -99,8 +96,15 @@ def command(
     dry_run: bool,
     **said: Any,
 ) -> None:
-    """Build variants of KERNEL, one after the other. Prints the directory of each."""
-    workspace = opened(options, [kernel], catalog)
+    """Build variants of KERNEL, one after the other. Prints the directory of each.
+
+    Examples:
+        # build one variant
+        kci build --variant torch213-cxx11-cpu-x86_64-linux
+        # print its commands
+        kci build --variant torch213-cxx11-cu130-x86_64-linux --dry-run
+    """
+    workspace = opened([kernel], catalog)
     read = workspace.only_kernel()
     run = ci_run()
     how = BuildOptions(**said, attempt=run.attempt or 1, run=run.id)
@@ -117,8 +121,8 @@ def command(
         if dry_run:
             click.echo("\n".join(leg_commands(workspace, request)))
         else:
-            built = build_leg(workspace, request, progress_log(options))
-            print_diagnostics(built.findings, quiet=options.quiet)
+            built = build_leg(workspace, request, progress_log())
+            print_diagnostics(built.findings)
             click.echo(str(built.directory))
 
 

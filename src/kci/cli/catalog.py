@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,8 @@ from kci.catalog.loading import editions, freshness, interpret_edition, load_cat
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
 from kci.catalog.rows import Row
 from kci.catalog.where import expression
-from kci.cli import PATH, CommandGroup, FileName, Options, answer_forms, completed
-from kci.cli._layout import Layout
-from kci.cli._output import day_of, paragraph, print_diagnostics, table, to_json
+from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms, completed
+from kci.cli._output import Layout, paragraph, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.config.document import read_document
 from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
@@ -30,7 +29,12 @@ from kci.plurals import count
 
 @click.group("catalog", cls=CommandGroup)
 def command() -> None:
-    """Show and check the toolchain data: which torch versions, compute versions and systems exist."""
+    """Show and check the toolchain data: which torch versions, compute versions and systems exist.
+
+    Examples:
+        # list the newest toolchains
+        kci catalog show --where 'torch == newest'
+    """
 
 
 @command.command("show")
@@ -38,7 +42,14 @@ def command() -> None:
 @click.option("--where", metavar="EXPR", help="Print only rows that match, such as 'cuda>=13.0 and torch==newest'.")
 @answer_forms("table", "json", "toml")
 def show(catalog: str | None, where: str | None, output: str) -> None:
-    """Print an edition of the catalog, or an overlay: a file, or an edition's name (default: the default edition)."""
+    """Print an edition of the catalog, or an overlay: a file, or an edition's name (default: the default edition).
+
+    Examples:
+        # print the default edition
+        kci catalog show
+        # print some rows of an older edition
+        kci catalog show 2026-08-20 --where 'rocm == newest'
+    """
     loaded = load_catalog(catalog)
     if output == "toml":
         document = loaded.overlays[-1].document if loaded.overlays else loaded.document
@@ -83,11 +94,14 @@ def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
 @command.command("check")
 @click.argument("file", type=FileName(), required=False, shell_complete=completed("catalogs"))
 @answer_forms("text", "json")
-@click.pass_obj
-def check(options: Options, /, file: str | None, output: str) -> int:
+def check(file: str | None, output: str) -> int:
     """Check that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.
 
     Without FILE it checks every edition that kci ships.
+
+    Examples:
+        # check an edition or an overlay
+        kci catalog check next.toml
     """
     if file is None:
         found = [diagnostic for name in editions() for diagnostic in check_catalog(load_catalog(name))]
@@ -97,7 +111,7 @@ def check(options: Options, /, file: str | None, output: str) -> int:
     if output == "json":
         click.echo(to_json({"schema": 1, "diagnostics": found}))
     else:
-        print_diagnostics(found, quiet=options.quiet)
+        print_diagnostics(found)
         click.echo(f"{file or 'all editions'}: {count(errors, 'error')}, {count(len(found) - errors, 'other finding')}")
     return 1 if errors else 0
 
@@ -122,12 +136,19 @@ def _check_file(file: str) -> list[Diagnostic]:
 
 @command.command("import")
 @click.argument("file", type=PATH)
-@click.option("--as-of", required=True, metavar="DATE", help="When the table was published, such as 2026-08-20.")
+@click.option(
+    "--as-of", required=True, type=DAY, metavar="DATE", help="When the table was published, such as 2026-08-20."
+)
 @click.option("--name", help="The edition's name (default: the date).")
 @click.option("--source", help="Where the table came from (default: the file's name).")
-def import_(file: Path, as_of: str, name: str | None, source: str | None) -> None:
-    """Convert FILE, a build-variants.json of the reference builder, to an edition, and print it."""
-    day = day_of(as_of, "--as-of").isoformat()
+def import_(file: Path, as_of: datetime, name: str | None, source: str | None) -> None:
+    """Convert FILE, a build-variants.json of the reference builder, to an edition, and print it.
+
+    Examples:
+        # convert the reference's table
+        kci catalog import build-variants.json --as-of 2026-08-20 > reference.toml
+    """
+    day = as_of.date().isoformat()
     known = [row for edition in editions() for row in load_catalog(edition).rows]
     published = read_published(file, known)
     click.echo(edition_toml(published, name=name or day, as_of=day, source=source or file.name), nl=False)
@@ -140,13 +161,18 @@ def import_(file: Path, as_of: str, name: str | None, source: str | None) -> Non
     type=click.IntRange(min=0),
     help="The age in days at which a catalog is outdated (default: from kci's data).",
 )
-@click.option("--today", metavar="DATE", help="The day to compare with (default: today).")
+@click.option("--today", type=DAY, metavar="DATE", help="The day to compare with (default: today).")
 @CATALOG
 @answer_forms("text", "json")
-def outdated(kernel: str, days: int | None, today: str | None, catalog: str | None, output: str) -> int:
-    """Print the age of KERNEL's catalog, and whether kci has a newer edition. Exit 1 if it is outdated."""
+def outdated(kernel: str, days: int | None, today: datetime | None, catalog: str | None, output: str) -> int:
+    """Print the age of KERNEL's catalog, and whether kci has a newer edition. Exit 1 if it is outdated.
+
+    Examples:
+        # exit 1 if it is older than 60 days
+        kci catalog outdated --days 60
+    """
     loaded = load_catalog(catalog or find_settings(kernel).catalog)
-    found = freshness(loaded, day_of(today, "--today") if today else date.today(), days)
+    found = freshness(loaded, (today or datetime.now()).date(), days)
     if output == "json":
         click.echo(to_json({"schema": 1, "outdated": found.outdated, "freshness": found}))
     else:
@@ -166,7 +192,7 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
     "the pages that kci knows, and the reference's table).",
 )
 @click.option("--table", metavar="FILE", help="The reference's build-variants.json, with the toolkits that users get.")
-@click.option("--as-of", required=True, metavar="DATE", help="The day of the listings.")
+@click.option("--as-of", required=True, type=DAY, metavar="DATE", help="The day of the listings.")
 @click.option(
     "--catalog",
     type=FileName(),
@@ -174,14 +200,11 @@ def outdated(kernel: str, days: int | None, today: str | None, catalog: str | No
     help="The catalog that it follows (default: from kci.toml, else the default edition).",
 )
 @click.option("--into", type=PATH, help="Write the proposed edition to this file (default: stdout).")
-@click.pass_obj
 def next_(
-    options: Options,
-    /,
     kernels: tuple[str, ...],
     indexes: tuple[str, ...],
     table: str | None,
-    as_of: str,
+    as_of: datetime,
     catalog: str | None,
     into: Path | None,
 ) -> int:
@@ -189,9 +212,13 @@ def next_(
 
     It also lists each build.toml that must change; `kci update --catalog` changes them. This command changes no file:
     review the proposal, then name it in kci.toml. Exit 1 if a kernel that differs cannot be planned with it.
+
+    Examples:
+        # propose an edition, and list what it changes
+        kci catalog next kernels --index cu132.html --as-of 2026-11-21 --into next.toml
     """
-    day = day_of(as_of, "--as-of").isoformat()
-    workspace = opened(options, kernels, catalog)
+    day = as_of.date().isoformat()
+    workspace = opened(kernels, catalog)
     usual = usual_listings()
     proposal = next_catalog(workspace, day, indexes or usual.indexes, table or (None if indexes else usual.table))
     if into is None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import Command, Options, answer_forms
+from kci.cli import Command, answer_forms
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._workspace import CATALOG
 from kci.config.discover import find_kernels
@@ -24,20 +24,25 @@ from kci.workspace.check import check_kernels
 @answer_forms(*FORMATS)
 @click.option("--fix", is_flag=True, help="First fix the findings whose fix does not change what the file means.")
 @CATALOG
-@click.pass_obj
-def command(options: Options, /, kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:
+def command(kernels: tuple[str, ...], output: str, fix: bool, catalog: str | None) -> int:
     """Check the build.toml of each KERNEL, its sources and Python package, and kci.toml. Exit 1 if there is an error.
 
     A finding is suppressed by a comment `# kci: ignore[RULE] reason` on its line or the line above, or by an entry of
     `[lint] ignore` in kci.toml. Notes of severity info are counted, and shown with -v.
 
     --fix fixes KCI107, KCI111, KCI132 and KCI135, as `kci update` does: comments, order and layout stay.
+
+    Examples:
+        # check every kernel in this directory and kci.toml
+        kci check
+        # fix what is safe to fix, then check
+        kci check --fix
     """
     if fix:
         _fix(kernels)
     checked = check_kernels(kernels, catalog, default_cache() / "inputs")
     what = f"{count(len(checked.files), 'file')} checked"
-    return show_findings(checked.diagnostics, output, quiet=options.quiet, verbose=options.verbose, what=what)
+    return show_findings(checked.diagnostics, output, what=what)
 
 
 def _fix(kernels: tuple[str, ...]) -> None:

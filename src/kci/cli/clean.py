@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, Options
-from kci.cli._layout import Layout
-from kci.cli._output import table
+from kci.cli import PATH, Command, options
+from kci.cli._output import Layout, table
 from kci.files.cache import PARTS, KeptFolder, default_cache, kept_folders, remove_kept
 from kci.plurals import count
 
@@ -24,13 +23,16 @@ from kci.plurals import count
 )
 @click.option("-y", "--yes", is_flag=True, help="Remove it; otherwise only show it.")
 @click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
-@click.pass_obj
-def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: bool, cache: Path | None) -> None:
+def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path | None) -> None:
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
 
     The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow without
     `compiler-caches`. Without its folder in `runs`, a run of `kci run --engine` cannot be resumed. What another kci
     uses stays.
+
+    Examples:
+        # remove old builds from the cache
+        kci clean builds --older-than 30 --yes
     """
     place = cache or default_cache()
     found = [item for item in kept_folders(place, parts) if item.days >= older_than]
@@ -38,7 +40,7 @@ def command(options: Options, /, parts: tuple[str, ...], older_than: int, yes: b
     for item in found if yes else ():
         if remove_kept(place, item):
             removed += item.size
-        elif not options.quiet:
+        elif not options().quiet:
             click.echo(f"{item.path} stays: it is in use by another kci", err=True)
     if yes:
         click.echo(f"{_size(removed)} removed from {place}")

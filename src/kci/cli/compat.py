@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import date
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 from msgspec.structs import replace
 
-from kci.cli import PATH, CommandGroup, FileName, Options, answer_forms
-from kci.cli._layout import Layout
-from kci.cli._output import day_of, print_diagnostics, table, to_json
+from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms
+from kci.cli._output import Layout, print_diagnostics, table, to_json
 from kci.cli._workspace import CATALOG, opened, selection_options, take_choice
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
@@ -45,7 +44,12 @@ _HISTORY = click.option(
 
 @click.group("compat", cls=CommandGroup)
 def command() -> None:
-    """Compare expected and published variants, record and report scheduled runs, decide about issues and updates."""
+    """Compare expected and published variants, record and report scheduled runs, decide about issues and updates.
+
+    Examples:
+        # compare published and expected variants
+        kci compat coverage --hub acme/my-kernel
+    """
 
 
 @command.command("coverage")
@@ -58,14 +62,18 @@ def command() -> None:
 )
 @selection_options
 @answer_forms("table", "json")
-@click.pass_obj
-def show_coverage(
-    options: Options, /, kernel: str, tree: Path | None, hub: str | None, output: str, **selection: Any
-) -> int:
-    """List the published, missing, stale, corrupt and surplus variants of KERNEL. Exit 1 if one must be built."""
+def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, **selection: Any) -> int:
+    """List the published, missing, stale, corrupt and surplus variants of KERNEL. Exit 1 if one must be built.
+
+    Examples:
+        # compare the tree relu/build with the expected variants
+        kci compat coverage relu
+        # compare the repository on the Hub that build.toml names
+        kci compat coverage relu --hub -
+    """
     if tree is not None and hub is not None:
         raise UsageError("--tree and --hub are two places", hint="ask for one after the other")
-    workspace = opened(options, [kernel], selection["catalog"])
+    workspace = opened([kernel], selection["catalog"])
     read = workspace.only_kernel()
     holding = _on_hub(read, hub) if hub is not None else held_in(tree or Path(read.directory) / "build")
     choice = take_choice(selection)
@@ -103,10 +111,7 @@ def show_coverage(
 @click.option("--branch", metavar="NAME", help="The branch with the history, instead of a directory.")
 @click.option("--remote", default="origin", show_default=True, help="The remote or address of the branch.")
 @click.option("--dataset", metavar="REPO", help="The dataset on the Hub with the history; needs huggingface_hub.")
-@click.pass_obj
 def record(
-    options: Options,
-    /,
     results: tuple[Path, ...],
     history: Path | None,
     branch: str | None,
@@ -116,6 +121,10 @@ def record(
     """Append RESULTS of scheduled legs, JSON files or folders of them, to a history. Exit 1 if one cannot be read.
 
     A history only grows, and each call writes new files: concurrent calls and branches of git do not conflict.
+
+    Examples:
+        # append the results of a run
+        kci compat record results --history history
     """
     if sum(place is not None for place in (history, branch, dataset)) != 1:
         raise UsageError(
@@ -133,7 +142,7 @@ def record(
             new = len(append(history, runs))
         except OSError as error:
             raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
-    print_diagnostics([*problems, *conflicts], quiet=options.quiet)
+    print_diagnostics([*problems, *conflicts])
     of = count(len({run.run for run in runs}), "run")
     click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch or dataset or history}")
     return 1 if any(item.severity is Severity.ERROR for item in problems) else 0
@@ -143,11 +152,14 @@ def record(
 @_HISTORY
 @answer_forms("text", "json")
 @click.option("--dry-run", is_flag=True, help="No effect: kci only prints what to do.")
-@click.pass_obj
-def show_decisions(options: Options, /, history: Path, output: str, dry_run: bool) -> int:
+def show_decisions(history: Path, output: str, dry_run: bool) -> int:
     """List the issues to open, update and close after the last run of a history; kci.toml names the people to notify.
 
     It only prints them: the scheduled workflow changes issues, and has no other rights.
+
+    Examples:
+        # list the issues to open, update and close
+        kci compat decide --history history
     """
     del dry_run
     problems: list[Diagnostic] = []
@@ -159,7 +171,7 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
             yield run
 
     actions = decide(each(), find_settings(Path()).settings.schedule.issues)
-    print_diagnostics(problems, quiet=options.quiet)
+    print_diagnostics(problems)
     if output == "json":
         click.echo(to_json({"schema": 1, "run": runs[-1] if runs else None, "actions": actions}))
     else:
@@ -179,17 +191,22 @@ def show_decisions(options: Options, /, history: Path, output: str, dry_run: boo
     "--into", type=PATH, help="Write pages and badges into this folder, for GitHub Pages (default: one page to stdout)."
 )
 @click.option("--title", default="Kernels and toolchains", show_default=True, help="The heading.")
-@click.pass_obj
-def report(options: Options, /, history: Path, output: str, into: Path | None, title: str) -> int:
+def report(history: Path, output: str, into: Path | None, title: str) -> int:
     """Report the state of every leg after the last run of a history: kernels by backend, torch and toolkit.
 
     A report of more than 2,000 cells has an index and a page for each kernel, and needs --into.
+
+    Examples:
+        # write one page
+        kci compat report --history history > report.html
+        # write pages and badges for GitHub Pages
+        kci compat report --history history --into site
     """
     if into is not None and output != "html":
         raise UsageError("--into is for pages", hint=f"write the {output} form somewhere: > FILE")
     problems: list[Diagnostic] = []
     grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
-    print_diagnostics(problems, quiet=options.quiet)
+    print_diagnostics(problems)
     if output == "json":
         states = {str(state): grid.count(state) for state in CellState}
         click.echo(to_json({"schema": 1, "counts": states, "report": grid}))
@@ -214,28 +231,29 @@ def report(options: Options, /, history: Path, output: str, into: Path | None, t
 @click.option(
     "--images", is_flag=True, help="Ask registries for the digests of pinned images' tags; needs the network."
 )
-@click.option("--today", metavar="DATE", help="The day to compare with (default: today).")
+@click.option("--today", type=DAY, metavar="DATE", help="The day to compare with (default: today).")
 @CATALOG
 @answer_forms("table", "json")
-@click.pass_obj
 def show_freshness(
-    options: Options,
-    /,
     kernels: tuple[str, ...],
     upstream: bool,
     images: bool,
-    today: str | None,
+    today: datetime | None,
     catalog: str | None,
     output: str,
 ) -> int:
     """List what is outdated: catalog, action pins, images, upstreams; and variants of KERNEL/build without a signature.
 
     Exit 1 if something is outdated or unsigned, or if a look-up failed.
+
+    Examples:
+        # list what is outdated
+        kci compat freshness relu --upstream
     """
-    workspace = opened(options, kernels, catalog)
+    workspace = opened(kernels, catalog)
     trees = [(kernel, Path(kernel.directory) / "build") for kernel in workspace.kernels]
     holdings = [(kernel, held_in(tree)) for kernel, tree in trees if tree.is_dir()]
-    day = day_of(today, "--today") if today else date.today()
+    day = (today or datetime.now()).date()
     found = behind(workspace, holdings, day, newest_commit if upstream else None, behind_tag if images else None)
     if output == "json":
         click.echo(to_json({"schema": 1, "behind": found}))
@@ -250,16 +268,19 @@ def show_freshness(
 
 @command.command("moves")
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@click.option("--as-of", metavar="DATE", help="The day that names a new edition (default: today).")
+@click.option("--as-of", type=DAY, metavar="DATE", help="The day that names a new edition (default: today).")
 @answer_forms("text", "json")
-@click.pass_obj
-def show_moves(options: Options, /, kernels: tuple[str, ...], as_of: str | None, output: str) -> int:
+def show_moves(kernels: tuple[str, ...], as_of: datetime | None, output: str) -> int:
     """List the pull requests that the scheduled workflow keeps open: the next edition of the catalog, and migrations.
 
     [schedule.moves] of kci.toml sets which. It only prints them: the workflow opens them, and has no other rights.
+
+    Examples:
+        # list the pull requests for each kernel
+        kci compat moves kernels
     """
-    day = (day_of(as_of, "--as-of") if as_of else date.today()).isoformat()
-    found = wanted_moves(opened(options, kernels, None), day)
+    day = (as_of or datetime.now()).date().isoformat()
+    found = wanted_moves(opened(kernels, None), day)
     if output == "json":
         click.echo(to_json({"schema": 1, "moves": found}))
         return 0

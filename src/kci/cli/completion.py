@@ -68,6 +68,15 @@ def register() -> None:
 @click.command("completion", cls=Command)
 @click.argument("shell", type=click.Choice(list(SHELLS)), metavar=f"[{'|'.join(SHELLS)}]")
 def command(shell: str) -> None:
-    """Print the script that makes a shell complete commands, options, their values and kernels."""
+    """Print the script that makes a shell complete commands, options, their values and kernels.
+
+    Examples:
+        # in ~/.bashrc
+        eval "$(kci completion bash)"
+        # in ~/.zshrc
+        eval "$(kci completion zsh)"
+        # for fish, once
+        kci completion fish > ~/.config/fish/completions/kci.fish
+    """
     complete = SHELLS[shell](kci, {}, "kci", COMPLETE)
     click.echo(complete.source_template % complete.source_vars())

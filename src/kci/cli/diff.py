@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, Options, answer_forms
+from kci.cli import Command, answer_forms
 from kci.cli._output import labelled, markdown_table, print_diagnostics, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.reader import BUILD_TOML
@@ -28,14 +28,17 @@ if TYPE_CHECKING:
 @selection_options
 @answer_forms("text", "json", "markdown")
 @click.option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")
-@click.pass_obj
-def command(options: Options, /, old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
+def command(old: str, new: str, output: str, exit_code: bool, **selection: Any) -> int:
     """Compare the variants of OLD and NEW.
 
     Each is a kernel, a directory of kernels, a git revision as REV:PATH, or a file from `kci matrix --format json`,
     which has the variants that were selected then. Kernels are matched by name, variants by name and system.
+
+    Examples:
+        # compare a branch with main
+        kci diff main:relu relu
     """
-    kernels = diff_matrices(_side(options, old, selection), _side(options, new, selection))
+    kernels = diff_matrices(_side(old, selection), _side(new, selection))
     differs = any(kernel.differs for kernel in kernels)
     match output:
         case "json":
@@ -47,16 +50,16 @@ def command(options: Options, /, old: str, new: str, output: str, exit_code: boo
     return 1 if differs and exit_code else 0
 
 
-def _side(options: Options, spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:
+def _side(spec: str, selection: dict[str, Any]) -> Sequence[KernelMatrix]:
     path = Path(spec)
     if path.exists() and not path.is_dir() and path.name != BUILD_TOML:  # a pipe will do: `kci diff <(...) .`
         return read_matrix_json(path)
     if ":" in spec and not path.exists():
         # A revision's kernels have the kci.toml of the working directory: the same question is asked of both sides.
         workspace = assemble(read_revision(spec), catalog=selection["catalog"], directories=["."])
-        print_diagnostics(workspace.diagnostics, quiet=options.quiet)
+        print_diagnostics(workspace.diagnostics)
     else:
-        workspace = opened(options, [spec], selection["catalog"])
+        workspace = opened([spec], selection["catalog"])
     return workspace.matrix(take_choice(selection)).kernels
 
 

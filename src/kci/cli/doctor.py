@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from kci.catalog.loading import load_catalog
-from kci.cli import PATH, Command, Options, answer_forms
-from kci.cli._layout import Layout
-from kci.cli._output import paragraph, table, to_json
+from kci.cli import PATH, Command, answer_forms
+from kci.cli._output import Layout, paragraph, table, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.errors import KciError
 from kci.files.cache import default_cache
@@ -27,16 +26,17 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @answer_forms("text", "json")
 @click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
 @CATALOG
-@click.pass_obj
-def command(
-    options: Options, /, *, kernels: tuple[str, ...], output: str, cache: Path | None, catalog: str | None
-) -> None:
+def command(kernels: tuple[str, ...], output: str, cache: Path | None, catalog: str | None) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
 
     With KERNEL (default: kernels in this directory) also list which of its variants this machine can build, and the
     settings on GitHub and the Hub that the workflows need and that you make there.
+
+    Examples:
+        # list what this machine lacks, and how to install it
+        kci doctor
     """
-    workspace = _workspace(options, kernels, catalog)
+    workspace = _workspace(kernels, catalog)
     found = examine(cache or default_cache(), workspace.catalog if workspace else load_catalog(catalog))
     settings = settings_text(workspace.settings.settings) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
@@ -58,10 +58,10 @@ def command(
                 click.echo(paragraph(f"- {line}"))
 
 
-def _workspace(options: Options, kernels: tuple[str, ...], catalog: str | None) -> Workspace | None:
+def _workspace(kernels: tuple[str, ...], catalog: str | None) -> Workspace | None:
     """The kernels that were named, or those that are here; None if there are none."""
     try:
-        return opened(options, kernels, catalog)
+        return opened(kernels, catalog)
     except KciError:
         if kernels:
             raise

@@ -13,7 +13,12 @@ from kci.suggest import suggestion
 @click.command("explain", cls=Command)
 @click.argument("rule", required=False, shell_complete=completed("rules"))
 def command(rule: str | None) -> None:
-    """Explain RULE, an id such as KCI101 or a name. Without RULE, list all rules, a line each."""
+    """Explain RULE, an id such as KCI101 or a name. Without RULE, list all rules, a line each.
+
+    Examples:
+        # explain a finding
+        kci explain KCI742
+    """
     known = rules()
     if rule is None:
         for entry in known.values():

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, Options
+from kci.cli import PATH, Command, options
 from kci.cli._output import print_diagnostics
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.values import Backend
@@ -34,11 +34,7 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 @click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Convert a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
-@click.pass_obj
 def command(
-    options: Options,
-    /,
-    *,
     directory: str,
     framework: str | None,
     stable_abi: str | None,
@@ -53,6 +49,14 @@ def command(
     On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
     elsewhere a complete repository, with kci.toml and workflows. It never overwrites a file. Exit 1 if the new kernel
     has an error or no variant; kci lists what is left to do.
+
+    Examples:
+        # write a new kernel, and ask for its options
+        kci init my-kernel
+        # write a kernel for two backends, and ask nothing
+        kci init my-kernel --backend cuda --backend rocm --stable-abi 2.11 -y
+        # convert a setup.py or a kernel-builder repository
+        kci init my-kernel --from ../old-extension
     """
     target = Path(directory)
     name = Path(os.path.normpath(target.absolute())).name
@@ -77,14 +81,14 @@ def command(
         )
         files = {path: text.encode() for path, text in files_of(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
-    _tell(options, target, written, adopted)
-    print_diagnostics(findings, quiet=options.quiet)
+    _tell(target, written, adopted)
+    print_diagnostics(findings)
     faulty = any(item.severity is Severity.ERROR for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
     todo = "what `kci check` calls an error" if faulty else "what no variant is built without" if unusable else ""
     if adopted is not None and adopted.left and not todo:
         todo = "what is listed above"
-    if not options.quiet:
+    if not options().quiet:
         click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
     if lacking:
         click.echo(lacking, err=True)
@@ -126,10 +130,10 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     return needed, not built
 
 
-def _tell(options: Options, target: Path, written: list[str], adopted: Adopted | None) -> None:
+def _tell(target: Path, written: list[str], adopted: Adopted | None) -> None:
     for line in adopted.taken if adopted else ():
         click.echo(f"taken over: {line}")
-    for path in written if adopted is None or options.verbose else ():
+    for path in written if adopted is None or options().verbose else ():
         click.echo(str(target / path))
     for line in adopted.left if adopted else ():
         click.echo(f"{click.style('left to do:', fg='yellow')} {line}")

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, Options, answer_forms
-from kci.cli._layout import Layout
-from kci.cli._output import labelled, markdown_table, print_diagnostics, table, terminal_width, to_json
+from kci.cli import Command, answer_forms
+from kci.cli._output import Layout, labelled, markdown_table, print_diagnostics, table, terminal_width, to_json
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.errors import UsageError
 from kci.matrix.archs import natural
@@ -36,10 +35,7 @@ FORMATS = ["table", "json", "names", "github", "markdown", "html"]
 @click.option(
     "--coverage", is_flag=True, help="List instead the pairs of torch, compute version and system that the tier covers."
 )
-@click.pass_obj
 def command(
-    options: Options,
-    /,
     kernels: tuple[str, ...],
     output: str,
     explain: bool,
@@ -51,8 +47,16 @@ def command(
 
     KERNEL is a directory with a build.toml, or a directory of kernels; `KERNEL[cuda,rocm]` selects backends. Exit 1 if
     no variant is selected. `--format github` prints the legs of `kci plan --format github`.
+
+    Examples:
+        # list kept and dropped variants, with the line that decided it
+        kci matrix --explain
+        # print only names
+        kci matrix --where 'cuda >= 13.0' --format names
+        # write a page with filters
+        kci matrix . --format html > matrix.html
     """
-    workspace = opened(options, kernels, selection["catalog"])
+    workspace = opened(kernels, selection["catalog"])
     choice = take_choice(selection)
     if coverage:
         show_coverage(workspace, choice, output)
@@ -74,7 +78,7 @@ def command(
 
             planned = plan_run(workspace, PlanRequest(choice=choice, allow_empty=allow_empty))
             faulty = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]
-            print_diagnostics(faulty, quiet=options.quiet)
+            print_diagnostics(faulty)
             click.echo(planned.github_matrix())
         case "markdown":
             click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, Options
+from kci.cli import PATH, Command, options
 from kci.cli._output import print_diagnostics, to_json
 from kci.cli._signing import policy
 from kci.cli._tables import tree_title
@@ -52,11 +52,7 @@ from kci.tree.signing import check_artifact
 )
 @click.option("--repository", default="", metavar="OWNER/NAME", help="The repository that attestations must name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifests.")
-@click.pass_obj
 def command(
-    options: Options,
-    /,
-    *,
     artifacts: tuple[Path, ...],
     into: Path,
     plan_file: Path | None,
@@ -74,6 +70,10 @@ def command(
 
     With one kernel, --into is its tree; with several, --into/<kernel> is the tree of each. Exit 1 if a planned variant
     is missing.
+
+    Examples:
+        # merge every planned variant, or fail
+        kci merge artifacts --into build --plan plan.json
     """
     planned = read_plan(plan_file) if plan_file else None
     warnings: list[Diagnostic] = []
@@ -88,13 +88,13 @@ def command(
         report=warnings.append,
         require=_attested(into, keys, repository, planned) if require_attestation else None,
     )
-    print_diagnostics(warnings, quiet=options.quiet)
+    print_diagnostics(warnings)
     if durations is not None:
         record_durations(durations, artifacts)
     if as_json:
         answer = {"schema": 1, "complete": all(item.complete for item in manifests), "manifests": manifests}
         click.echo(to_json(answer))
-    elif not options.quiet:
+    elif not options().quiet:
         for manifest in manifests:
             click.echo(_text(manifest))
 

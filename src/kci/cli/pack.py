@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, Options
+from kci.cli import PATH, Command, FileName, options
 from kci.matrix.names import this_system
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import MAX_ATTEMPT, artifact_name, leg_for
@@ -29,11 +29,7 @@ from kci.tree.pack import pack
     help="The attempt of the run: of two artifacts for a variant, the higher wins.  [env: GITHUB_RUN_ATTEMPT]",
 )
 @click.option("--run", default="", envvar="GITHUB_RUN_ID", help="The CI run that built it.  [env: GITHUB_RUN_ID]")
-@click.pass_obj
 def command(
-    options: Options,
-    /,
-    *,
     variant_dir: Path,
     output: Path | None,
     zstd: bool,
@@ -43,7 +39,12 @@ def command(
     attempt: int,
     run: str,
 ) -> None:
-    """Make the artifact of VARIANT_DIR, a built variant directory. Prints the artifact's path."""
+    """Make the artifact of VARIANT_DIR, a built variant directory. Prints the artifact's path.
+
+    Examples:
+        # make the artifact of a variant
+        kci pack build/torch-cpu
+    """
     if reseal:
         seal(variant_dir, read_metadata(variant_dir / FILE_NAME))
     leg = leg_for(variant_dir, system=system or this_system(), builder=builder, attempt=attempt, run=run)
@@ -51,5 +52,5 @@ def command(
     if not target.name.endswith(SUFFIXES):
         target /= artifact_name(leg.kernel, leg.variant, zstd=zstd)
     click.echo(pack(variant_dir, target, leg))
-    if not options.quiet:
+    if not options().quiet:
         click.echo(f"{leg.variant}: digest {leg.digest}", err=True)

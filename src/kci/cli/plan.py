@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, Options, answer_forms
+from kci.cli import PATH, Command, answer_forms, options
 from kci.cli._output import paragraph, print_diagnostics, to_json
 from kci.cli._tables import (
     AnswerTable,
@@ -58,11 +58,7 @@ from kci.workspace.planning import PlanRequest, plan_run
     "--container", type=click.Choice(["auto", "none"]), default="auto", help="Build in container images, or without."
 )
 @answer_forms("table", "json", "github", "html", "mermaid", "markdown")
-@click.pass_obj
 def command(
-    options: Options,
-    /,
-    *,
     kernels: tuple[str, ...],
     affected: str | None,
     published: tuple[Path, ...],
@@ -83,11 +79,17 @@ def command(
     Exit 1 if there are no variants to plan, or if the plan exceeds a limit of GitHub, --max-jobs or --max-cost. A
     kernel in which `kci check` finds an error is not planned. If the error concerns some backends only, the plan leaves
     these out; that is an error if you selected one of them, or if no backend is left.
+
+    Examples:
+        # list the jobs of a pull request
+        kci plan --affected main
+        # fail if a run would cost more
+        kci plan --max-cost 20
     """
     if shard is not None and output != "github":
         raise UsageError("--shard needs --format github", hint="--format json prints every leg with its shard")
     known, problems = read_published(published)
-    print_diagnostics(problems, quiet=options.quiet)
+    print_diagnostics(problems)
     request = PlanRequest(
         choice=take_choice(selection),
         affected=affected,
@@ -102,11 +104,11 @@ def command(
         max_cost=max_cost,
         allow_empty=allow_empty,
     )
-    planned = plan_run(opened(options, kernels, selection["catalog"], set_aside=True), request)
+    planned = plan_run(opened(kernels, selection["catalog"], set_aside=True), request)
     if output == "github":
         planned.require_runnable()
-    print_diagnostics(planned.diagnostics, quiet=options.quiet)
-    print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics], quiet=options.quiet)
+    print_diagnostics(planned.diagnostics)
+    print_diagnostics([item for kernel in planned.plan.faulty for item in kernel.diagnostics])
     match output:
         case "html":
             click.echo(plan_page(planned.plan, planned.estimate), nl=False)
@@ -117,7 +119,7 @@ def command(
         case "json":
             click.echo(to_json(planned.as_json()))
         case "github":
-            if planned.touches is not None and options.verbose:
+            if planned.touches is not None and options().verbose:
                 click.echo("\n".join(_lines(touches_table(planned.touches))), err=True)
             click.echo(planned.github_matrix(shard))
         case _:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, Options
+from kci.cli import PATH, Command, FileName, options
 from kci.cli._output import print_diagnostics, progress_log, to_json
 from kci.cli._workspace import CATALOG, opened
 from kci.config.values import LeaveOut
@@ -39,11 +39,7 @@ from kci.publish.upload import PublishedBranch
 @click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print what changed as JSON.")
 @CATALOG
-@click.pass_obj
 def command(
-    options: Options,
-    /,
-    *,
     place: Path,
     kernel: Path | None,
     tree: Path | None,
@@ -64,21 +60,27 @@ def command(
     on the branch stay, except in the directories of the tree's variants and with --prune. If the tree lacks a variant
     of the matrix that the branch has from other sources, --leave-out decides. Authenticates with HF_TOKEN, the identity
     of the CI job, or the token that `hf auth login` stored.
+
+    Examples:
+        # print what would change on the Hub
+        kci publish --dry-run
+        # publish build/ in one commit
+        kci publish --repo-id acme/my-kernel
     """
     tree, kernel = tree_of(place, kernel, tree)
-    workspace = opened(options, [str(kernel)], catalog) if kernel is not None else None
+    workspace = opened([str(kernel)], catalog) if kernel is not None else None
     decided = LeaveOut(leave_out) if leave_out else None
     request = PublishRequest(tree, workspace, repo_id, branch, prune, create_repo, dry_run, create_pr, decided, older)
     warnings: list[Diagnostic] = []
     try:
-        done = publish_tree(request, progress_log(options), warnings.append)
+        done = publish_tree(request, progress_log(), warnings.append)
     finally:
-        print_diagnostics(warnings, quiet=options.quiet)
+        print_diagnostics(warnings)
     if as_json:
         click.echo(to_json(done.as_json()))
-    elif not options.quiet:
+    elif not options().quiet:
         for part in done.branches:
-            click.echo("\n".join(_text(done.target.repo_id, part, options.verbose)))
+            click.echo("\n".join(_text(done.target.repo_id, part, options().verbose)))
 
 
 def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, Options
+from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
 from kci.config.find_settings import find_settings
@@ -58,11 +58,7 @@ from kci.suggest import one_of
     default=".",
     help="The root of the repository (default: this directory).",
 )
-@click.pass_obj
 def command(
-    options: Options,
-    /,
-    *,
     kernels: tuple[str, ...],
     check: bool,
     diff: bool,
@@ -83,6 +79,12 @@ def command(
 
     Options default to those of the committed kci.yml, whose header has the command: `kci render` alone writes the same
     files again.
+
+    Examples:
+        # write the workflows
+        kci render
+        # fail if they are out of date
+        kci render --check
     """
     if template is not None:
         shipped = shipped_templates()
@@ -101,32 +103,32 @@ def command(
     before = recorded(root, GITLAB_FILE if ci == "gitlab" else RELEASE_FILE)
     named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     if ci == "gitlab":
-        return _answer(render_gitlab_files(opened(options, named, None), root, named), options, check, diff, force)
+        return _answer(render_gitlab_files(opened(named, None), root, named), check, diff, force)
     if before.mode is not None and before.mode not in list(Mode):
         raise UsageError(f"{RELEASE_FILE}: its header has no mode {before.mode[:40]!r}", hint="name one with --mode")
     if before.pin not in (None, "tag", "sha"):
         raise UsageError(f"{RELEASE_FILE}: its header has no pin {before.pin[:40]!r}", hint="name one with --pin")
     rendered = render_workflows(
-        opened(options, named, None),
+        opened(named, None),
         root,
         named,
         mode=Mode(mode or before.mode or Mode.RUNTIME),
         branch=branch or before.branch or default_branch(root),
         by_commit={"sha": True, "tag": False, None: None}[pin or before.pin],
     )
-    return _answer(rendered, options, check, diff, force)
+    return _answer(rendered, check, diff, force)
 
 
-def _answer(rendered: RenderedFiles, options: Options, check: bool, diff: bool, force: bool) -> int:
+def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> int:
     """Compare or write."""
     found = rendered.diagnostics
     always = [item for item in found if item.rule in ("KCI335", "KCI405", "KCI408", "KCI420")]
     if check or diff:
         click.echo("".join(item.diff for item in rendered.comparisons), nl=False)
-        print_diagnostics(found if check else always, quiet=options.quiet)
+        print_diagnostics(found if check else always)
         return int(check and any(item.severity is Severity.ERROR for item in found))
     rendered.write(force=force)
-    print_diagnostics(always, quiet=options.quiet)
+    print_diagnostics(always)
     for item in rendered.comparisons:
         state = "written" if item.path in rendered.rewritten else "unchanged"
         click.echo(f"{item.path}: {'removed' if item.path in rendered.left else state}")

@@ -8,11 +8,10 @@ from typing import Any
 import click
 
 from kci.builders.request import BuildOptions
-from kci.cli import PATH, Command, Options, completed
+from kci.cli import PATH, Command, completed, options
 from kci.cli._engine_run import follow
 from kci.cli._findings import print_trees
-from kci.cli._layout import Layout
-from kci.cli._output import table
+from kci.cli._output import Layout, table
 from kci.cli._run_display import RunDisplay
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.diagnostics import Severity
@@ -57,10 +56,7 @@ from kci.run import local
     show_default=True,
     help="With --engine: what Ctrl-C does with running legs. Without a terminal, `ask` leaves them running.",
 )
-@click.pass_obj
 def command(
-    options: Options,
-    /,
     kernels: tuple[str, ...],
     into: Path | None,
     jobs: int | None,
@@ -80,31 +76,39 @@ def command(
     machine is skipped, and the table says why. A rerun reuses what an interrupted run has finished.
 
     With --engine the legs run on a cluster, a host or a service: see docs/engines.md.
+
+    Examples:
+        # build every variant that this machine can build, merge, verify
+        kci run
+        # build only some variants
+        kci run --where 'torch == newest' --backend cpu
+        # build on a cluster, a host or a service from kci.toml
+        kci run --engine cluster
     """
     if resume is not None:
-        return follow(*open_run(cache or default_cache(), resume), options, on_interrupt)
-    workspace = opened(options, kernels, selection["catalog"])
+        return follow(*open_run(cache or default_cache(), resume), on_interrupt)
+    workspace = opened(kernels, selection["catalog"])
     if engine is not None:
         wanted = EngineRequest(
             choice=take_choice(selection), engine=engine, into=into, jobs=jobs, max_cost=max_cost, test=test,
             allow_empty=allow_empty,
         )  # fmt: skip
-        return follow(*prepare_run(workspace, wanted, cache or default_cache()), options, on_interrupt)
+        return follow(*prepare_run(workspace, wanted, cache or default_cache()), on_interrupt)
     if max_cost is not None:
         raise UsageError("--max-cost needs --engine: a build on this machine costs nothing")
     if test:
         raise UsageError("--test needs --engine", hint="to test what this machine built: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
     how = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
-    with RunDisplay(outcomes, options) as changed:
+    with RunDisplay(outcomes, options()) as changed:
         result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)
-    return _report(result, options)
+    return _report(result)
 
 
 _LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="time or reason")
 
 
-def _report(result: local.RunResult, options: Options) -> int:
+def _report(result: local.RunResult) -> int:
     """Print the closing table and what went wrong; the exit code says the worst of it."""
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
     rows = []
@@ -123,7 +127,7 @@ def _report(result: local.RunResult, options: Options) -> int:
             )
         )
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
-    code = print_trees(result.trees, options)
+    code = print_trees(result.trees)
     failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
     for outcome in failed:
         message = outcome.error.message if outcome.error else outcome.note

@@ -21,6 +21,11 @@ SCHEMAS = {
 @click.command("schema", cls=Command)
 @click.argument("what", type=click.Choice(list(SCHEMAS)), default="build.toml", metavar=f"[{'|'.join(SCHEMAS)}]")
 def command(what: str) -> None:
-    """Print the JSON Schema of build.toml or kci.toml (for editors), of a plan, or of a tree's manifest."""
+    """Print the JSON Schema of build.toml or kci.toml (for editors), of a plan, or of a tree's manifest.
+
+    Examples:
+        # write the schema for an editor
+        kci schema > .build.schema.json
+    """
     module, _, function = SCHEMAS[what].partition(":")
     click.echo(schema_text(getattr(importlib.import_module(module), function)()), nl=False)

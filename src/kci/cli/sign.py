@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, FileName, Options
+from kci.cli import PATH, Command, FileName
 from kci.cli._signing import ci_context, context_options
 from kci.config.find_settings import find_settings
 from kci.errors import UsageError
@@ -17,13 +17,16 @@ from kci.tree.signing import sign_artifact, sign_tree, sign_tree_as_run
 @click.argument("paths", nargs=-1, required=True, type=FileName(path_type=Path, exists=True), metavar="PATH...")
 @click.option("--key", type=PATH, help="An ed25519 key in PEM, or an ssh key.  [default: the identity of the CI run]")
 @context_options
-@click.pass_obj
-def command(_state: Options, /, *, paths: tuple[Path, ...], key: Path | None, repository: str, commit: str) -> None:
+def command(paths: tuple[Path, ...], key: Path | None, repository: str, commit: str) -> None:
     """Sign each PATH: a merged tree, or an artifact. Prints the attestations that it wrote.
 
     A tree's attestation binds every file to its path, and the tree to kernel, version, repository and commits. It is
     a new file; the others do not change. In a GitHub run, repository and commit default to those of the run. Without a
     key, Sigstore signs a tree with the identity of the run, and every variant for the loader too.
+
+    Examples:
+        # sign a tree
+        kci sign build --key key.pem
     """
     context = ci_context(repository, commit)
     for path in paths:

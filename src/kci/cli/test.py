@@ -10,9 +10,8 @@ from typing import NoReturn
 import click
 
 from kci.ci.run_records import TestRecord, ci_run, write_record
-from kci.cli import PATH, Command, FileName, Options, completed
-from kci.cli._layout import Layout
-from kci.cli._output import progress_log, table
+from kci.cli import PATH, Command, FileName, completed
+from kci.cli._output import Layout, progress_log, table
 from kci.cli._workspace import CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.errors import KciError, first_error
@@ -52,9 +51,7 @@ from kci.workspace.workspace import Workspace
 @click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
 @click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
 @CATALOG
-@click.pass_obj
 def command(
-    options: Options,
     place: Path,
     kernel: Path | None,
     tree: Path | None,
@@ -72,11 +69,17 @@ def command(
 
     Each variant is loaded alone, in a fresh process. It is an error if no test ran. Variants for a GPU that this
     machine lacks are verified and not run; exit 3 if there are no other variants.
+
+    Examples:
+        # test what this machine built
+        kci test
+        # test with this Python's torch, on the GPU
+        kci test --no-isolation
     """
     sources = place if (place / BUILD_TOML).is_file() else kernel
     tree = tree or (place / "build" if sources == place else place)
     isolation = not no_isolation and python is None
-    workspace = _workspace(options, sources, catalog)
+    workspace = _workspace(sources, catalog)
     reports: list[TestReport] = []
     try:
         found = variants_of(tree, names)
@@ -89,7 +92,7 @@ def command(
             report = run_kernel_tests(
                 directory,
                 sources,
-                progress_log(options),
+                progress_log(),
                 cache=cache or default_cache(),
                 isolation=isolation,
                 torch=torch or _built_with(workspace, directory.name),
@@ -142,12 +145,12 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -
     write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error))
 
 
-def _workspace(options: Options, sources: Path | None, catalog: str | None) -> Workspace | None:
+def _workspace(sources: Path | None, catalog: str | None) -> Workspace | None:
     """The kernel that a tree was made of; None where it is not named or cannot be read: its tests run all the same."""
     if sources is None:
         return None
     try:
-        workspace = opened(options, [str(sources)], catalog)
+        workspace = opened([str(sources)], catalog)
         workspace.only_kernel()
     except KciError:
         return None

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kci.catalog.loading import load_catalog
-from kci.cli import Command, FileName, Options
+from kci.cli import Command, FileName, options
 from kci.cli._output import print_diagnostics
 from kci.cli._workspace import opened
 from kci.config.discover import find_kernels
@@ -31,20 +31,23 @@ from kci.workspace.migrating import migrations_of
     metavar="FILE",
     help="Also migrate to this edition of the catalog: bounds, architectures, the stable ABI.",
 )
-@click.pass_obj
-def command(
-    options: Options, kernels: tuple[str, ...], check: bool, diff: bool, to: int | None, catalog: str | None
-) -> int:
+def command(kernels: tuple[str, ...], check: bool, diff: bool, to: int | None, catalog: str | None) -> int:
     """Rewrite the build.toml of each KERNEL to a newer edition. Comments, order and layout stay.
 
     With --catalog it also migrates to that edition of the catalog, such as one that `kci catalog next` proposed, and
     lists what you have to decide.
+
+    Examples:
+        # print what would change
+        kci update --diff
+        # also migrate to the next edition of the catalog
+        kci update --catalog next.toml --diff
     """
     require_edition(to)
     if catalog is not None:
         if to is not None:
             raise UsageError("--to and --catalog are two steps", hint="run one after the other")
-        return _migrate(options, kernels, catalog, check=check, diff=diff)
+        return _migrate(kernels, catalog, check=check, diff=diff)
     failed: list[Diagnostic] = []
     changed = False
     for directory in find_kernels(kernels):
@@ -61,14 +64,14 @@ def command(
             click.echo(update.diff(), nl=False)
         elif update.changes:
             click.echo(f"{shown}: {'would change' if check else 'updated'}: {', '.join(update.changes)}")
-        elif not options.quiet:
+        elif not options().quiet:
             click.echo(f"{shown}: up to date")
     print_diagnostics(failed)
     return 1 if failed or (check and changed) else 0
 
 
-def _migrate(options: Options, kernels: tuple[str, ...], catalog: str, *, check: bool, diff: bool) -> int:
-    found = migrations_of(opened(options, kernels, None), load_catalog(catalog))
+def _migrate(kernels: tuple[str, ...], catalog: str, *, check: bool, diff: bool) -> int:
+    found = migrations_of(opened(kernels, None), load_catalog(catalog))
     for kernel in found:
         shown, update = shown_file(kernel.directory), whole_change(kernel.migrations)
         if update is not None and not (check or diff):
@@ -79,6 +82,6 @@ def _migrate(options: Options, kernels: tuple[str, ...], catalog: str, *, check:
             done = "would change" if check or diff else "updated"
             said = f"{done}: {', '.join(item.change.changes)}" if item.change else f"by hand: {item.title}: {item.todo}"
             click.echo(f"{shown}: {item.id}: {said}; {item.reason}", err=diff)
-    if not found and not options.quiet:
+    if not found and not options().quiet:
         click.echo("nothing to migrate", err=diff)
     return 1 if check and found else 0

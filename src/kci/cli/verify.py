@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, Options, answer_forms, completed
+from kci.cli import PATH, Command, answer_forms, completed, options
 from kci.cli._findings import FORMATS, show_findings
-from kci.cli._layout import Layout
-from kci.cli._output import table, to_json
+from kci.cli._output import Layout, table, to_json
 from kci.cli._signing import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
@@ -55,11 +54,7 @@ REPORTS = ("table", "shields", "badge")
     help="With --signatures: the public key of an allowed signer, or its file; repeat for more.",
 )
 @context_options
-@click.pass_obj
 def command(
-    options: Options,
-    /,
-    *,
     paths: tuple[str, ...],
     select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -74,6 +69,12 @@ def command(
     """Verify each PATH: a tree, a variant directory, a kernel, or .github/workflows.
 
     For a kernel: its sources, and build/ and result/ if they exist. Exit 1 if a requirement is not met.
+
+    Examples:
+        # verify a tree
+        kci verify build
+        # list the variants that may be published
+        kci verify build --format table
     """
     if (keys or repository or commit) and not signatures:
         raise UsageError("--key, --repository and --commit need --signatures", hint="add --signatures")
@@ -95,14 +96,12 @@ def command(
     code = show_findings(
         found,
         output,
-        quiet=options.quiet,
-        verbose=options.verbose,
         what=f"{len(paths)} verified",
         suppressed=[item for one in verified for item in one.suppressed],
         looked_at=[said(path, one.places) for path, one in zip(paths, verified, strict=True)],
         places=[place for one in verified for place in one.places],
     )
-    for line in state_of.lines() if output == "markdown" or (output == "text" and options.verbose) else ():
+    for line in state_of.lines() if output == "markdown" or (output == "text" and options().verbose) else ():
         click.echo(line if output == "text" else f"- {line}")
     return code
 
