@@ -30,45 +30,26 @@ if TYPE_CHECKING:
     from kci.workspace.workspace import Choice, Workspace, open_workspace
 
 _HOMES = {
-    "BuildFailedError": "kci.errors",
-    "BuildOptions": "kci.builders.request",
-    "BuiltLeg": "kci.run.build_leg",
-    "Choice": "kci.workspace.workspace",
-    "Diagnostic": "kci.diagnostics",
-    "FindingsError": "kci.errors",
-    "KciError": "kci.errors",
-    "Leg": "kci.plan.plan",
-    "LegRequest": "kci.run.build_leg",
-    "Manifest": "kci.tree.manifest",
-    "Matrix": "kci.matrix.variants",
-    "MissingToolError": "kci.errors",
-    "Plan": "kci.plan.plan",
-    "PlanRequest": "kci.workspace.planning",
-    "PlannedRun": "kci.workspace.planning",
-    "PublishRequest": "kci.publish.publish_tree",
-    "PublishedTree": "kci.publish.publish_tree",
-    "RenderedFiles": "kci.render.repository",
-    "RunResult": "kci.run.local",
-    "Severity": "kci.diagnostics",
-    "UnsafeError": "kci.errors",
-    "UsageError": "kci.errors",
-    "Variant": "kci.matrix.variants",
-    "Workspace": "kci.workspace.workspace",
-    "build_leg": "kci.run.build_leg",
-    "check_kernels": "kci.workspace.check",
-    "leg_commands": "kci.run.build_leg",
-    "merge_artifacts": "kci.tree.merge:merge",
-    "open_workspace": "kci.workspace.workspace",
-    "outcomes_of": "kci.run.local",
-    "plan_run": "kci.workspace.planning",
-    "publish_tree": "kci.publish.publish_tree",
-    "read_plan": "kci.tree.planned",
-    "render_workflows": "kci.render.repository",
-    "run_here": "kci.run.local",
-    "tree_places": "kci.run.local",
-    "verify_path": "kci.verify.requirements:verify",
+    "kci.builders.request": ("BuildOptions",),
+    "kci.diagnostics": ("Diagnostic", "Severity"),
+    "kci.errors": ("BuildFailedError", "FindingsError", "KciError", "MissingToolError", "UnsafeError", "UsageError"),
+    "kci.matrix.variants": ("Matrix", "Variant"),
+    "kci.plan.plan": ("Leg", "Plan"),
+    "kci.publish.publish_tree": ("PublishRequest", "PublishedTree", "publish_tree"),
+    "kci.render.repository": ("RenderedFiles", "render_workflows"),
+    "kci.run.build_leg": ("BuiltLeg", "LegRequest", "build_leg", "leg_commands"),
+    "kci.run.local": ("RunResult", "outcomes_of", "run_here", "tree_places"),
+    "kci.tree.manifest": ("Manifest",),
+    "kci.tree.merge": ("merge_artifacts",),
+    "kci.tree.planned": ("read_plan",),
+    "kci.verify.requirements": ("verify_path",),
+    "kci.workspace.check": ("check_kernels",),
+    "kci.workspace.planning": ("PlanRequest", "PlannedRun", "plan_run"),
+    "kci.workspace.workspace": ("Choice", "Workspace", "open_workspace"),
 }
-"""Where each public name lives: a module, and the name there if it is another one."""
+"""The modules, and their public names."""
+_CALLED = {"merge_artifacts": "merge", "verify_path": "verify"}
+"""What a public name is called in its module, where it is another name."""
 
 __all__ = [
     "BuildFailedError",
@@ -113,13 +94,12 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'kci' has no attribute {name!r}")
-    module, _, attribute = _HOMES[name].partition(":")
-    value = getattr(importlib.import_module(module), attribute or name)
-    globals()[name] = value
-    return value
+    for module, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(importlib.import_module(module), _CALLED.get(name, name))
+            return value
+    raise AttributeError(f"module 'kci' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})
