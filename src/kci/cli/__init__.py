@@ -14,11 +14,14 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import click
 from click.exceptions import Exit
 
+from kci.cli._options import Options as Options
+from kci.cli._options import colored as colored
+from kci.cli._options import options as options
 from kci.errors import KciError
 from kci.suggest import suggestion
 from kci.version import __version__
@@ -51,30 +54,6 @@ COMMANDS = {
 
 COMPLETE = "_KCI_COMPLETE"
 """With this variable a shell asks what completes a line."""
-
-
-class Options(NamedTuple):
-    """What the options that every command takes have set."""
-
-    quiet: bool = False
-    verbose: bool = False
-    color: str = "auto"
-    plain: bool = False
-
-
-def options() -> Options:
-    """Those of the command that runs; the defaults outside of a command, and in a thread that did not begin it."""
-    context = click.get_current_context(silent=True)
-    return context.obj if context is not None and isinstance(context.obj, Options) else Options()
-
-
-def colored(given: Options) -> bool | None:
-    """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
-    if given.plain or given.color == "never":
-        return False
-    if given.color == "always":
-        return True
-    return False if os.environ.get("NO_COLOR") else None
 
 
 class _ReaderGoneError(Exception):
@@ -176,9 +155,8 @@ def completed(what: str) -> Callable[[click.Context, click.Parameter, str], list
     """What completes a value: a list of `kci.cli._complete`, which is imported when a shell asks."""
 
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[Any]:
-        from kci.cli._complete import completions
-
-        return completions(what, context, incomplete)
+        found: list[Any] = importlib.import_module("kci.cli._complete").completions(what, context, incomplete)
+        return found
 
     return complete
 

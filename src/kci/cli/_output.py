@@ -14,7 +14,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from kci.cli import options
+from kci.cli._options import options
 from kci.diagnostics import Diagnostic, Severity, escape_data, printable, printable_lines, render_github, render_text
 from kci.errors import KciError
 
