@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cli.runner import kci
-from kci.render.any_workflow import check_any
+from kci.render.workflow_rules import check_workflows
 from render.cases import GOLDEN
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def workflow(job: str = "", *, on: str = "push", top: str = "permissions: {}", o
 
 def rules(text: str, **others: str) -> list[str]:
     files = {"w/x.yml": text} | {f"w/{name}.yml": more for name, more in others.items()}
-    return [item.rule for item in check_any(files) if item.path == "w/x.yml"]
+    return [item.rule for item in check_workflows(files) if item.path == "w/x.yml"]
 
 
 PLAN = """\
@@ -128,9 +128,9 @@ def test_contexts_that_some_places_have(body: str) -> None:
 def test_kcis_own_files_have_no_finding() -> None:
     for folder in sorted(path for path in GOLDEN.iterdir() if (path / "kci.yml").exists()):
         files = {f"{folder.name}/{path.name}": path.read_text() for path in sorted(folder.glob("*.yml"))}
-        assert check_any(files) == []
+        assert check_workflows(files) == []
     own = {path.name: path.read_text() for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))}
-    assert check_any(own) == []
+    assert check_workflows(own) == []
 
 
 def test_words_are_read_as_yaml_1_2_has_them() -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kci.errors import FindingsError
-from kci.render.github_limits import limits
 from kci.render.repository import RenderedFiles, grown, render_workflows
 from kci.render.workflow import COMPAT_FILE, KERNEL_FILE, RELEASE_FILE, Mode
+from kci.render.workflow_rules import limits
 from kci.workspace.workspace import open_workspace
 from many_kernels import make_repository
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kci.render.github_limits import check_workflow, limits
+from kci.render.workflow_rules import check_workflows, limits
 from kci.render.workflow_yaml import contexts, functions
 
 HEAD = "on: push\npermissions: {}\njobs:\n"
@@ -20,11 +20,11 @@ def job(name: str = "a", body: str = "", *, steps: str = "[]") -> str:
 
 
 def rules(text: str) -> list[str]:
-    return [diagnostic.rule for diagnostic in check_workflow(text, "kci.yml")]
+    return [diagnostic.rule for diagnostic in check_workflows({"kci.yml": text}, own=True)]
 
 
 def message(text: str) -> str:
-    (diagnostic,) = check_workflow(text, "kci.yml")
+    (diagnostic,) = check_workflows({"kci.yml": text}, own=True)
     return diagnostic.message
 
 

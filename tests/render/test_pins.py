@@ -7,9 +7,9 @@ import pytest
 from conftest import read_yaml
 from kci.errors import FindingsError
 from kci.render.committed import Drift, compare
-from kci.render.github_limits import OWN_OUTPUTS
 from kci.render.pins import action_of, choose_pins, find_pins, shipped_pins, without_pins
 from kci.render.workflow import RELEASE_FILE, Inputs, render
+from kci.render.workflow_rules import OWN_OUTPUTS
 
 NEWER = "b" * 40
 CHECKOUT = shipped_pins()["actions/checkout"]

@@ -15,7 +15,6 @@ from kci.catalog.runners import hosted_runners, is_hosted
 from kci.errors import FindingsError, UnsafeError
 from kci.files import templates
 from kci.render import workflow
-from kci.render.github_limits import check_files
 from kci.render.pins import shipped_pins
 from kci.render.workflow import (
     COMPAT_FILE,
@@ -28,6 +27,7 @@ from kci.render.workflow import (
     cron,
     render,
 )
+from kci.render.workflow_rules import check_workflows
 from render.cases import CASES, CPU, GOLDEN, PR_CPU, PR_GPU, VERSION, Case, leg
 
 
@@ -61,7 +61,7 @@ def test_every_golden_file_belongs_to_a_case() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_rendered_files_pass_the_checks(case: Case) -> None:
-    assert check_files(case.files()) == []
+    assert check_workflows(case.files(), own=True) == []
 
 
 def test_every_template_branch_is_rendered_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,6 @@ from kci.render.committed import (
     write_files,
     written_by,
 )
-from kci.render.github_limits import check_files, limits
 from kci.render.gitlab import GitlabInputs, render_gitlab
 from kci.render.own_parts import read_own_parts
 from kci.render.pins import OWN, choose_pins, fixed_pins, judge_pins, release_pin, shipped_pins, unused_pins
@@ -45,6 +44,7 @@ from kci.render.workflow import (
     render,
     shipped_templates,
 )
+from kci.render.workflow_rules import check_workflows, limits
 from kci.version import __version__
 from kci.workspace.check import require_sound
 from kci.workspace.planning import plan_everything
@@ -214,7 +214,7 @@ def render_workflows(
     committed = read_committed(root, FILES)
     parts = read_own_parts(root, shipped_templates())
     files = render(inputs, choose_pins(committed, fixed, own), __version__, parts, committed)
-    problems = [*bounds.refused, *check_files(files)]
+    problems = [*bounds.refused, *check_workflows(files, own=True)]
     if problems:
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
     if unused := unused_pins(chosen.actions, files):

@@ -8,7 +8,7 @@ that does the wrong thing.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -102,8 +102,8 @@ _LITERAL = re.compile(r"'(?:[^']|'')*'")
 _CALL = re.compile(r"(?<![\w.-])([A-Za-z_]\w*)\s*\(")
 _NAME = re.compile(r"(?<![\w.-])([A-Za-z_][\w-]*)(?![\w-])(?!\s*\()")
 _WORDS = {"true", "false", "null", "NaN", "Infinity"}
-_STEP = re.compile(r"(?<![\w.-])steps\.([\w-]+)\.([\w-]+)(?:\.([\w-]+))?")
-_NEED = re.compile(r"(?<![\w.-])needs\.([\w-]+)\.([\w-]+)(?:\.([\w-]+))?")
+# `steps.NAME.outputs.OUTPUT`, `needs.NAME.result`, and what is misspelled like one of them.
+_OUTPUT = re.compile(r"(?<![\w.-])(steps|needs)\.([\w-]+)\.([\w-]+)(?:\.([\w-]+))?")
 
 
 class Place(NamedTuple):
@@ -178,67 +178,6 @@ def functions(expression: str) -> set[str]:
     return set(_CALL.findall(_LITERAL.sub("''", expression)))
 
 
-def context_problem(
-    place: Place, expression: str, available: Mapping[str, Iterable[str]], limited: Mapping[str, Iterable[str]]
-) -> str:
-    """What an expression reads or calls that its place does not have; empty when all is well.
-
-    `available` has contexts by kind of place (a kind that is not listed has those of its first word), `limited` the
-    functions that only some kinds of place have.
-    """
-    kind = place.kind if place.kind in available else place.kind.split(".")[0]
-    limited = {name.lower(): kinds for name, kinds in limited.items()}
-    beyond = sorted(contexts(expression) - set(available.get(kind, ())))
-    if beyond:
-        return f"`{beyond[0]}` cannot be read in {place.path}"
-    for name in sorted(functions(expression)):
-        if kind not in limited.get(name.lower(), (kind,)):
-            return f"`{name}()` cannot be called in {place.path}"
-    return ""
-
-
-def output_problem(
-    place: Place, expression: str, workflow: Mapping[str, Any], known: Mapping[str, Iterable[str]] | None
-) -> str:
-    """The first output of a step or job in the expression that nothing sets; empty when all is well.
-
-    `known` has the outputs of each action, by its reference without the `@`; None not to judge what steps set.
-    """
-    code = _LITERAL.sub("''", expression)
-    job = workflow["jobs"].get(place.job, {})
-    for step_id, what, output in _STEP.findall(code):
-        problem = _step_problem(job, place, (step_id, what, output), known)
-        if problem:
-            return problem
-    for job_id, what, output in _NEED.findall(code):
-        other = workflow["jobs"].get(job_id)
-        if other is None or job_id not in needed(job):
-            return f"{place.path} reads job `{job_id}`, which `{place.job}` does not need"
-        if "uses" in other and known is None:
-            continue  # its outputs are those of the called workflow
-        if what != "result" and (what != "outputs" or output not in (other.get("outputs") or {})):
-            return f"{place.path} reads `needs.{job_id}.{what}{'.' + output if output else ''}`, which no step sets"
-    return ""
-
-
-def _step_problem(
-    job: Mapping[str, Any], place: Place, read: tuple[str, str, str], known: Mapping[str, Iterable[str]] | None
-) -> str:
-    step_id, what, output = read
-    steps = job.get("steps", [])
-    before = steps if place.step < 0 else steps[: place.step]
-    step = next((step for step in before if step.get("id") == step_id), None)
-    if step is None:
-        return f"{place.path} reads step `{step_id}`, which no earlier step has as its id"
-    if what in ("outcome", "conclusion") or known is None:
-        return ""
-    set_by_step = known.get(str(step.get("uses", "")).split("@")[0], ())
-    if what != "outputs" or (output not in set_by_step and f"{output}=" not in str(step.get("run"))):
-        return f"{place.path} reads `steps.{step_id}.{what}{'.' + output if output else ''}`, which no step sets"
-    return ""
-
-
-def needed(job: Mapping[str, Any]) -> list[Any]:
-    """The jobs that a job needs; a workflow may name one without a list."""
-    needs = job.get("needs") or []
-    return needs if isinstance(needs, list) else [needs]
+def read_outputs(expression: str) -> list[tuple[str, str, str, str]]:
+    """What an expression reads of steps and jobs: `steps` or `needs`, the id, and the one or two names after it."""
+    return _OUTPUT.findall(_LITERAL.sub("''", expression))

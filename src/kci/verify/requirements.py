@@ -166,7 +166,7 @@ def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:
 
 def _check_workflows(path: Path, shown: str) -> Iterator[Diagnostic]:
     # The other files beside a file are read too, for what it calls.
-    from kci.render.any_workflow import check_any
+    from kci.render.workflow_rules import check_workflows
 
     folder = path if path.is_dir() else path.parent
     base = shown.rstrip("/") if path.is_dir() else shown.rpartition("/")[0]
@@ -180,7 +180,7 @@ def _check_workflows(path: Path, shown: str) -> Iterator[Diagnostic]:
         except (OSError, UnicodeDecodeError) as error:
             yield finding("KCI418", f"cannot be read: {error}", path=name)
     wanted = set(texts) if path.is_dir() else {shown}
-    yield from (item for item in check_any(texts) if item.path in wanted)
+    yield from (item for item in check_workflows(texts) if item.path in wanted)
 
 
 def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
