@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from kci.render.committed import Comparison, Drift, compare, drift_diagnostics, written_by
+from kci.render.committed import Comparison, Drift, compare, drift_diagnostics, read_committed, written_by
 from kci.render.pins import shipped_pins
 from kci.render.workflow import COMPAT_FILE, RELEASE_FILE, Inputs, render
 
@@ -32,9 +34,12 @@ def test_missing_file_has_a_whole_diff() -> None:
     assert rules({COMPAT_FILE: FILES[COMPAT_FILE]}) == ["KCI401"]
 
 
-def test_line_ends_do_not_count() -> None:
-    for end in ("\r\n", "\r"):
-        assert set(states({path: text.replace("\n", end) for path, text in FILES.items()}).values()) == {Drift.SAME}
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_line_ends_do_not_count(tmp_path: Path, end: str) -> None:
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, newline=end)
+    assert set(states(read_committed(tmp_path, FILES)).values()) == {Drift.SAME}
 
 
 def test_version_and_digest_of_the_header_do_not_count() -> None:

@@ -22,7 +22,7 @@ import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
-from kci.render.committed import plain_newlines, read_committed
+from kci.render.committed import read_committed
 from kci.render.pins import Pin, repinned
 from kci.render.workflow_yaml import load_workflow
 from kci.suggest import nearest
@@ -136,8 +136,7 @@ def read_own_parts(root: Path, templates: Mapping[str, str]) -> OwnParts:
     steps: dict[str, str] = {}
     own: dict[str, str] = {}
     jobs = ""
-    for path, written in texts.items():
-        text = plain_newlines(written)  # a checkout on Windows may have other line ends
+    for path, text in texts.items():
         name = path.removeprefix(f"{FOLDER}/")
         point = name.removesuffix(".yml")
         if name.startswith("templates/"):

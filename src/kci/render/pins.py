@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from packaging.version import Version
 
 from kci.config.settings import KCI_TOML, ActionPin
 from kci.diagnostics import Diagnostic, Span, finding
@@ -22,7 +23,10 @@ OWN = "kci/build"
 
 RELEASE_DATA = Path(__file__).parent / "data" / "release.toml"
 
-_USES = re.compile(r"^\s*(?:-\s+)?uses:\s*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$")
+# `uses: owner/repository/folder@reference  # version`, a line of a step.
+_USES = re.compile(
+    r"^[ \t]*(?:-[ \t]+)?uses:[ \t]*[\"']?([^\s@#\"']+)@([^\s#\"']+)[\"']?(?:[ \t]+#[ \t]*(.*?))?[ \t]*$", re.MULTILINE
+)
 _SHA = re.compile(r"[0-9a-f]{40}")
 _VERSION = re.compile(r"v\d{1,9}(?:\.\d{1,9})*", re.ASCII)
 
@@ -93,8 +97,7 @@ def fixed_pins(wanted: Mapping[str, ActionPin]) -> dict[str, Pin]:
 
 def unused_pins(wanted: Iterable[str], files: Mapping[str, str]) -> list[Diagnostic]:
     """KCI421 for each action that kci.toml pins and no rendered file uses."""
-    lines = (line for text in files.values() for line in text.splitlines())
-    used = sorted({action_of(match[1]) for line in lines if (match := _USES.match(line))})
+    used = sorted({action_of(match[1]) for text in files.values() for match in _USES.finditer(text)})
     return [
         finding("KCI421", f"`[actions]` pins {action[:100]}, which no workflow uses", path=KCI_TOML, hint=one_of(used))
         for action in sorted(set(wanted) - set(used))
@@ -130,8 +133,10 @@ def choose_pins(
         if wrong:
             continue
         if twin:
-            problems.append(_conflict(first, twin))
-        elif not shipped[action].sha or _order(first.version) > _order(shipped[action].version):
+            one, other = (f"{pin.version} ({pin.path}:{pin.span.line})" for pin in (first, twin))
+            message, hint = f"{action} has two pins: {one} and {other}", "make them the same, usually the newer one"
+            problems.append(finding("KCI403", message, hint=hint, path=twin.path, span=twin.span))
+        elif not shipped[action].sha or Version(first.version) > Version(shipped[action].version):
             chosen[action] = msgspec.structs.replace(shipped[action], sha=first.sha, version=first.version)
     if problems:
         raise FindingsError("the action pins of the workflow files cannot be kept", diagnostics=problems)
@@ -149,7 +154,7 @@ def judge_pins(text: str, path: str, fixed: Collection[str] = ()) -> list[Diagno
         shipped = shipped_pins().get(pin.action)
         if shipped is None or pin.action in fixed or not shipped.sha or pin.sha == shipped.sha or _wrong(pin, shipped):
             continue
-        if _order(pin.version) < _order(shipped.version):
+        if Version(pin.version) < Version(shipped.version):
             message = f"{pin.action} is pinned to {pin.version}; kci ships {shipped.version}"
             hint = "say why in a review, or let `kci render --force` bring it back"
             found.append(finding("KCI407", message, hint=hint, path=path, span=pin.span))
@@ -172,16 +177,13 @@ def find_pins(text: str, path: str) -> Iterator[FoundPin]:
 
 def without_pins(text: str) -> str:
     """The text with every well-formed pin taken out, for comparing what is left."""
-    return "\n".join(_without_pin(line) for line in text.split("\n"))
 
+    def without(match: re.Match[str]) -> str:
+        pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
+        tagged = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
+        return match[0][: match.end(1) - match.start()] if pinned or tagged else match[0]
 
-def _without_pin(line: str) -> str:
-    match = _USES.match(line)
-    if not match:
-        return line
-    pinned = _SHA.fullmatch(match[2]) and _VERSION.fullmatch(match[3] or "")
-    tagged = action_of(match[1]) == OWN and _VERSION.fullmatch(match[2])
-    return line[: match.end(1)] if pinned or tagged else line
+    return _USES.sub(without, text)
 
 
 def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
@@ -194,32 +196,24 @@ def repinned(text: str, pins: Mapping[str, Pin], committed: str) -> str:
     for pin in find_pins(committed, ""):
         if _VERSION.fullmatch(pin.version):
             known = newest.get(pin.action)
-            newest[pin.action] = pin if known is None or _order(pin.version) > _order(known.version) else known
-    return "\n".join(_repinned_line(line, pins, newest) for line in text.split("\n"))
+            newest[pin.action] = pin if known is None or Version(pin.version) > Version(known.version) else known
 
+    def better(match: re.Match[str]) -> str:
+        action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
+        pin: Pin | FoundPin | None = pins.get(action)
+        if pin is None and _VERSION.fullmatch(version):
+            moved = newest.get(action)
+            pin = moved if moved is not None and Version(moved.version) > Version(version) else None
+        if pin is None or not pin.sha or not _looks_pinned(match[2]):
+            return match[0]
+        return f"{match[0][: match.end(1) - match.start()]}@{pin.sha} # {pin.version}"
 
-def _repinned_line(line: str, pins: Mapping[str, Pin], newest: Mapping[str, FoundPin]) -> str:
-    match = _USES.match(line)
-    if not match or not _looks_pinned(match[2]):
-        return line
-    action, version = action_of(match[1]), (match[3] or "").split(" ")[0]
-    better: Pin | FoundPin | None = pins.get(action)
-    if better is None and _VERSION.fullmatch(version):
-        moved = newest.get(action)
-        better = moved if moved is not None and _order(moved.version) > _order(version) else None
-    if better is None or not better.sha:
-        return line
-    return f"{line[: match.end(1)]}@{better.sha} # {better.version}"
+    return _USES.sub(better, text)
 
 
 def _looks_pinned(ref: str) -> bool:
     """A commit, or something of its length that was meant to be one."""
     return len(ref) == 40
-
-
-def _order(version: str) -> tuple[int, ...]:
-    numbers = [int(part) for part in version.removeprefix("v").split(".")]
-    return tuple(numbers + [0] * (4 - len(numbers)))
 
 
 def _wrong(pin: FoundPin, shipped: Pin) -> Diagnostic | None:
@@ -234,11 +228,3 @@ def _wrong(pin: FoundPin, shipped: Pin) -> Diagnostic | None:
     else:
         return None
     return finding("KCI404", message, hint=hint, path=pin.path, span=pin.span)
-
-
-def _conflict(first: FoundPin, twin: FoundPin) -> Diagnostic:
-    message = (
-        f"{first.action} has two pins: {first.version} ({first.path}:{first.span.line}) "
-        f"and {twin.version} ({twin.path}:{twin.span.line})"
-    )
-    return finding("KCI403", message, hint="make them the same, usually the newer one", path=twin.path, span=twin.span)

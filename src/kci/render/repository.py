@@ -25,7 +25,6 @@ from kci.render.committed import (
     RecordedOptions,
     compare,
     drift_diagnostics,
-    plain_newlines,
     read_committed,
     recorded_options,
     remove_files,
@@ -241,7 +240,7 @@ def _compared(
 ) -> RenderedFiles:
     comparisons = compare(files, committed)
     found = (*drift_diagnostics(comparisons, committed, __version__), *more)
-    rewritten = tuple(path for path in sorted(files) if plain_newlines(committed.get(path, "")) != files[path])
+    rewritten = tuple(path for path in sorted(files) if committed.get(path, "") != files[path])
     return RenderedFiles(root, files, tuple(comparisons), found, rewritten)
 
 
