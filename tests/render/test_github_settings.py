@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kci.config.find_settings import parse_settings
-from kci.render.github_settings import settings_text
+from kci.render.repository import settings_text
 
 
 @pytest.mark.parametrize(

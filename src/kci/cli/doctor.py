@@ -13,7 +13,7 @@ from kci.cli._workspace import CATALOG, opened
 from kci.errors import KciError
 from kci.files.cache import default_cache
 from kci.publish.target import hub_settings
-from kci.render.github_settings import settings_text
+from kci.render.repository import settings_text
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine
 from kci.workspace.workspace import Choice, Workspace

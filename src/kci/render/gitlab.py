@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shlex
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from kci.files.dated_data import Dated, load_dated
 from kci.files.templates import template_environment, tidy
 from kci.plan.plan import KernelPlan, Leg, PlanDocument, RunnerGroup, TestLeg
 from kci.render.committed import with_content
-from kci.render.workflow import PublishJobs, refuse_unsafe
+from kci.render.workflow import PublishJobs, input_digest, refuse_unsafe
 from kci.version import __version__
 
 GITLAB_FILE = ".gitlab/kci.gitlab-ci.yml"
@@ -65,10 +64,9 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
     """The file that plans, by its path in the repository; UnsafeError as `refuse_unsafe`."""
     refuse_unsafe(inputs)
     words = ["kci", "render", *(inputs.kernels if inputs.kernels != (".",) else ()), "--ci", "gitlab"]
-    digest = hashlib.sha256(json.dumps(msgspec.to_builtins(inputs), sort_keys=True).encode()).hexdigest()[:16]
     values = _common(version) | {
         "command": shlex.join(words),
-        "digest": digest,
+        "digest": input_digest(inputs),
         "file": GITLAB_FILE,
         "kernels": shlex.join(inputs.kernels),
         "pr_tier": inputs.pr_tier,
@@ -97,16 +95,21 @@ def child_pipeline(plan: PlanDocument, publish: PublishJobs | None = None, versi
     Kernels are published when a tag is pushed, or not at all. UnsafeError as `refuse_unsafe`.
     """
     refuse_unsafe([plan.tier, plan.commit, plan.legs, plan.kernels, plan.tests, plan.faulty])
-    legs = [_leg(leg, plan.tier) for leg in plan.legs]
     built = {leg.kernel for leg in plan.legs}
     kernels = [_kernel(plan, kernel) for kernel in plan.kernels if kernel.name in built]
     # A kernel that cannot be planned is a job that fails, and stops no other.
     faulty = [
-        {"job": _job(item.kernel or item.path, "check"), "script": shlex.join(["kci", "check", "--", item.path])}
+        {"job": f"{item.kernel or item.path}: check", "script": shlex.join(["kci", "check", "--", item.path])}
         for item in plan.faulty
     ]
-    values = _common(version) | {"tier": plan.tier, "legs": legs, "kernels": kernels, "publish": publish}
-    values |= {"faulty": faulty}
+    legs = [_leg(leg, plan.tier) for leg in plan.legs]
+    values = _common(version) | {
+        "tier": plan.tier,
+        "legs": legs,
+        "kernels": kernels,
+        "publish": publish,
+        "faulty": faulty,
+    }
     return tidy(template_environment().get_template("gitlab/child.yml.j2").render(values))
 
 
@@ -124,7 +127,7 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
     words += ["--jobs", str(leg.max_jobs)] if leg.max_jobs is not None else []
     threads = f"NVCC_THREADS={leg.cores} " if leg.cores is not None else ""
     return {
-        "job": _job(leg.kernel, leg.name),
+        "job": f"{leg.kernel}: {leg.name}",
         "image": leg.image or gitlab_data().image,
         "tags": _tags(leg.runner, leg.system),
         "timeout": leg.timeout,
@@ -133,8 +136,8 @@ def _leg(leg: Leg, tier: str) -> dict[str, Any]:
 
 
 def _kernel(plan: PlanDocument, kernel: KernelPlan) -> dict[str, Any]:
-    name, merge = kernel.name, _job(kernel.name, "merge")
-    jobs = [_job(leg.kernel, leg.name) for leg in plan.legs if leg.kernel == name]
+    name, merge = kernel.name, f"{kernel.name}: merge"
+    jobs = [f"{leg.kernel}: {leg.name}" for leg in plan.legs if leg.kernel == name]
     built = {variant for leg in plan.legs if leg.kernel == name for variant in leg.variants}
     # Without the path and the fingerprints: GitLab looks for its variables in this text.
     entry = {"name": name, "version": kernel.version, "planned": [item for item in kernel.planned if item in built]}
@@ -149,7 +152,7 @@ def _kernel(plan: PlanDocument, kernel: KernelPlan) -> dict[str, Any]:
         "plan": json.dumps(promise, separators=(",", ":")),
         "script": shlex.join(command),
         "tests": tests,
-        "publish": _job(name, "publish"),
+        "publish": f"{name}: publish",
         "publish_needs": [merge, *(test["job"] for test in tests)],
         "publish_script": shlex.join(["kci", "publish", "kci-tree", "--kernel", kernel.path]),
     }
@@ -159,7 +162,7 @@ def _test(test: TestLeg) -> dict[str, Any]:
     script = shlex.join(["kci", "test", "kci-tree", "--kernel", test.path])
     python = ' --python "${KCI_TEST_PYTHON:-python3}"' if test.backend != "cpu" else ""
     return {
-        "job": _job(test.kernel, f"test {test.name}"),
+        "job": f"{test.kernel}: test {test.name}",
         "tags": _tags(test.runner, test.system),
         "timeout": test.timeout,
         "script": script + python,
@@ -171,7 +174,3 @@ def _tags(runner: Sequence[str] | RunnerGroup, system: str) -> list[str]:
     if isinstance(runner, RunnerGroup):
         return [*runner.labels] or [runner.group]
     return [*gitlab_data().tags.get(system, ())] if is_hosted(runner) else [*runner]
-
-
-def _job(kernel: str, what: str) -> str:
-    return f"{kernel}: {what}"

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,37 +61,38 @@ class OwnParts(msgspec.Struct, frozen=True):
     templates: dict[str, str] = {}
     """By name; without the line that says what they were made from."""
 
+    def parts(self) -> dict[str, str]:
+        """The text of each point that has one, and of `jobs`."""
+        return self.steps | ({"jobs": self.jobs} if self.jobs else {})
+
     def mark(self, part: str) -> str:
         """What a template puts where a part goes: a line that `fill` replaces; nothing without that part."""
-        there = self.jobs if part == "jobs" else self.steps.get(part)
-        return f"@@{part}@@" if there else ""
+        return f"@@{part}@@" if part in self.parts() else ""
 
     def fill(self, text: str, pins: Mapping[str, Pin], committed: str) -> str:
         """Put the parts into a rendered file with marks.
 
         Steps that use an action of kci's are pinned as kci pins it; newer committed pins of others are kept.
         """
-        return _MARK.sub(lambda found: self._part(found[1], pins, committed), text)
 
-    def _part(self, part: str, pins: Mapping[str, Pin], committed: str) -> str:
-        source = self.jobs if part == "jobs" else self.steps[part]
-        indent = " " * _INDENT[part]
-        lines = [f"{indent}{line}" if line.strip() else "" for line in source.strip("\n").split("\n")]
-        origin = JOBS_FILE if part == "jobs" else f"{FOLDER}/{part}.yml"
-        return f"{indent}# From {origin}\n" + repinned("\n".join(lines), pins, committed) + "\n"
+        def filled(mark: re.Match[str]) -> str:
+            part, indent = mark[1], " " * _INDENT[mark[1]]
+            source = textwrap.indent(self.parts()[part].strip("\n"), indent)
+            return f"{indent}# From {FOLDER}/{part}.yml\n{repinned(source, pins, committed)}\n"
+
+        return _MARK.sub(filled, text)
 
     def without_place(self, files: Mapping[str, str]) -> list[Diagnostic]:
         """KCI423 for each part that no template has a mark for, by the rendered files before they are filled."""
         placed = {found[1] for text in files.values() for found in _MARK.finditer(text)}
-        wanted = [*self.steps, *(["jobs"] if self.jobs else [])]
         return [
             finding(
                 "KCI423",
                 f"there is no place for it: no rendered file has {POINTS.get(part, 'room for jobs')!r}",
-                path=JOBS_FILE if part == "jobs" else f"{FOLDER}/{part}.yml",
+                path=f"{FOLDER}/{part}.yml",
                 hint="move its steps to another point, or remove the file",
             )
-            for part in wanted
+            for part in self.parts()
             if part not in placed
         ]
 
@@ -98,25 +100,22 @@ class OwnParts(msgspec.Struct, frozen=True):
 NO_PARTS = OwnParts()
 
 
-def with_overrides(environment: jinja2.Environment, own: OwnParts) -> jinja2.Environment:
-    """The environment with the repository's templates in front of kci's."""
+@contextmanager
+def overriding(environment: jinja2.Environment, own: OwnParts) -> Iterator[jinja2.Environment]:
+    """The environment with the repository's templates in front of kci's.
+
+    KCI422 is an error in one of the repository's templates; an error in kci's own is a bug and stays one.
+    """
     import jinja2
 
+    if not own.templates:
+        yield environment
+        return
     named = {f"{TEMPLATES}/{name}": text for name, text in own.templates.items()}
     shipped = [environment.loader] if environment.loader else []
-    return environment.overlay(loader=jinja2.ChoiceLoader([jinja2.DictLoader(named), *shipped]))
-
-
-@contextmanager
-def override_errors(own: OwnParts) -> Iterator[None]:
-    """Say KCI422 for an error in one of the repository's templates; an error in kci's own is a bug and stays one."""
-    import jinja2
-
     try:
-        yield
+        yield environment.overlay(loader=jinja2.ChoiceLoader([jinja2.DictLoader(named), *shipped]))
     except jinja2.TemplateError as error:
-        if not own.templates:
-            raise
         where = f"{FOLDER}/templates/{sorted(own.templates)[0]}"
         problem = finding("KCI422", f"the templates do not render: {error}", path=where)
         raise FindingsError(f"{FOLDER}/templates: {error}", diagnostics=[problem]) from None

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kci.config.find_settings import FoundSettings
-from kci.config.model import Build
-from kci.config.values import PullRequests, Tier
+from kci.config.settings import Settings
+from kci.config.values import Forks, PullRequests, Tier
 from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import decode_json
@@ -55,7 +56,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     refused: list[Diagnostic]
     warnings: list[Diagnostic]
-    plans: dict[str, Plan] = {}
+    plans: dict[str, Plan]
     """Everything that a run of each tier can build."""
 
 
@@ -70,43 +71,29 @@ def check_bounds(workspace: Workspace) -> Bounds:
     What no run would get past is KCI419; what will get there as the repository grows is KCI420, what may end too late
     KCI335.
     """
-    settings = workspace.settings.settings
+    settings, several = workspace.settings.settings, len(workspace.kernels) > 1
     tiers = {str(Tier.RELEASE): "a push", settings.pull_request.tier: "a pull request",
              settings.schedule.tier: "the scheduled run"}  # fmt: skip
-    refused: list[Diagnostic] = []
-    warnings: list[Diagnostic] = []
-    plans = {tier: plan_everything(workspace, tier) for tier in tiers}
-    for tier, when in tiers.items():
-        found = _of_run(workspace, plans[tier], f"{when} of everything (tier {tier})")
-        refused += found.refused
-        warnings += found.warnings
-    legs = {(leg.kernel, leg.name): leg for plan in plans.values() for leg in plan.legs}
-    return Bounds(refused, warnings + check_time(legs.values()), plans)
-
-
-def _of_run(workspace: Workspace, plan: Plan, what: str) -> Bounds:
-    several = len(workspace.kernels) > 1
+    bounds = Bounds([], [], {tier: plan_everything(workspace, tier) for tier in tiers})
     # With room for growth: callers are counted for the kernels of tomorrow, so that none of them moves then.
-    count = caller_count(grown(len(workspace.kernels)))
-    problems = check_callers(plan, count) if several else check_limits(plan)
-    refused = [
-        finding("KCI419", f"{what}: {item.message}", hint=item.hint)
-        for item in problems
-        if item.severity is Severity.ERROR
-    ]
-    if refused:
-        return Bounds(refused, [])
-    return Bounds([], [finding("KCI420", f"{what}: {text}", hint=_HINT) for text in _tight(plan, several)])
-
-
-_HINT = 'group legs: `group = "image"` or `"backend"` under `[plan]` in kci.toml'
+    callers = caller_count(grown(len(workspace.kernels)))
+    for tier, when in tiers.items():
+        what, plan = f"{when} of everything (tier {tier})", bounds.plans[tier]
+        problems = check_callers(plan, callers) if several else check_limits(plan)
+        errors = [item for item in problems if item.severity is Severity.ERROR]
+        bounds.refused.extend(finding("KCI419", f"{what}: {item.message}", hint=item.hint) for item in errors)
+        if not errors:
+            hint = 'group legs: `group = "image"` or `"backend"` under `[plan]` in kci.toml'
+            told = _tight(plan, several)
+            bounds.warnings.extend(finding("KCI420", f"{what}: {text}", hint=hint) for text in told)
+    legs = {(leg.kernel, leg.name): leg for plan in bounds.plans.values() for leg in plan.legs}
+    bounds.warnings.extend(check_time(legs.values()))
+    return bounds
 
 
 def _tight(plan: Plan, several: bool) -> list[str]:
     """What is near a limit."""
-    legs: dict[str, int] = {}
-    for leg in plan.legs:
-        legs[leg.kernel] = legs.get(leg.kernel, 0) + 1
+    legs = Counter(leg.kernel for leg in plan.legs)
     told = [
         f"{name} has {count} legs, and {MAX_MATRIX} are possible"
         for name, count in sorted(legs.items())
@@ -190,8 +177,13 @@ def render_workflows(
             plan = bounds.plans[tier]
             legs[f"{name}_legs"] = _legs(plan, root)
             legs[f"{name}_parallel"] = (plan.shards[0].max_parallel or 0) if plan.shards else 0
+    # What tells kernels of different repositories apart best.
+    names = {
+        (kernel.build.general.hub and kernel.build.general.hub.repo_id) or kernel.build.name
+        for kernel in workspace.kernels
+    }
     inputs = Inputs(
-        names=tuple(sorted({_published_name(kernel.build) for kernel in workspace.kernels})),
+        names=tuple(sorted(names)),
         kernels=tuple(sorted({_relative(kernel, root) for kernel in named})),
         mode=mode,
         branch=branch,
@@ -218,7 +210,10 @@ def render_workflows(
         raise FindingsError("GitHub would not take these workflow files", diagnostics=problems)
     if unused := unused_pins(chosen.actions, files):
         raise FindingsError("kci.toml pins actions that are not used", diagnostics=unused)
-    return _compared(root, files, committed, [*moved_pins(committed, fixed), *bounds.warnings])
+    # A file of an older kci has the pins of that one, and the next rendering brings newer ones.
+    ours = {path: text for path, text in sorted(committed.items()) if written_by(text) == __version__}
+    moved = [item for path, text in ours.items() for item in judge_pins(text, path, fixed)]
+    return _compared(root, files, committed, [*moved, *bounds.warnings])
 
 
 def render_gitlab_files(workspace: Workspace, root: Path, kernels: Sequence[str] = ()) -> RenderedFiles:
@@ -244,15 +239,6 @@ def _compared(
     return RenderedFiles(root, files, tuple(comparisons), found, rewritten)
 
 
-def moved_pins(committed: Mapping[str, str], fixed: Collection[str]) -> list[Diagnostic]:
-    """Pins that this kci did not write: KCI407 for older ones, KCI408 for commits that nothing here knows.
-
-    A file of an older kci has the pins of that one, and the next rendering brings newer ones.
-    """
-    ours = {path: text for path, text in committed.items() if written_by(text) == __version__}
-    return [item for path in sorted(ours) for item in judge_pins(ours[path], path, fixed)]
-
-
 def recorded(root: Path, file: str = RELEASE_FILE) -> RecordedOptions:
     """The options that the committed files were rendered with, by the header of one; raises as `read_committed`."""
     return recorded_options(read_committed(root, (file,)).get(file, ""))
@@ -266,12 +252,6 @@ def publish_jobs(found: FoundSettings) -> PublishJobs | None:
     return PublishJobs(chosen.environment, chosen.tags, chosen.attest, chosen.sign)
 
 
-def _published_name(build: Build) -> str:
-    """What tells kernels of different repositories apart best."""
-    hub = build.general.hub
-    return str(hub.repo_id if hub and hub.repo_id else build.general.name)
-
-
 def _legs(plan: Plan, root: Path) -> tuple[dict[str, Any], ...]:
     include = decode_json(github_matrix(plan), dict[str, list[dict[str, Any]]])["include"]
     return tuple({**leg, "path": _relative(leg["path"], root)} for leg in include)
@@ -283,3 +263,31 @@ def _relative(directory: str, root: Path) -> str:
     if relative == ".." or relative.startswith("../"):
         raise UsageError(f"{directory}: not below {root}", hint="name the root of the repository with --output")
     return Path(relative).as_posix()
+
+
+def settings_text(settings: Settings) -> list[str]:
+    """The settings on GitHub that the workflows count on and that no file can make, a sentence or two each."""
+    lines = [
+        "Settings > Branches, or Rules > Rulesets: require the status check `kci` on the branch that releases. It is "
+        "red unless all that was planned was built, merged and verified.",
+        "Settings > Actions > General > Fork pull request workflows: require approval for all external contributors. "
+        "Their code then runs only after somebody has read it.",
+        "Settings > Actions > General > Workflow permissions: read repository contents. Each job asks for what it "
+        "needs.",
+    ]
+    if settings.runners != type(settings.runners)():
+        lines.append(
+            "Settings > Actions > Runners: register the self-hosted runners that [runners] of kci.toml names. In a "
+            "public repository, let them run nothing of forks, and prefer ones that are made new for every job."
+        )
+    if settings.pull_request.forks is Forks.DISPATCH:
+        lines += [
+            "Settings > Environments: make `kci-own-machines`, with required reviewers and limited to the default "
+            "branch. It is asked before a commit of a fork reaches a self-hosted runner.",
+            "Require the commit status `kci/own-machines` beside the status check `kci`. It is missing, and so the "
+            "merge waits, until somebody has started kci-own-machines.yml for the very commit.",
+        ]
+    lines.append(
+        "To use the merge queue: Settings > Branches > Require merge queue. The workflow is already triggered by it."
+    )
+    return lines

@@ -19,7 +19,7 @@ from kci.errors import FindingsError, UnsafeError
 from kci.files.templates import template_environment, template_folder, tidy
 from kci.plan.github import LIMIT_KEYS
 from kci.render.committed import with_content
-from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, override_errors, with_overrides
+from kci.render.own_parts import NO_PARTS, TEMPLATES, OwnParts, overriding
 from kci.render.pins import Pin, action_of
 
 RELEASE_FILE = ".github/workflows/kci.yml"
@@ -161,7 +161,6 @@ def render(
         "point": own.mark,
         "job_ids": list(own.job_ids),
     }
-    jinja = template_environment()
     templates = _TEMPLATES | (_CALLED if inputs.callers or inputs.publish else {})
     special: dict[str, dict[str, Any]] = {}
     if inputs.publish is not None:
@@ -172,9 +171,7 @@ def render(
                                  "publish": inputs.publish}  # fmt: skip
     if inputs.forks == Forks.DISPATCH:
         templates |= {OWN_MACHINES_FILE: "github/own_machines.yml.j2"}
-    if own.templates:
-        jinja = with_overrides(jinja, own)
-    with override_errors(own):
+    with overriding(template_environment(), own) as jinja:
         rendered = {
             path: tidy(jinja.get_template(name).render(values | special.get(path, {})))
             for path, name in sorted(templates.items())
@@ -208,7 +205,7 @@ def command(inputs: Inputs) -> list[str]:
     return words
 
 
-def input_digest(inputs: Inputs, own: OwnParts = NO_PARTS) -> str:
+def input_digest(inputs: msgspec.Struct, own: OwnParts = NO_PARTS) -> str:
     """A short digest of the inputs, so that two files can be told apart without comparing them."""
     made_from = msgspec.to_builtins(inputs) | ({} if own == NO_PARTS else {"own": msgspec.to_builtins(own)})
     return hashlib.sha256(json.dumps(made_from, sort_keys=True).encode()).hexdigest()[:16]
@@ -257,30 +254,20 @@ def shipped_templates() -> dict[str, str]:
     }
 
 
-def _strings(value: Any) -> list[str]:
-    match value:
-        case str():
-            return [value]
-        case dict():
-            return [found for key, item in sorted(value.items()) for found in (*_strings(key), *_strings(item))]
-        case list() | tuple():
-            return [found for item in value for found in _strings(item)]
-        case _:
-            return []
-
-
 def refuse_unsafe(inputs: Any) -> None:
     """Refuse what a CI service would evaluate, in quotes too, and control characters, for which YAML has no place.
 
     UnsafeError is for one that is anywhere in the inputs, be it deep in them.
     """
-    for value in _strings(msgspec.to_builtins(inputs)):
-        _refuse(value)
-
-
-def _refuse(value: str) -> None:
-    if "${{" in value or "$[[" in value or not value.isprintable():
-        raise UnsafeError(
-            f"{value!r} cannot be written into a workflow: it holds an expression or unprintable characters",
-            hint="rename the kernel, directory, label or branch",
-        )
+    waiting = [msgspec.to_builtins(inputs)]
+    while waiting:
+        match waiting.pop():
+            case str() as value if "${{" in value or "$[[" in value or not value.isprintable():
+                raise UnsafeError(
+                    f"{value!r} cannot be written into a workflow: it holds an expression or unprintable characters",
+                    hint="rename the kernel, directory, label or branch",
+                )
+            case dict() as table:
+                waiting += [*table, *table.values()]
+            case list() | tuple() as items:
+                waiting += items
