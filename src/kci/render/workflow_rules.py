@@ -92,16 +92,16 @@ class Problem(NamedTuple):
     """As in `jobs.build.steps[1]`; empty for the file as a whole."""
 
 
-class _Job(msgspec.Struct):
+class _JobShape(msgspec.Struct):
     steps: list[dict[str, Any]] = []
     needs: str | list[str] | None = None
     outputs: dict[str, Any] | None = None
 
 
-class _Workflow(msgspec.Struct):
+class _FileShape(msgspec.Struct):
     """As much of a file's shape as the rules count on."""
 
-    jobs: Annotated[dict[str, _Job], msgspec.Meta(min_length=1)]
+    jobs: Annotated[dict[str, _JobShape], msgspec.Meta(min_length=1)]
 
 
 def check_workflows(files: Mapping[str, str], *, own: bool = False) -> list[Diagnostic]:
@@ -125,7 +125,7 @@ def _problems(text: str, own: bool) -> Iterator[Problem]:
         return
     try:
         workflow = load_workflow(text)
-        to_type(workflow, _Workflow)
+        to_type(workflow, _FileShape)
     except ValueError as error:
         what = "not a workflow" if isinstance(error, msgspec.ValidationError) else "not valid YAML"
         yield Problem("KCI418", f"{what}: {error}")
@@ -203,7 +203,7 @@ _Known = Mapping[str, Iterable[str]] | None
 def _refused_expressions(workflow: Mapping[str, Any], known: _Known = None) -> Iterator[Problem]:
     """Expressions that are too long or read what does not exist there.
 
-    `known` has the outputs of each action, by its reference without the `@`. Without it, nobody knows what a step sets.
+    `known` has the outputs of each action, by its reference without the `@`. Without it, no output of a step is judged.
     """
     for place in places(workflow):
         found = expressions(place)
