@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from kci.remote.job import SCRIPT, EngineJob, InputFile, write_job
+from kci.remote.job import SCRIPT, EngineJob, JobFile, write_job
 from remote.slurm_cluster import wait_for
 
 pytestmark = pytest.mark.programs
@@ -96,11 +96,32 @@ def test_a_job_runs_as_long_as_its_command_does(tmp_path: Path) -> None:
 
 
 def test_ended_by_its_machine_it_leaves_no_result(tmp_path: Path) -> None:
-    folder = job(tmp_path / "j", "sh", "-c", f"touch {tmp_path}/there; exec sleep 3600")
+    # Of the shell itself: a `touch` that has not ended yet would hold the job's lock for a moment longer.
+    folder = job(tmp_path / "j", "sh", "-c", f": > {tmp_path}/there; exec sleep 3600")
     running = subprocess.Popen([sys.executable, SCRIPT, "run", folder])
     wait_for((tmp_path / "there").exists, "the command")
     running.send_signal(signal.SIGTERM)
     assert running.wait() == 143
+    assert script("status", folder).stdout == "lost\n"
+
+
+STOPPED_WHILE_IT_STARTS = """\
+import os, runpy, signal, subprocess, sys
+real = subprocess.Popen
+def start(*arguments, **options):
+    process = real(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return process
+subprocess.Popen = start
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_stopped_while_its_command_is_being_started_it_leaves_no_command(tmp_path: Path) -> None:
+    folder = job(tmp_path / "j", "sleep", "3600")
+    done = subprocess.run([sys.executable, "-c", STOPPED_WHILE_IT_STARTS, SCRIPT, "run", folder], check=False)
+    assert done.returncode == 143
     assert script("status", folder).stdout == "lost\n"
 
 
@@ -142,7 +163,7 @@ def test_the_inputs_have_to_be_the_ones_that_were_named(
     tmp_path: Path, content: bytes | None, ended: str, said: str
 ) -> None:
     named = archive("source/x")
-    item = InputFile("source.tar", hashlib.sha256(named).hexdigest(), len(named))
+    item = JobFile("source.tar", hashlib.sha256(named).hexdigest(), len(named))
     folder = job(tmp_path / "run" / "jobs" / "j", "find", "source", "-type", "f", inputs=(item,))
     if content is not None:
         (tmp_path / "run" / "inputs").mkdir()

@@ -143,14 +143,6 @@ def _cancel(folder: pathlib.Path) -> None:
         os.killpg(int((folder / "group").read_text()), signal.SIGTERM)
 
 
-class _StoppedError(Exception):
-    """Somebody asked the job to end."""
-
-
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    raise _StoppedError
-
-
 def _work(folder: pathlib.Path, handle: int) -> int:
     """Check the inputs, run the command, and say what came of it. The exit code is the command's."""
     job = json.loads((folder / "job.json").read_text())  # noqa: TID251  - kci's own, where there is no kci
@@ -158,11 +150,12 @@ def _work(folder: pathlib.Path, handle: int) -> int:
     with (folder / "executions").open("a") as file:
         file.write(f"{socket.gethostname()} {os.getpid()} {os.environ.get('KCI_ENGINE_JOB', '')}\n")
     started = time.monotonic()
+    # A flag and no exception: one that is raised while a command is being started would leave the command behind.
+    stops: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: stops.append(number))
     ended, code = "cancelled", 128 + signal.SIGTERM
-    with contextlib.suppress(_StoppedError):
-        signal.signal(signal.SIGTERM, _stop)
-        if not (folder / "cancel").exists():
-            ended, code = _command(folder, job, handle)
+    if not (folder / "cancel").exists():
+        ended, code = _command(folder, job, handle, stops)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if ended == "cancelled" and not (folder / "cancel").exists():
         return code  # the machine or its queue ended it: no result, so that it can be started again
@@ -176,7 +169,7 @@ def _work(folder: pathlib.Path, handle: int) -> int:
     return code
 
 
-def _command(folder: pathlib.Path, job: dict[str, Any], handle: int) -> tuple[str, int]:
+def _command(folder: pathlib.Path, job: dict[str, Any], handle: int, stops: list[int]) -> tuple[str, int]:
     work = folder / "work"
     shutil.rmtree(work, ignore_errors=True)
     shutil.rmtree(folder / "out", ignore_errors=True)
@@ -202,7 +195,7 @@ def _command(folder: pathlib.Path, job: dict[str, Any], handle: int) -> tuple[st
         except OSError as error:
             log.write(f"cannot run {command[0]}: {error.strerror}\n".encode())
             return "exit", 127
-        return _watched(process, log, job["timeout"] * 60)
+        return _watched(process, log, job["timeout"] * 60, stops)
 
 
 def _filled(text: str, places: dict[str, str]) -> str:
@@ -211,46 +204,41 @@ def _filled(text: str, places: dict[str, str]) -> str:
     return text
 
 
-def _watched(process: subprocess.Popen[bytes], log: BinaryIO, seconds: float) -> tuple[str, int]:
-    """Keep what the command says, up to a limit, until it ends or its time is over.
+def _watched(process: subprocess.Popen[bytes], log: BinaryIO, seconds: float, stops: list[int]) -> tuple[str, int]:
+    """Keep what the command says, up to a limit, until it ends, its time is over, or the job is stopped.
 
     What it leaves behind may hold the pipe open: only what is in there when the command itself ends still counts.
     """
-    rang: list[bool] = []
     assert process.stdout is not None  # noqa: S101  - PIPE was asked for
 
-    def ring(_number: int, _frame: FrameType | None) -> None:
-        rang.append(True)
+    def end(number: int, _frame: FrameType | None) -> None:
+        stops.append(number)
         process.terminate()
-        signal.signal(signal.SIGALRM, lambda *_: process.kill())
-        signal.alarm(_GRACE_SECONDS)
+        if len(stops) == 1:
+            signal.signal(signal.SIGALRM, lambda *_: process.kill())
+            signal.alarm(_GRACE_SECONDS)
 
-    signal.signal(signal.SIGALRM, ring)
+    signal.signal(signal.SIGALRM, end)
     signal.alarm(max(1, int(seconds)))
+    signal.signal(signal.SIGTERM, end)
+    if stops:  # it was stopped before there was a command
+        end(stops.pop(), None)
     left = _LOG_BYTES
-    try:
-        while True:
-            ended = process.poll() is not None
-            there = select.select([process.stdout], [], [], 0 if ended else _LOOK_SECONDS)[0]
-            data = process.stdout.read(_CHUNK) if there else b""
-            log.write(data[:left])
-            log.flush()
-            left -= min(left, len(data))
-            if ended:
-                break
-            if there and not data:
-                process.wait()
-    except _StoppedError:
-        process.terminate()
-        try:
-            process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
+    while True:
+        ended = process.poll() is not None
+        there = select.select([process.stdout], [], [], 0 if ended else _LOOK_SECONDS)[0]
+        data = process.stdout.read(_CHUNK) if there else b""
+        log.write(data[:left])
+        log.flush()
+        left -= min(left, len(data))
+        if ended:
+            break
+        if there and not data:
             process.wait()
-        raise
-    finally:
-        signal.alarm(0)
-    if rang:
+    signal.alarm(0)
+    if stops and stops[0] == signal.SIGTERM:
+        return "cancelled", 128 + signal.SIGTERM
+    if stops:
         log.write(b"stopped: the time limit of the job is over\n")
         return "timeout", 124
     code = process.returncode
