@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from buildkit import STABLE_CPU, STABLE_CUDA, copy_kernel, program, quiet, variant
 from kci.builders.request import BuildOptions
 from kci.config.reader import read_kernel
-from kci.run.one_variant import BuiltVariant, make_variant_dir
+from kci.run.one_variant import make_variant_dir
 from kci.toolchains.compiler_cache import CacheUse
+from kci.tree.leg_record import LegRecord
 
 pytestmark = [
     pytest.mark.torch,
@@ -30,12 +32,17 @@ def cache(torch_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return torch_cache
 
 
-def made(kernel: Path, name: str, cache: Path, torch: str = "2.13") -> BuiltVariant:
-    options = BuildOptions(cache=cache, unique_id="1a2b3c4")
-    return make_variant_dir(read_kernel(kernel), variant(name, torch=torch), kernel / "build", options, quiet)
+class Made(NamedTuple):
+    directory: Path
+    leg: LegRecord
 
 
-def binary(built: BuiltVariant) -> bytes:
+def made(kernel: Path, name: str, cache: Path, torch: str = "2.13") -> Made:
+    options, out = BuildOptions(cache=cache, unique_id="1a2b3c4"), kernel / "build"
+    return Made(out / name, make_variant_dir(read_kernel(kernel), variant(name, torch=torch), out, options, quiet))
+
+
+def binary(built: Made) -> bytes:
     (module,) = built.directory.glob("*.so")
     return module.read_bytes()
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,10 +20,11 @@ from kci.files.lock import beside
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.source_tree import SourceTree
 from kci.matrix.variants import Variant
-from kci.plan.fingerprint import Fingerprints
+from kci.processes.process import Log
 from kci.run import kept_builds
 from kci.run.kept_builds import RECORD, KeptBuilds
-from kci.run.one_variant import BuiltVariant
+from kci.tree.leg_record import LegRecord
+from kci.workspace.workspace import open_workspace
 from variants import leg_of, make_variant
 
 FILES = {
@@ -56,6 +60,7 @@ class Builder:
 
     def __init__(self) -> None:
         self.builds = 0
+        self.until: Callable[[], object] = lambda: None
         self.read: tuple[str, ...] | None = READ
 
     def __call__(
@@ -66,13 +71,14 @@ class Builder:
         _options: BuildOptions,
         _log: Callable[[str], None],
         _budget: object,
-    ) -> BuiltVariant:
+    ) -> LegRecord:
+        self.until()
         self.builds += 1
         shutil.rmtree(output / wanted.name, ignore_errors=True)
         made = make_variant(output, wanted.name, name="kk", files={"__init__.py": f"NUMBER = {self.builds}\n"})
         digest = SourceTree(Path(kernel.directory)).digest
         inputs = RecordedInputs({path: digest(path) for path in self.read}, HERE) if self.read is not None else None
-        return BuiltVariant(made, leg_of(made, inputs=inputs))
+        return leg_of(made, inputs=inputs)
 
 
 @pytest.fixture
@@ -91,16 +97,18 @@ class Kept:
     """The kept builds of a kernel, as one run sees them."""
 
     def __init__(self, kernel: Path, toolchain: str = HERE, builder: str = "auto") -> None:
-        read = read_kernel(kernel)
-        options = BuildOptions(kernel.parent / "cache", builder)
-        self.builds = KeptBuilds(read, Fingerprints(read, SourceTree(kernel)), options)
-        self.now = self.builds.fingerprint(WANTED, toolchain)
+        self.kernel = read_kernel(kernel)
+        self.builds = KeptBuilds(open_workspace([kernel]), BuildOptions(kernel.parent / "cache", builder))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kept_builds, "toolchain_identity", lambda *_, **__: toolchain)
+            self.now = self.builds.fingerprint(self.kernel, WANTED)
 
     def find(self) -> tuple[Path, str] | None:
-        return self.builds.find(WANTED, self.now)
+        kept = self.builds.find(self.kernel, WANTED, self.now)
+        return None if kept is None else (kept.directory, kept.why)
 
-    def make(self) -> Path:
-        return self.builds.make(WANTED, self.now, lambda _line: None).directory
+    def make(self, log: Log = lambda _line: None) -> Path:
+        return self.builds.make(self.kernel, WANTED, self.now, log).directory
 
 
 def append(path: Path) -> None:
@@ -189,6 +197,19 @@ def test_a_build_that_is_taken_again_is_not_the_next_to_go(kernel: Path, builder
     (kernel / "csrc/a.cpp").write_text(texts[1])
     assert Kept(kernel).find() is None, "it was the oldest"
     assert len(list(kernel.parent.glob(f"cache/run/*/*/{RECORD}"))) == kept_builds.KEPT_BUILDS
+
+
+def test_of_two_runs_at_once_one_builds_and_the_other_takes_what_it_made(kernel: Path, builder: Builder) -> None:
+    """The first may be copying its build into a tree while the second would replace it."""
+    waits = threading.Event()
+    builder.until = lambda: waits.wait(60)
+    with ThreadPoolExecutor(2) as both:
+        first = both.submit(Kept(kernel).make)
+        while not list(kernel.parent.glob("cache/run/*/.kci-*.lock")):
+            time.sleep(0.01)
+        second = both.submit(Kept(kernel).make, lambda _line: waits.set())
+        assert first.result() == second.result()
+    assert builder.builds == 1
 
 
 def test_another_run_may_remove_builds_meanwhile(

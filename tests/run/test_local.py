@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from conftest import AT_TOP, ROOT
 from kci.builders.request import BuildOptions
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.errors import BuildFailedError
-from kci.run import kept_builds, local
+from kci.files.lock import in_use
+from kci.run import build_leg, kept_builds, local, one_variant
 from kci.run.kept_builds import KEPT_BUILDS
 from kci.run.local import Outcome, OutcomeState, RunResult, outcomes_of, run_here, tree_places
 from kci.tree.manifest import Manifest, read_manifest
@@ -173,6 +175,25 @@ def test_what_the_merge_has_to_say_is_said(kernel_dir: Path, tmp_path: Path, mon
     assert "removed what a kci process that was killed left" in result.stderr
     assert "KCI615" in result.stderr
     assert result.code == 0
+
+
+def test_nobody_replaces_what_is_being_read(kernel_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a tree or a variant that another kci replaces meanwhile, some files would not be listed."""
+    held: list[bool] = []
+
+    def watched(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reading(place: Path, **options: object) -> Any:
+            held.append(in_use(place))
+            return read(place, **options)
+
+        return reading
+
+    monkeypatch.setattr(local, "verify_with_suppressions", watched(local.verify_with_suppressions))
+    monkeypatch.setattr(one_variant, "leg_for", watched(one_variant.leg_for))
+    monkeypatch.setattr(build_leg, "verify", watched(build_leg.verify))
+    assert kci("run", kernel_dir, "--cache", tmp_path / "cache", "--into", tmp_path / "tree").code == 0
+    assert kci("build", kernel_dir, "--variant", "torch-cpu", "--output", tmp_path / "out").code == 0
+    assert held == [True] * (len(NAMES) + 3)
 
 
 def test_the_table_has_the_first_error_and_its_place(

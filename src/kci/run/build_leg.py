@@ -13,12 +13,12 @@ from kci.builders.request import BuildOptions
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
+from kci.files.lock import locked
 from kci.matrix.variants import Variant
 from kci.plan.legs import image_of
 from kci.processes.container import ContainerBuild, build_command, choose_image, run_in_container
 from kci.processes.process import Log
-from kci.run.one_variant import check_replaceable, make_variant_dir, request_for
-from kci.run.reproducible import require_reproducible
+from kci.run.one_variant import check_replaceable, make_variant_dir, request_for, require_reproducible
 from kci.sources.source_rules import source_findings
 from kci.tree.archive import SUFFIXES
 from kci.tree.leg_record import LegRecord, leg_for
@@ -80,15 +80,16 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     own = image_of(request.variant, workspace.runners)
     image = choose_image(request.options.container, own, log)
     if image is None:
-        made = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
+        record = make_variant_dir(request.kernel, request.variant, request.output, request.options, log)
         if request.options.check_reproducible:
-            require_reproducible(request.kernel, request.variant, made.directory, request.options, log)
-        findings = tuple(verify(made.directory, select=_ABOUT_BINARIES))
-        if request.artifact is not None:
-            _require_packable(made.directory, findings)
-            request.artifact.parent.mkdir(parents=True, exist_ok=True)
-            pack(made.directory, request.artifact, made.leg)
-        return BuiltLeg(made.directory, made.leg, request.artifact, findings)
+            require_reproducible(request.kernel, request.variant, request.directory, request.options, log)
+        with locked(request.directory, log):  # a build of the same variant may be about to replace it
+            findings = tuple(verify(request.directory, select=_ABOUT_BINARIES))
+            if request.artifact is not None:
+                _require_packable(request.directory, findings)
+                request.artifact.parent.mkdir(parents=True, exist_ok=True)
+                pack(request.directory, request.artifact, record)
+        return BuiltLeg(request.directory, record, request.artifact, findings)
     run_in_container(_in_container(workspace, request, image), log)
     record = leg_for(
         request.directory,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -22,6 +21,7 @@ from kci.config.reader import Kernel
 from kci.errors import KciError
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.cache import place_digest
+from kci.files.full_disk import writing
 from kci.files.lock import beside, locked
 from kci.files.replace import recover, write_atomic
 from kci.inputs.kernel_inputs import RecordedInputs, SourceTrees
@@ -29,8 +29,8 @@ from kci.matrix.variants import Variant
 from kci.plan.fingerprint import Fingerprints
 from kci.plurals import count
 from kci.processes.job_budget import JobBudget
-from kci.processes.process import silent
-from kci.run.one_variant import BuiltVariant, make_variant_dir
+from kci.processes.process import Log, silent
+from kci.run.one_variant import make_variant_dir
 from kci.toolchains.compilers import toolchain_identity
 from kci.tree.leg_record import read_sealed
 from kci.workspace.workspace import Workspace
@@ -57,102 +57,97 @@ class KeptBuild(msgspec.Struct, frozen=True):
         require_schema(self.schema, SCHEMA)
 
 
+class KeptVariant(msgspec.Struct, frozen=True):
+    """A variant that a run takes."""
+
+    directory: Path
+    why: str = ""
+    """Why it is what a build would give now, where its fingerprint is another."""
+    seconds: float | None = None
+    """How long its build took; None for one that was there."""
+
+
 class KeptBuilds:
-    """The kept builds of one kernel directory on this machine."""
-
-    def __init__(self, kernel: Kernel, prints: Fingerprints, options: BuildOptions) -> None:
-        """Nothing is read yet."""
-        self.kernel = kernel
-        self.prints = prints
-        self.options = options
-        self._place = options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
-
-    def fingerprint(self, variant: Variant, toolchain: str) -> str:
-        """What a build now would be made from.
-
-        Raises:
-            FindingsError: a file cannot be read, or an include leads out of the kernel (KCI145).
-        """
-        return self.prints.fingerprint(variant, toolchain, everything=self.options.builder == "nix")
-
-    def find(self, variant: Variant, made_from: str) -> tuple[Path, str] | None:
-        """The directory of a kept build that is what a build would give now, and why it is; None if there is none."""
-        same = self._output(made_from) / variant.name
-        if _digest(same):
-            _finish_record(same.parent / RECORD)
-            return same, ""
-        for output in sorted(self._place.glob(f"{made_from[:16]}-*")):
-            directory = output / variant.name
-            kept = _read(output / RECORD)
-            if kept is None or not self.prints.still_holds(made_from, kept.fingerprint, kept.inputs.files):
-                continue
-            if _digest(directory) == kept.digest:
-                with suppress(OSError):
-                    os.utime(directory)  # it is in use: not the next one to go
-                return directory, f"nothing changed in the {count(len(kept.inputs.files), 'file')} that its build read"
-        return None
-
-    def make(
-        self, variant: Variant, made_from: str, log: Callable[[str], None], budget: JobBudget | None = None
-    ) -> BuiltVariant:
-        """Build a variant and keep it; the oldest of its builds goes.
-
-        Raises:
-            KciError: as `make_variant_dir`.
-        """
-        output = self._output(made_from)
-        built = make_variant_dir(self.kernel, variant, output, self.options, log, budget)
-        if built.leg.inputs is not None:
-            kept = KeptBuild(made_from, built.leg.digest, built.leg.inputs)
-            write_atomic(output / RECORD, msgspec.json.encode(kept))
-        self._forget_old(variant.name, output)
-        return built
-
-    def _output(self, made_from: str) -> Path:
-        return self._place / f"{made_from[:16]}-{made_from[-16:]}"  # of each half: what it is made with, and from
-
-    def _forget_old(self, variant: str, keep: Path) -> None:
-        """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
-        made = [entry for entry in self._place.glob(f"*/{variant}") if entry.parent != keep]
-        made.sort(key=_changed, reverse=True)
-        for old in made[KEPT_BUILDS - 1 :]:
-            with locked(old):
-                (old.parent / RECORD).unlink(missing_ok=True)
-                shutil.rmtree(old, ignore_errors=True)
-
-
-class KeptBuildsOf:
-    """The kept builds of each kernel; its files are read when they are first asked for, by one thread at a time."""
+    """The kept builds of a workspace; a kernel's files are read when it is first asked for, by one thread at a time."""
 
     def __init__(self, workspace: Workspace, options: BuildOptions) -> None:
         self._settings = workspace.settings.settings
         self._options = msgspec.structs.replace(options, mirrors=self._settings.mirrors.addresses())
         self._sources = SourceTrees()
-        self._made: dict[str, KeptBuilds] = {}
+        self._prints: dict[str, Fingerprints] = {}
         self._guard = Lock()
 
-    def look(self, kernel: Kernel, variant: Variant) -> tuple[KeptBuilds, str, tuple[Path, str] | None]:
-        """A kernel's builds, the fingerprint that one variant has now, and a kept build of it with the reason."""
-        name = kernel.build.name
-        toolchain = _toolchain(variant, self._options)
+    def fingerprint(self, kernel: Kernel, variant: Variant) -> str:
+        """What a build now would be made from; this machine's compilers stand in place of a leg's image.
+
+        Raises:
+            MissingToolError: this machine has no compiler, torch or toolkit for the variant.
+            FindingsError: a file cannot be read, or an include leads out of the kernel (KCI145).
+        """
+        how, name = self._options, kernel.build.name
+        compilers = toolchain_identity(variant, how.cache, builder=how.builder, isolation=how.isolation)
+        toolchain = f"{compilers}\n{how.builder} {how.unique_id or ''}"
         with self._guard:
-            if name not in self._made:
+            if name not in self._prints:
                 tree = self._sources.of(kernel.directory)
-                prints = Fingerprints(kernel, tree, self._settings.inputs_of(name))
-                self._made[name] = KeptBuilds(kernel, prints, self._options)
-            kept = self._made[name]
-            made_from = kept.fingerprint(variant, toolchain)
-            return kept, made_from, kept.find(variant, made_from)
+                self._prints[name] = Fingerprints(kernel, tree, self._settings.inputs_of(name))
+            return self._prints[name].fingerprint(variant, toolchain, everything=how.builder == "nix")
 
+    def find(self, kernel: Kernel, variant: Variant, made_from: str) -> KeptVariant | None:
+        """A kept build that is what a build would give now."""
+        same = self._output(kernel, made_from) / variant.name
+        if _digest(same):
+            _finish_record(same.parent / RECORD)
+            return KeptVariant(same)
+        for output in sorted(self._place(kernel).glob(f"{made_from[:16]}-*")):
+            directory = output / variant.name
+            kept = _read(output / RECORD)
+            if kept is None or not self._holds(kernel, made_from, kept):
+                continue
+            if _digest(directory) == kept.digest:
+                with suppress(OSError):
+                    os.utime(directory)  # it is in use: not the next one to go
+                read = count(len(kept.inputs.files), "file")
+                return KeptVariant(directory, f"nothing changed in the {read} that its build read")
+        return None
 
-def _toolchain(variant: Variant, options: BuildOptions) -> str:
-    """What this machine adds to the inputs, in place of a leg's image.
+    def make(
+        self, kernel: Kernel, variant: Variant, made_from: str, log: Log, budget: JobBudget | None = None
+    ) -> KeptVariant:
+        """Build a variant and keep it; the oldest of its builds goes. What another run makes meanwhile is taken.
 
-    Raises:
-        MissingToolError: it has no compiler, torch or toolkit for the variant.
-    """
-    compilers = toolchain_identity(variant, options.cache, builder=options.builder, isolation=options.isolation)
-    return f"{compilers}\n{options.builder} {options.unique_id or ''}"
+        Raises:
+            KciError: as `make_variant_dir`.
+        """
+        output = self._output(kernel, made_from)
+        with writing(output), locked(output, log):
+            # A build that another run has finished may be read by it now, and is not replaced.
+            if kept := self.find(kernel, variant, made_from):
+                return kept
+            leg = make_variant_dir(kernel, variant, output, self._options, log, budget)
+            if leg.inputs is not None:
+                write_atomic(output / RECORD, msgspec.json.encode(KeptBuild(made_from, leg.digest, leg.inputs)))
+        self._forget_old(kernel, variant.name, output)
+        return KeptVariant(output / variant.name, seconds=leg.seconds or 0.0)
+
+    def _holds(self, kernel: Kernel, made_from: str, kept: KeptBuild) -> bool:
+        with self._guard:
+            return self._prints[kernel.build.name].still_holds(made_from, kept.fingerprint, kept.inputs.files)
+
+    def _place(self, kernel: Kernel) -> Path:
+        return self._options.cache / "run" / f"{kernel.build.name}-{place_digest(Path(kernel.directory))}"
+
+    def _output(self, kernel: Kernel, made_from: str) -> Path:
+        return self._place(kernel) / f"{made_from[:16]}-{made_from[-16:]}"  # what it is made with, and from
+
+    def _forget_old(self, kernel: Kernel, variant: str, keep: Path) -> None:
+        """Remove all but the newest builds of a variant. Another run may be taking one that is among the newest."""
+        made = [entry for entry in self._place(kernel).glob(f"*/{variant}") if entry.parent != keep]
+        made.sort(key=_changed, reverse=True)
+        for old in made[KEPT_BUILDS - 1 :]:
+            with locked(old):
+                (old.parent / RECORD).unlink(missing_ok=True)
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def _changed(path: Path) -> float:

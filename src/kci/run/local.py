@@ -6,6 +6,7 @@ A run that was interrupted, or that is asked for again, takes what `kept_builds`
 from __future__ import annotations
 
 import enum
+import os
 import queue
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +24,12 @@ from kci.config.reader import Kernel
 from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic, rules
 from kci.errors import KciError, MissingToolError, first_error
+from kci.files.lock import locked
 from kci.matrix.names import Kind, this_system
 from kci.matrix.variants import Variant
 from kci.processes.job_budget import JobBudget, Progress, job_count, read_progress
 from kci.processes.process import ProgramScope
-from kci.run.kept_builds import KeptBuildsOf
+from kci.run.kept_builds import KeptBuilds
 from kci.toolchains.downloads import read_transfer
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
@@ -173,7 +175,7 @@ def run_here(
             finish(kernel)
     rules()  # what threads read at once has to be read before, where `kci.files.dated_data` is not in between
     with JobBudget(width - 1, builds=min(width, len(waiting))) as budget:
-        builds = KeptBuildsOf(workspace, options)
+        builds = KeptBuilds(workspace, options)
         works = [partial(_build, kernels[outcome.kernel], builds, outcome, budget) for outcome in waiting]
         at_once(works, width, hear, wake=partial(budget.wake, width))
     return RunResult(tuple(outcomes), tuple(merged[kernel] for kernel in kernels if kernel in merged))
@@ -240,7 +242,8 @@ def _merge(settings: FoundSettings, kernel: Kernel, outcomes: Sequence[Outcome],
     lines: list[str] = []
     manifest = merge(directories, tree, planned, allow_partial=True, log=lines.append, report=said.append)[0]
     # What is missing was left for other machines, which the outcomes say already.
-    verified = verify_with_suppressions(tree)
+    with locked(Path(os.path.realpath(tree)), lines.append):  # another run may be about to replace it
+        verified = verify_with_suppressions(tree)
     suppressed = list(verified.suppressed)
     # What kci.toml suppresses in the kernel's own tree holds wherever the tree is made.
     entries, place = suppressed_in_trees(settings), tree_place(settings, kernel.directory)
@@ -256,7 +259,7 @@ class _News(msgspec.Struct, frozen=True):
 
 def _build(
     kernel: Kernel,
-    builds: KeptBuildsOf,
+    builds: KeptBuilds,
     outcome: Outcome,
     budget: JobBudget,
     tell: Callable[[_News], None],
@@ -273,13 +276,13 @@ def _build(
 
     variant = outcome.variant
     try:
-        kept, made_from, found = builds.look(kernel, variant)
-        if found:
-            now(state=OutcomeState.REUSED, directory=found[0], note=found[1])
-            return
-        now(state=OutcomeState.BUILDING)
-        built = kept.make(variant, made_from, log, budget)
-        now(state=OutcomeState.BUILT, directory=built.directory, note="", seconds=built.leg.seconds or 0.0)
+        made_from = builds.fingerprint(kernel, variant)
+        kept = builds.find(kernel, variant, made_from)
+        if kept is None:
+            now(state=OutcomeState.BUILDING)
+            kept = builds.make(kernel, variant, made_from, log, budget)
+        state = OutcomeState.REUSED if kept.seconds is None else OutcomeState.BUILT
+        now(state=state, directory=kept.directory, note=kept.why, seconds=kept.seconds or 0.0)
     except MissingToolError as error:
         now(state=OutcomeState.LEFT, note=error.message, error=error)
     except KciError as error:
