@@ -28,12 +28,12 @@ from kci.matrix.names import Kind
 from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
 from kci.remote import engine_run
-from kci.remote.engine_choice import share_out
+from kci.remote.engine_choice import SentLeg, share_out
 from kci.remote.engine_plan import EngineLeg, EngineRun
 from kci.remote.engine_run import Driver
 from kci.remote.job import EngineJob, JobState, JobStatus
 from kci.remote.protocol import Batch, EngineAwayError, Handles
-from kci.remote.run_journal import Journal, LegPhase, Placement, RunEvent
+from kci.remote.run_state import Journal, LegPhase, Placement, RunEvent
 from kci.tree.planned import Planned
 
 KERNELS, VARIANTS = 52, 30
@@ -188,7 +188,7 @@ def simulate(
     chance = random.Random(30)
     planned = legs()
     minutes = {f"{leg.kernel}/{leg.name}": leg.minutes * chance.lognormvariate(0, 0.2) for leg in planned}
-    placed = [(leg, name or "") for leg, name in share_out(planned, settings)]
+    placed = [(item.leg, item.engine) for item in share_out(map(SentLeg, planned), settings)]
     run = EngineRun(
         id="simulated",
         legs=tuple(placed_leg(leg, number, name, settings) for number, (leg, name) in enumerate(placed)),

@@ -20,7 +20,7 @@ import pytest
 
 from conftest import ROOT
 from forked import ForkServer, fork_server
-from kci.remote.run_journal import JOURNAL_FILE, JournalLine, RunEvent
+from kci.remote.run_state import JOURNAL_FILE, JournalLine, RunEvent
 from kci.tree.manifest import read_manifest
 from kci.verify import verify
 

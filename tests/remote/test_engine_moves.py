@@ -20,8 +20,17 @@ from kci.remote.engine_plan import EngineLeg, EngineRequest, prepare_run
 from kci.remote.engine_run import Driver, driving
 from kci.remote.job import JobState, JobStatus, write_job
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
-from kci.remote.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, LegProgress, Placement, RunEvent
-from kci.remote.run_state import Waiting, why_move
+from kci.remote.run_state import (
+    JOURNAL_FILE,
+    Journal,
+    JournalLine,
+    LegPhase,
+    LegProgress,
+    Placement,
+    RunEvent,
+    Waiting,
+    why_move,
+)
 from kci.workspace.workspace import Choice, open_workspace
 
 LEG = "swiglu/torch-cpu"

@@ -24,14 +24,14 @@ from kci.matrix.names import Kind
 from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
 from kci.remote import engine_run
-from kci.remote.engine_choice import choose_engines, share_out
+from kci.remote.engine_choice import SentLeg, choose_engines, share_out
 from kci.remote.engine_plan import EngineRequest, EngineRun, open_run, prepare_run
 from kci.remote.engine_run import Driver, driving
 from kci.remote.job import JobState, JobStatus, write_job
 from kci.remote.leg_results import merge_run
 from kci.remote.local_engine import LocalEngine
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome, Handles
-from kci.remote.run_journal import JOURNAL_FILE, Journal, JournalLine, LegPhase, RunEvent
+from kci.remote.run_state import JOURNAL_FILE, Journal, JournalLine, LegPhase, RunEvent
 from kci.tree.manifest import read_manifest
 from kci.workspace.workspace import Choice, open_workspace
 
@@ -498,9 +498,9 @@ def test_legs_are_shared_out_by_what_engines_take_and_have_to_do() -> None:
         leg("a", "cpu", 5, system="aarch64-linux"),
         leg("w", "cpu", 5, system="x86_64-windows"),
     ]
-    where = {item.name: name for item, name in share_out(legs, engines)}
+    where = {item.leg.name: item.engine for item in share_out(map(SentLeg, legs), engines)}
     assert sum(name == "large" for name in where.values()) == 6
-    assert (where["p"], where["n"], where["a"], where["w"]) == ("small", "small", "arm", None)
+    assert (where["p"], where["n"], where["a"], where["w"]) == ("small", "small", "arm", "")
 
 
 @pytest.mark.parametrize(("engine", "said"), [("slurm", "there is no sbatch"), ("ssh", "needs a `host`")])

@@ -20,7 +20,7 @@ from kci.matrix.variants import KernelMatrix, Matrix, Variant
 from kci.plan.machines import UNKNOWN
 from kci.plan.plan import Leg
 from kci.remote.engine_choice import has_hardware, need_of
-from kci.remote.engine_tests import group_tests
+from kci.remote.engine_plan import group_tests
 from kci.remote.job import EngineJob, HardwareNeed
 from run.cuda_python import python_with_cuda
 

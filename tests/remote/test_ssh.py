@@ -21,7 +21,7 @@ import pytest
 from cli.runner import Result, kci
 from conftest import ROOT
 from kci.config.engine_settings import EngineKind, EngineSettings
-from kci.remote.job import EngineJob, InputFile
+from kci.remote.job import EngineJob, JobFile
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome
 from kci.remote.ssh import SshEngine
 from kci.tree.manifest import read_manifest
@@ -231,7 +231,7 @@ def test_sending_much_may_take_longer(tmp_path: Path, monkeypatch: pytest.Monkey
     engine = SshEngine(settings, EngineHome("r", tmp_path))
     job = EngineJob(
         name="kci-job-1", run="r", attempt=1, kernel="k", leg="l", variants=("v",), command=("true",), cores=1,
-        memory_gb=1, timeout=1, most_bytes=1, inputs=(InputFile("tree.tar", "0" * 64, 1024**3),),
+        memory_gb=1, timeout=1, most_bytes=1, inputs=(JobFile("tree.tar", "0" * 64, 1024**3),),
     )  # fmt: skip
     for sent in (job, msgspec.structs.replace(job, inputs=())):
         engine.put(Batch("b", (sent,)))

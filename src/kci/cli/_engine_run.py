@@ -20,7 +20,7 @@ from kci.remote.engine_plan import EngineLeg, EngineRun
 from kci.remote.engine_run import Driver, driving
 from kci.remote.job import printable
 from kci.remote.leg_results import merge_run
-from kci.remote.run_journal import OPEN, LegPhase, LegProgress
+from kci.remote.run_state import OPEN, LegPhase, LegProgress
 from kci.run.local import TreeResult
 
 _NOTE = 60

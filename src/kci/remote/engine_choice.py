@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -51,28 +51,32 @@ def sent_to(engines: Mapping[str, EngineSettings], asked: str) -> dict[str, Engi
     return {asked: engines[asked]} if asked in engines else dict(engines)
 
 
-def share_out(
-    legs: Iterable[Leg],
-    engines: Mapping[str, EngineSettings],
-    takes: Callable[[EngineSettings, Leg], bool] | None = None,
-) -> Iterator[tuple[Leg, str | None]]:
-    """Where each leg goes; None where no engine takes it.
+class SentLeg(msgspec.Struct, frozen=True):
+    """A leg of a plan, the hardware that it needs if it tests, and the engine that it goes to."""
 
-    Of several that do, it is the one that would be done with it first, by the minutes and by how many legs each runs
-    at once. A plan has the longest legs first, so no long one is left for the end.
+    leg: Leg
+    need: HardwareNeed | None = None
+    engine: str = ""
+    """Empty where no engine takes it."""
+
+
+def share_out(work: Iterable[SentLeg], engines: Mapping[str, EngineSettings]) -> Iterator[SentLeg]:
+    """Give each leg an engine.
+
+    Of several that take it, it is the one that would be done with it first, by the minutes and by how many legs each
+    runs at once. A plan has the longest legs first, so no long one is left for the end.
     """
-    taken = takes or builds
     busy = dict.fromkeys(engines, 0.0)
-    for leg in legs:
+    for item in work:
         after = {
-            name: busy[name] + (leg.minutes + item.queue_minutes) / at_once(item)
-            for name, item in engines.items()
-            if taken(item, leg)
+            name: busy[name] + (item.leg.minutes + engine.queue_minutes) / at_once(engine)
+            for name, engine in engines.items()
+            if (engine.builds or item.need) and takes(engine, item)
         }
-        chosen = min(after, key=lambda name: after[name], default=None)
-        if chosen is not None:
+        chosen = min(after, key=lambda name: after[name], default="")
+        if chosen:
             busy[chosen] = after[chosen]
-        yield leg, chosen
+        yield msgspec.structs.replace(item, engine=chosen)
 
 
 def at_once(engine: EngineSettings) -> int:
@@ -80,35 +84,24 @@ def at_once(engine: EngineSettings) -> int:
     return max(1, engine.at_once)
 
 
-def builds(engine: EngineSettings, leg: Leg) -> bool:
-    """Whether a leg is sent to an engine to be built."""
-    return engine.builds and can_build(engine, leg)
-
-
-def can_build(engine: EngineSettings, leg: Leg) -> bool:
-    """Whether a leg can be built on an engine. What is Python only is built on any system."""
-    if engine.backends and leg.backend not in engine.backends:
+def takes(engine: EngineSettings, item: SentLeg) -> bool:
+    """Whether a leg can build, or test, on an engine. What is Python only is built on any system."""
+    leg = item.leg
+    if item.need is None and engine.backends and leg.backend not in engine.backends:
         return False
-    return leg.kind is Kind.NOARCH or leg.system in systems(engine)
+    if item.need is not None and not has_hardware(engine, item.need):
+        return False
+    systems = engine.systems or ((this_system(),) if engine.type is EngineKind.LOCAL else ("x86_64-linux",))
+    return leg.kind is Kind.NOARCH or not leg.system or leg.system in systems
 
 
-def systems(engine: EngineSettings) -> tuple[str, ...]:
-    """What an engine's machines are."""
-    return engine.systems or ((this_system(),) if engine.type is EngineKind.LOCAL else ("x86_64-linux",))
-
-
-def price_of(engine: EngineSettings, need: HardwareNeed | None = None) -> tuple[float | None, str]:
-    """What an hour of a leg costs, None if that is not known; and in which currency."""
-    if engine.price is None and engine.type is EngineKind.HF_JOBS:
-        flavor = engine.flavor or hf_flavors().cheapest_for(engine.cores, engine.memory_gb, need)
-        known = hf_flavors().flavor.get(flavor or "")
-        return (known.price if known else None), hf_flavors().currency
-    return engine.price, engine.currency
-
-
-def tests(engine: EngineSettings, leg: Leg, need: HardwareNeed) -> bool:
-    """Whether variants can be tested on an engine."""
-    return has_hardware(engine, need) and (not leg.system or leg.system in systems(engine))
+def priced(item: SentLeg, engine: EngineSettings) -> Leg:
+    """The leg at the price of an engine; its rate is None where that is not known."""
+    price, currency = engine.price, engine.currency
+    if price is None and engine.type is EngineKind.HF_JOBS:
+        known = hf_flavors().flavor.get(flavor_for(engine, item.need) or "")
+        price, currency = known.price if known else None, hf_flavors().currency
+    return msgspec.structs.replace(item.leg, rate=None if price is None else price / 60, currency=currency)
 
 
 class Flavor(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
@@ -137,17 +130,18 @@ class Flavors(Dated, frozen=True):
     currency: str
     flavor: dict[str, Flavor]
 
-    def cheapest_for(self, cores: int, memory_gb: int, need: HardwareNeed | None = None) -> str | None:
-        """The name of the cheapest machine that does for a job; None if there is none."""
-        wanted = need or HardwareNeed()
-        fitting = [(item.price, name) for name, item in self.flavor.items() if item.meets(wanted, cores, memory_gb)]
-        return min(fitting)[1] if fitting else None
-
 
 @cache
 def hf_flavors() -> Flavors:
     """The machines of Hugging Face Jobs."""
     return load_dated(_DATA / "hf-flavors.toml", Flavors)
+
+
+def flavor_for(engine: EngineSettings, need: HardwareNeed | None) -> str | None:
+    """The machine that an engine names, or the cheapest that does for a job; None where no machine does."""
+    wanted, known = need or HardwareNeed(), hf_flavors().flavor
+    fitting = [(item.price, name) for name, item in known.items() if item.meets(wanted, engine.cores, engine.memory_gb)]
+    return engine.flavor or (min(fitting)[1] if fitting else None)
 
 
 class _LetThrough(Dated, frozen=True):
@@ -178,10 +172,9 @@ def has_hardware(engine: EngineSettings, need: HardwareNeed) -> bool:
     if need.backend not in tested:
         return False
     if engine.type is EngineKind.HF_JOBS:
-        known = hf_flavors().flavor.get(engine.flavor) if engine.flavor else None
-        if known is not None:
-            return known.meets(need, 0, 0)
-        return bool(engine.flavor or hf_flavors().cheapest_for(engine.cores, engine.memory_gb, need))
+        name = flavor_for(engine, need)
+        known = hf_flavors().flavor.get(name or "")
+        return name is not None and (known is None or known.meets(need, 0, 0))
     if engine.capability is not None and _number(engine.capability) < _number(need.minimum):
         return False
     return not (engine.archs and need.archs) or not set(engine.archs).isdisjoint(need.archs)

@@ -19,19 +19,12 @@ from kci.diagnostics import Severity
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.replace import write_atomic
+from kci.matrix.names import parse_variant_name
+from kci.matrix.variants import Matrix
 from kci.plan.budget import check_budget, estimate
 from kci.plan.plan import LeftOut, Leg, Plan
-from kci.remote.engine_choice import (
-    can_build,
-    choose_engines,
-    let_through,
-    price_of,
-    sent_to,
-    share_out,
-    tests,
-)
-from kci.remote.engine_tests import group_tests, test_words
-from kci.remote.job import EngineJob, HardwareNeed, InputFile
+from kci.remote.engine_choice import SentLeg, choose_engines, let_through, need_of, priced, sent_to, share_out, takes
+from kci.remote.job import EngineJob, HardwareNeed, JobFile
 from kci.remote.leg_sources import pack_sources, place_of
 from kci.run.local import tree_places
 from kci.tree import identity
@@ -42,6 +35,10 @@ from kci.workspace.workspace import Choice, Workspace
 
 SCHEMA = 1
 RUN_FILE = "run.json"
+TEST_MINUTES = 10
+"""What testing a tree on one kind of hardware takes, roughly."""
+TEST_TIMEOUT = 60
+"""When it is given up, unless a limit of the kernel or backend says otherwise: as the plan's own tests."""
 
 
 class EngineLeg(msgspec.Struct, frozen=True):
@@ -60,9 +57,16 @@ class EngineLeg(msgspec.Struct, frozen=True):
     fallback: EngineLeg | None = None
     """The same leg on the engine that takes it over; it has no fallback itself, so a leg moves once."""
 
-    def attempt(self, number: int) -> EngineJob:
-        environment = self.job.environment | {"KCI_ATTEMPT": str(number)}
-        return msgspec.structs.replace(self.job, name=self.job_name(number), attempt=number, environment=environment)
+    def attempt(self, number: int, tree: JobFile | None = None, variants: Iterable[str] = ()) -> EngineJob:
+        """The job of an attempt; one that tests gets the tree and the variants in it."""
+        return msgspec.structs.replace(
+            self.job,
+            name=self.job_name(number),
+            attempt=number,
+            environment=self.job.environment | {"KCI_ATTEMPT": str(number)},
+            command=(*self.job.command, *(word for name in variants for word in ("--variant", name))),
+            inputs=(*self.job.inputs, *([tree] if tree else [])),
+        )
 
     def job_name(self, number: int) -> str:
         """What the job of an attempt is called, wherever it runs."""
@@ -133,27 +137,28 @@ def prepare_run(workspace: Workspace, request: EngineRequest, cache: Path) -> tu
     if plan.faulty:
         raise refuse_faulty(plan.faulty, len(workspace.kernels))
     first = sent_to(engines, request.engine)
-    placed: list[_Placed] = []
-    left = list(plan.left_out)
-    for leg, name in share_out(plan.legs, first):
-        if name is not None:
-            placed.append(_Placed(_priced(leg, engines[name], None), name))
-        else:
-            left += _left(leg, f"no engine of this run takes {leg.backend} on {leg.system}")
+    placed, left = _placed(map(SentLeg, plan.legs), first)
     untested: list[LeftOut] = []
     if request.test:
-        placed += _tests(workspace, request, placed, first, untested)
+        built = [item.leg for item in placed]
+        limits = {(leg.kernel, leg.backend): workspace.runners.limit(leg.kernel, leg.backend).timeout for leg in built}
+        testing, untested = _placed(group_tests(workspace.matrix(request.choice), built, limits), first)
+        if not testing and not request.allow_empty:
+            wanted = "; ".join(sorted({item.reason for item in untested})) or "no leg builds anything"
+            hint = "set `tests` of an engine in kci.toml (docs/engines.md), or give --allow-empty"
+            raise FindingsError(f"nothing would be tested: {wanted}", hint=hint)
+        placed += testing
     _require_affordable(plan, [item.leg for item in placed], request.max_cost)
     identifier = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     folder = runs_folder(cache) / identifier
-    jobs = _Jobs(workspace, request, plan.commit, engines, identifier, folder / "inputs")
+    jobs = _Jobs(workspace, request, engines, plan.commit, folder)
     run = EngineRun(
         id=identifier,
         legs=tuple(jobs.leg(item) for item in placed),
         engines=engines,
         planned=_planned(plan),
         trees={name: str(path.resolve()) for name, path in tree_places(workspace, request.into).items()},
-        left=tuple(left),
+        left=(*plan.left_out, *left),
         untested=tuple(untested),
         max_cost=request.max_cost,
     )
@@ -180,61 +185,55 @@ def open_run(cache: Path, identifier: str) -> tuple[Path, EngineRun]:
         raise FindingsError(f"{folder / RUN_FILE} cannot be read: {error}") from error
 
 
-class _Placed(msgspec.Struct, frozen=True):
-    """A leg, the engine that it goes to, and the hardware that it needs if it tests."""
+def _placed(work: Iterable[SentLeg], engines: Mapping[str, EngineSettings]) -> tuple[list[SentLeg], list[LeftOut]]:
+    """The legs that engines take, at their prices; and the variants of the others."""
+    placed: list[SentLeg] = []
+    left: list[LeftOut] = []
+    for item in share_out(work, engines):
+        if item.engine:
+            placed.append(msgspec.structs.replace(item, leg=priced(item, engines[item.engine])))
+            continue
+        leg, need = item.leg, item.need
+        what = f"tests {_hardware(need, leg.system)}" if need else f"takes {leg.backend} on {leg.system}"
+        why = f"no engine of this run {what}"
+        left += [LeftOut(leg.kernel, name, leg.backend, leg.system, "", why) for name in leg.variants]
+    return placed, left
 
-    leg: Leg
-    engine: str
-    need: HardwareNeed | None = None
 
+def group_tests(matrix: Matrix, built: Iterable[Leg], timeouts: Mapping[tuple[str, str], int | None]) -> list[SentLeg]:
+    """The legs that test what these legs have built: one for the variants of a kernel that need the same hardware.
 
-def _left(leg: Leg, why: str) -> list[LeftOut]:
-    return [LeftOut(leg.kernel, item, leg.backend, leg.system, "", why) for item in leg.variants]
-
-
-def _tests(
-    workspace: Workspace,
-    request: EngineRequest,
-    placed: Iterable[_Placed],
-    first: Mapping[str, EngineSettings],
-    untested: list[LeftOut],
-) -> list[_Placed]:
-    """The legs that test, on engines with the hardware.
-
-    Raises:
-        FindingsError: there is none, and that is not allowed.
+    Args:
+        matrix: with the archs of each variant.
+        built: the legs.
+        timeouts: in minutes, by kernel and backend, where a limit says so.
     """
-    built = [item.leg for item in placed]
-    limits = {(leg.kernel, leg.backend): workspace.runners.limit(leg.kernel, leg.backend).timeout for leg in built}
-    timeouts = {key: minutes for key, minutes in limits.items() if minutes}
-    groups = group_tests(workspace.matrix(request.choice), built, timeouts)
-    needs = {(group.leg.kernel, group.leg.name): group.need for group in groups}
-    found: list[_Placed] = []
-    for leg, name in share_out(
-        (group.leg for group in groups),
-        first,
-        lambda engine, leg: tests(engine, leg, needs[leg.kernel, leg.name]),
-    ):
-        need = needs[leg.kernel, leg.name]
-        if name is not None:
-            found.append(_Placed(_priced(leg, first[name], need), name, need))
-        else:
-            untested += _left(leg, f"no engine of this run tests {_hardware(need, leg.system)}")
-    if not found and not request.allow_empty:
-        wanted = "; ".join(sorted({item.reason for item in untested})) or "no leg builds anything"
-        hint = "set `tests` of an engine in kci.toml (docs/engines.md), or give --allow-empty"
-        raise FindingsError(f"nothing would be tested: {wanted}", hint=hint)
+    archs = {(kernel.name, item.name): item.archs for kernel in matrix.kernels for item in kernel.variants}
+    grouped: dict[tuple[str, str, HardwareNeed], list[tuple[str, Leg]]] = {}
+    for leg in built:
+        for variant in leg.variants:
+            name = parse_variant_name(variant)
+            need = need_of(name.backend, archs.get((leg.kernel, variant)))
+            grouped.setdefault((leg.kernel, name.system or "", need), []).append((variant, leg))
+    found: list[SentLeg] = []
+    for (kernel, system, need), members in sorted(grouped.items(), key=lambda item: (item[0][:2], str(item[0][2]))):
+        same = sum(item.leg.kernel == kernel and item.leg.backend == need.backend for item in found)
+        leg = msgspec.structs.replace(
+            members[0][1],
+            name=f"test-{need.backend}" + (f"-{same + 1}" if same else ""),
+            variants=tuple(sorted(variant for variant, _ in members)),
+            backend=need.backend,
+            system=system,
+            minutes=TEST_MINUTES,
+            timeout=timeouts.get((kernel, need.backend)) or TEST_TIMEOUT,
+        )
+        found.append(SentLeg(leg, need))
     return found
 
 
 def _hardware(need: HardwareNeed, system: str) -> str:
     what = f" {need.minimum} or newer" if need.minimum else f" {' or '.join(need.archs)}" if need.archs else ""
     return f"{need.backend}{what}" + (f" on {system}" if system else "")
-
-
-def _priced(leg: Leg, engine: EngineSettings, need: HardwareNeed | None) -> Leg:
-    price, currency = price_of(engine, need)
-    return msgspec.structs.replace(leg, rate=None if price is None else price / 60, currency=currency)
 
 
 def _require_affordable(plan: Plan, legs: list[Leg], max_cost: float | None) -> None:
@@ -268,39 +267,57 @@ class _Jobs:
         self,
         workspace: Workspace,
         request: EngineRequest,
-        commit: str | None,
         engines: Mapping[str, EngineSettings],
-        run: str,
-        inputs: Path,
+        commit: str | None,
+        folder: Path,
     ) -> None:
-        self.workspace, self.request, self.commit, self.engines, self.run = workspace, request, commit, engines, run
+        self.workspace, self.request, self.engines = workspace, request, engines
+        self.commit, self.run = commit, folder.name
         self.kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
+        inputs = folder / "inputs"
         self.sources = {name: pack_sources(workspace, kernel, inputs) for name, kernel in self.kernels.items()}
         self.ids = {name: identity.unique_id(Path(kernel.directory)) for name, kernel in self.kernels.items()}
 
-    def leg(self, placed: _Placed) -> EngineLeg:
+    def leg(self, item: SentLeg) -> EngineLeg:
         """A leg of the run, and what it would be on the engine's fallback if that takes it."""
-        leg, need, name = placed.leg, placed.need, self.engines[placed.engine].fallback
-        made = self._on(leg, placed.engine, need)
-        other = self.engines[name] if name else None
-        if name is None or other is None or not (tests(other, leg, need) if need else can_build(other, leg)):
+        made, name = self._on(item), self.engines[item.engine].fallback
+        if name is None or not takes(self.engines[name], item):
             return made
-        return msgspec.structs.replace(made, fallback=self._on(_priced(leg, other, need), name, need))
+        moved = msgspec.structs.replace(item, leg=priced(item, self.engines[name]), engine=name)
+        return msgspec.structs.replace(made, fallback=self._on(moved))
 
-    def _on(self, leg: Leg, name: str, need: HardwareNeed | None) -> EngineLeg:
-        engine, kernel = self.engines[name], self.kernels[leg.kernel]
-        if need is None:
-            words = self._build_words(leg, engine)
-        else:
-            words = test_words(engine, need) + (["--allow-empty"] if self.request.allow_empty else [])
+    def _on(self, item: SentLeg) -> EngineLeg:
+        leg, need, engine, kernel = item.leg, item.need, self.engines[item.engine], self.kernels[item.leg.kernel]
+        own = [sys.executable, "-m", "kci"] if engine.type is EngineKind.LOCAL else ["kci"]
+        words = [part.replace("{image}", leg.image) for part in engine.kci or own]
+        words += ["build" if need is None else "test", str(PurePosixPath("source") / place_of(self.workspace, kernel))]
+        words += self._build_words(leg, engine) if need is None else self._test_words(need, engine)
         if self.workspace.catalog_name:
             words += ["--catalog", "catalog.toml" if self.workspace.catalog_file else self.workspace.catalog_name]
-        place = str(PurePosixPath("source") / place_of(self.workspace, kernel))
-        words = [*_kci(engine, leg), "build" if need is None else "test", place, *words]
-        job = _job(self.run, leg, engine, words, self.sources[leg.kernel])
-        if need is not None:
-            job = msgspec.structs.replace(job, hardware=need, artifacts=(TEST_FILE,))
-        return EngineLeg(f"{leg.kernel}/{leg.name}", name, job, leg.minutes, leg.rate, tests=need is not None)
+        # The kci that runs here may be found by PYTHONPATH.
+        own_path = ["PYTHONPATH"] if engine.type is EngineKind.LOCAL else []
+        short = hashlib.sha256(f"{leg.kernel}/{leg.name}".encode()).hexdigest()[:10]
+        built = tuple(artifact_name(leg.kernel, variant) for variant in leg.variants)
+        job = EngineJob(
+            name=f"kci-{self.run}-{short}-1",
+            run=self.run,
+            attempt=1,
+            kernel=leg.kernel,
+            leg=leg.name,
+            variants=leg.variants,
+            command=tuple(words),
+            image=leg.image,
+            hardware=need or HardwareNeed(),
+            cores=engine.cores,
+            memory_gb=engine.memory_gb,
+            timeout=leg.timeout,
+            inputs=(self.sources[leg.kernel],),
+            environment={"KCI_RUN": self.run, "KCI_ATTEMPT": "1"},
+            let_through=tuple(sorted({*let_through(), *engine.environment, *own_path})),
+            artifacts=built if need is None else (TEST_FILE,),
+            most_bytes=engine.max_artifact_mb * 1024 * 1024,
+        )
+        return EngineLeg(f"{leg.kernel}/{leg.name}", item.engine, job, leg.minutes, leg.rate, tests=need is not None)
 
     def _build_words(self, leg: Leg, engine: EngineSettings) -> list[str]:
         how = BuildOptions(
@@ -313,32 +330,8 @@ class _Jobs:
         variants = [f"--variant={variant}" for variant in leg.variants]
         return ["--output", "{work}/built", "--pack", "{out}", *variants, *how.words()]
 
-
-def _kci(engine: EngineSettings, leg: Leg) -> list[str]:
-    own = [sys.executable, "-m", "kci"] if engine.type is EngineKind.LOCAL else ["kci"]
-    return [part.replace("{image}", leg.image) for part in engine.kci or own]
-
-
-def _job(run: str, leg: Leg, engine: EngineSettings, words: Iterable[str], source: InputFile) -> EngineJob:
-    seen = {*let_through(), *engine.environment}
-    if engine.type is EngineKind.LOCAL:
-        seen.add("PYTHONPATH")  # the kci that runs may be found by it
-    short = hashlib.sha256(f"{leg.kernel}/{leg.name}".encode()).hexdigest()[:10]
-    return EngineJob(
-        name=f"kci-{run}-{short}-1",
-        run=run,
-        attempt=1,
-        kernel=leg.kernel,
-        leg=leg.name,
-        variants=leg.variants,
-        command=tuple(words),
-        image=leg.image,
-        cores=engine.cores,
-        memory_gb=engine.memory_gb,
-        timeout=leg.timeout,
-        inputs=(source,),
-        environment={"KCI_RUN": run, "KCI_ATTEMPT": "1"},
-        let_through=tuple(sorted(seen)),
-        artifacts=tuple(artifact_name(leg.kernel, variant) for variant in leg.variants),
-        most_bytes=engine.max_artifact_mb * 1024 * 1024,
-    )
+    def _test_words(self, need: HardwareNeed, engine: EngineSettings) -> list[str]:
+        python = engine.test_python or (None if need.backend == "cpu" else "python3")
+        words = ["--tree", "{work}/tree", "--record", f"{{out}}/{TEST_FILE}"]
+        words += ["--python", python] if python else []
+        return words + (["--allow-empty"] if self.request.allow_empty else [])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Unpack
+from typing import Any
 
 import msgspec
 
@@ -25,8 +25,17 @@ from kci.remote.job import HardwareNeed, JobState, JobStatus, fetch_into
 from kci.remote.leg_results import require_built, require_passed
 from kci.remote.leg_sources import pack_variants
 from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, open_engine
-from kci.remote.run_journal import OPEN, Journal, LegPhase, LegProgress, LineDetails, Placement, RunEvent
-from kci.remote.run_state import RunState, Waiting, why_move
+from kci.remote.run_state import (
+    OPEN,
+    Journal,
+    LegPhase,
+    LegProgress,
+    Placement,
+    RunEvent,
+    RunState,
+    Waiting,
+    why_move,
+)
 from kci.run.local import TreeResult
 
 _LONGEST_PAUSE = 60.0
@@ -54,7 +63,6 @@ class Driver(RunState):
     ) -> None:
         super().__init__(folder, run, journal)
         self.changed, self.log = changed, log
-        self.homes = {name: EngineHome(run.id, folder) for name in run.engines}
         self.engines: dict[str, Engine] = {}
         self.away: dict[str, Away] = {}
         self.notes: dict[str, str] = {}
@@ -70,7 +78,7 @@ class Driver(RunState):
     def engine(self, name: str) -> Engine:
         """An engine, opened when it is first needed."""
         if name not in self.engines:
-            self.engines[name] = open_engine(self.run.engines[name], self.homes[name])
+            self.engines[name] = open_engine(self.run.engines[name], EngineHome(self.run.id, self.folder))
         return self.engines[name]
 
     def pause(self, name: str) -> float:
@@ -345,7 +353,7 @@ class Driver(RunState):
     def fail(self, leg: str, error: KciError) -> None:
         self.note(RunEvent.FAILED, [leg], reason=error.message, exit_code=error.exit_code)
 
-    def note(self, event: RunEvent, legs: Sequence[str], **details: Unpack[LineDetails]) -> None:
+    def note(self, event: RunEvent, legs: Sequence[str], **details: Any) -> None:
         """Write down what happened to legs, and tell of it."""
         self.journal.note(event, legs, **details)
         for leg in legs:

@@ -13,8 +13,8 @@ from urllib.parse import quote
 
 from kci.config.engine_settings import EngineSettings
 from kci.errors import FindingsError, KciError, MissingToolError, UsageError
-from kci.remote.engine_choice import hf_flavors
-from kci.remote.job import JOB_FILE, RESULT_FILE, SCRIPT_NAME, EngineJob, JobState, JobStatus, printable, write_job
+from kci.remote.engine_choice import flavor_for
+from kci.remote.job import JOB_FILE, RESULT_FILE, SCRIPT_NAME, EngineJob, JobState, JobStatus, printable
 from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles
 
 _SPARE_MINUTES = 5
@@ -54,10 +54,10 @@ class HfJobsEngine(Engine):
             if not getattr(settings, name):
                 hint = "set it in kci.toml: [engines.<name>]; docs/engines.md says what for"
                 raise UsageError(f"an engine of the type `hf-jobs` needs a `{name}`", hint=hint)
+        super().__init__(settings, home)
         self.library: Any = huggingface_hub
         self.library.utils.disable_progress_bars()  # they would write across kci's own
         self.api: Any = huggingface_hub.HfApi()
-        self.settings, self.home = settings, home
 
     def submit(self, batch: Batch) -> Handles:
         revision = self._send(batch)
@@ -96,8 +96,8 @@ class HfJobsEngine(Engine):
     def _send(self, batch: Batch) -> str:
         add = self.library.CommitOperationAdd
         files = {}
+        self.write(batch)
         for job in batch.jobs:
-            write_job(self.home.job(job.name), job)
             for name in (JOB_FILE, SCRIPT_NAME):
                 files[f"{self.home.run}/jobs/{job.name}/{name}"] = self.home.job(job.name) / name
             for item in job.inputs:
@@ -115,7 +115,7 @@ class HfJobsEngine(Engine):
         if not image:
             hint = "set `image` of the engine in kci.toml"
             raise UsageError(f"{job.leg} has no image of its own, and its engine names none", hint=hint)
-        flavor = self.settings.flavor or hf_flavors().cheapest_for(job.cores, job.memory_gb, job.hardware)
+        flavor = flavor_for(self.settings, job.hardware)
         if flavor is None:
             hint = "lower `cores` or `memory-gb`, or name a `flavor`"
             raise UsageError(f"kci knows no machine with {job.cores} cores and {job.memory_gb} GB there", hint=hint)

@@ -60,8 +60,8 @@ class HardwareNeed(msgspec.Struct, frozen=True):
     """The ROCm archs of which one will do."""
 
 
-class InputFile(msgspec.Struct, frozen=True):
-    """A file that has to be in the job's folder before it starts."""
+class JobFile(msgspec.Struct, frozen=True):
+    """A file that has to be in the job's folder before it starts, or one in `out/`, as the job says."""
 
     name: FileName
     sha256: Digest
@@ -86,7 +86,7 @@ class EngineJob(msgspec.Struct, frozen=True, kw_only=True):
     memory_gb: int
     timeout: int
     """Minutes."""
-    inputs: tuple[InputFile, ...] = ()
+    inputs: tuple[JobFile, ...] = ()
     environment: dict[str, str] = {}
     """Variables that are set for the command."""
     let_through: tuple[str, ...] = ()
@@ -121,14 +121,6 @@ class JobStatus(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class HandedBack(msgspec.Struct, frozen=True):
-    """A file in `out/`, as the job says."""
-
-    name: FileName
-    sha256: Digest
-    size: Annotated[int, Meta(ge=0)]
-
-
 class JobResult(msgspec.Struct, frozen=True):
     """`result.json`: what the job says of itself. It comes from a machine that ran foreign code."""
 
@@ -137,7 +129,7 @@ class JobResult(msgspec.Struct, frozen=True):
     seconds: Annotated[float, Meta(ge=0)]
     ended: Annotated[str, Meta(pattern=r"^(exit|timeout|cancelled|inputs)\Z")]
     """`exit`: by itself, with `code`; `inputs`: it never started, because an input was not what it had to be."""
-    files: tuple[HandedBack, ...] = ()
+    files: tuple[JobFile, ...] = ()
     host: Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]{0,255}\Z")] = ""
     schema: int = SCHEMA
 
@@ -187,9 +179,9 @@ def read_file(folder: Path, name: str) -> Iterator[bytes]:
     """
     try:
         file = open_plain(folder / name)
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
         raise UnsafeError(f"{folder / name} is not a plain file: {error}") from error
     with file:
         while data := file.read(_CHUNK):
@@ -237,19 +229,15 @@ def fetch_into(folder: Path, job: EngineJob, read: Read) -> Fetched:
         if item.size > job.most_bytes:
             raise _too_large(item.name, item.size, job.most_bytes)
         path = folder / item.name
-        digest = _copy(path, _bounded(_there(read, item.name), item.size, item.name))
+        try:
+            digest = _copy(path, _bounded(read(f"{OUT}/{item.name}"), item.size, item.name))
+        except FileNotFoundError:
+            raise FindingsError(f"{item.name} is in the result of its job, and not there") from None
         if digest != item.sha256:
             path.unlink()
             raise FindingsError(f"{item.name} of {job.name} does not have the digest that its result names")
         found.append(path)
     return Fetched(result, tuple(found), folder / LOG_FILE)
-
-
-def _there(read: Read, name: str) -> Iterator[bytes]:
-    try:
-        yield from read(f"{OUT}/{name}")
-    except FileNotFoundError:
-        raise FindingsError(f"{name} is in the result of its job, and not there") from None
 
 
 def _too_large(name: str, size: int, limit: int) -> UnsafeError:

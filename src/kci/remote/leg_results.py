@@ -16,8 +16,7 @@ from kci.errors import BuildFailedError, FindingsError, one_line
 from kci.files.bounded_json import read_record
 from kci.remote.engine_plan import EngineRun
 from kci.remote.job import EngineJob, Fetched, log_tail
-from kci.remote.run_journal import LegPhase, RunEvent
-from kci.remote.run_state import RunState
+from kci.remote.run_state import LegPhase, RunEvent, RunState
 from kci.run.local import TreeResult
 from kci.tree.artifacts import CiRun, find_sources, require_bound
 from kci.tree.merge import merge

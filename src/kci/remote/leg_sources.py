@@ -14,7 +14,7 @@ from kci.config.settings import KCI_TOML
 from kci.errors import FindingsError
 from kci.files.replace import flush
 from kci.files.walk import is_bytecode, is_own, walk
-from kci.remote.job import InputFile
+from kci.remote.job import JobFile
 from kci.workspace.workspace import Workspace
 
 SOURCES = "source.tar"
@@ -27,7 +27,7 @@ def place_of(workspace: Workspace, kernel: Kernel) -> str:
     return directory.relative_to(root).as_posix() if directory.is_relative_to(root) else kernel.build.name
 
 
-def pack_sources(workspace: Workspace, kernel: Kernel, inputs: Path) -> InputFile:
+def pack_sources(workspace: Workspace, kernel: Kernel, inputs: Path) -> JobFile:
     """The archive of all that a kernel's legs read, the same bytes for the same files, in the folder of inputs.
 
     Raises:
@@ -50,7 +50,7 @@ def pack_sources(workspace: Workspace, kernel: Kernel, inputs: Path) -> InputFil
     return _pack(SOURCES, files, inputs)
 
 
-def pack_variants(tree: Path, variants: Iterable[str], inputs: Path) -> InputFile:
+def pack_variants(tree: Path, variants: Iterable[str], inputs: Path) -> JobFile:
     """The archive of some variants of a tree, in the folder of inputs.
 
     Raises:
@@ -60,7 +60,7 @@ def pack_variants(tree: Path, variants: Iterable[str], inputs: Path) -> InputFil
     return _pack(TREE, files, inputs)
 
 
-def _pack(name: str, files: Mapping[str, Path], inputs: Path) -> InputFile:
+def _pack(name: str, files: Mapping[str, Path], inputs: Path) -> JobFile:
     """A tar of files and links, without owners and times, under its digest."""
     inputs.mkdir(parents=True, exist_ok=True)
     beside = inputs / f".{name}.{os.getpid()}.new"
@@ -83,4 +83,4 @@ def _pack(name: str, files: Mapping[str, Path], inputs: Path) -> InputFile:
     size = beside.stat().st_size
     flush(beside)
     beside.replace(inputs / digest)
-    return InputFile(name, digest, size)
+    return JobFile(name, digest, size)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from kci.config.engine_settings import EngineSettings
-from kci.remote.job import SCRIPT, JobState, JobStatus, read_file, write_job
-from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles
+from kci.remote.job import SCRIPT, JobState, JobStatus
+from kci.remote.protocol import Batch, Engine, EngineAwayError, Handles, asked
 
+_SECONDS = 600
 _STATES = {
     "running": JobStatus(JobState.RUNNING),
     "ended": JobStatus(JobState.ENDED),
@@ -24,17 +23,13 @@ class ScriptEngine(Engine):
 
     pause = 2.0
 
-    @abstractmethod
     def put(self, batch: Batch) -> None:
         """Have the folders and inputs of jobs lie where they run."""
+        self.write(batch)
 
     @abstractmethod
     def script(self, verb: str, names: Sequence[str]) -> list[str]:
         """What the script says of jobs, one word for each."""
-
-    @abstractmethod
-    def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
-        """A file of a job's folder."""
 
     def submit(self, batch: Batch) -> Handles:
         """The script begins a job once, however often it is asked to."""
@@ -52,11 +47,11 @@ class ScriptEngine(Engine):
         strange = JobStatus(JobState.LOST, "nothing is known of it")
         return {name: _STATES.get(word, strange) for name, word in self._said(list(handles)).items()}
 
-    def _said(self, names: Sequence[str]) -> dict[str, str]:
-        return dict(zip(names, self.script("status", names), strict=True))
-
     def cancel(self, handles: Handles) -> None:
         self.script("cancel", list(handles))
+
+    def _said(self, names: Sequence[str]) -> dict[str, str]:
+        return dict(zip(names, self.script("status", names), strict=True))
 
 
 class LocalEngine(ScriptEngine):
@@ -64,21 +59,11 @@ class LocalEngine(ScriptEngine):
 
     pause = 0.2
 
-    def __init__(self, _settings: EngineSettings, home: EngineHome) -> None:
-        self.home = home
-
-    def put(self, batch: Batch) -> None:
-        for job in batch.jobs:
-            write_job(self.home.job(job.name), job)
-
     def script(self, verb: str, names: Sequence[str]) -> list[str]:
         """Ask this machine's own Python."""
         command = [sys.executable, "-I", str(SCRIPT), verb, *(str(self.home.job(name)) for name in names)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = asked(command, "the jobs' program", _SECONDS)
         words = done.stdout.split()
         if done.returncode != 0 or len(words) != len(names):
             raise EngineAwayError(f"the jobs of this machine cannot be asked: {done.stderr.strip()[-300:]}")
         return words
-
-    def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
-        return read_file(self.home.job(name), file)

@@ -7,15 +7,17 @@ Whoever calls has already written down what it is about to do. An engine can be 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import msgspec
 
 from kci.config.engine_settings import EngineKind, EngineSettings
-from kci.errors import KciError
-from kci.remote.job import EngineJob, JobStatus
+from kci.errors import KciError, MissingToolError
+from kci.remote.job import EngineJob, JobStatus, read_file, write_job
 
 
 class EngineAwayError(KciError):
@@ -50,12 +52,21 @@ Handles = Mapping[str, str]
 """What an engine calls a job, by the job's own name."""
 
 
-class Engine(Protocol):
-    """Where jobs run."""
+class Engine(ABC):
+    """Where jobs run. By itself it has their folders on this machine."""
 
     pause: float
     """Seconds between two questions."""
 
+    def __init__(self, settings: EngineSettings, home: EngineHome) -> None:
+        self.settings, self.home = settings, home
+
+    def write(self, batch: Batch) -> None:
+        """Make the folders of jobs on this machine."""
+        for job in batch.jobs:
+            write_job(self.home.job(job.name), job)
+
+    @abstractmethod
     def submit(self, batch: Batch) -> Handles:
         """Have jobs run. A job that was submitted before under its name must not run twice.
 
@@ -64,42 +75,59 @@ class Engine(Protocol):
             KciError: the engine refuses them.
         """
 
+    @abstractmethod
     def find(self, batch: Batch) -> Handles:
         """Those jobs of a batch that were submitted, whether or not whoever did it came to note that down."""
 
+    @abstractmethod
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
         """What became of jobs."""
 
+    @abstractmethod
     def cancel(self, handles: Handles) -> None:
         """End jobs."""
 
-    def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
+    def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
         """A file of a job's folder: `result.json`, `log.txt`, `out/<name>`.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: it does not exist.
         """
+        return read_file(self.home.job(name), file)
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Let go of connections. Jobs go on."""
 
 
-Opener = Callable[[EngineSettings, EngineHome], Engine]
+def asked(
+    command: Sequence[str], what: str, seconds: int, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command of an engine that has ended; `what` is its name in messages.
+
+    Raises:
+        EngineAwayError: it does not end in time.
+        MissingToolError: there is no such command.
+    """
+    try:
+        return subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+            check=False, timeout=seconds,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise EngineAwayError(f"{what} did not answer within {seconds} s") from None
+    except OSError as error:
+        raise MissingToolError(f"cannot run {what}: {error.strerror}") from error
 
 
 def open_engine(settings: EngineSettings, home: EngineHome) -> Engine:
     """The engine that settings describe; its library is imported only now.
 
-    Args:
-        settings: of kci.toml, or defaults.
-        home: where the run lies.
-
     Raises:
         MissingToolError: its library or program is not installed.
-        UsageError: something that it needs is not set.
+        UsageError: a setting that it needs is missing.
     """
     module, name = _HOMES[settings.type]
-    chosen: Opener = getattr(importlib.import_module(f"kci.remote.{module}"), name)
+    chosen: type[Engine] = getattr(importlib.import_module(f"kci.remote.{module}"), name)
     return chosen(settings, home)
 
 

@@ -1,19 +1,265 @@
-"""A run on engines as far as it has come: where its legs are, what they cost, and when one moves to its fallback.
+"""What a run on engines has done so far, where its legs are, what they cost, and when one moves to its fallback.
 
-Simulations decide by this too.
+The journal is JSON lines in a file that only grows, each on the disk before the next step. Before a batch is submitted
+it says that it will be, and afterwards what the engine calls its jobs. A client that is killed in between leaves the
+first line only; whoever resumes the run then asks the engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+import os
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from kci.errors import ClientError, FindingsError
+from kci.files.bounded_json import MAX_BYTES, decode_json, read_bounded
+from kci.files.full_disk import write_all, writing
 from kci.remote.engine_plan import EngineLeg, EngineRun
-from kci.remote.engine_tests import with_tree
-from kci.remote.job import EngineJob
-from kci.remote.run_journal import OPEN, Journal, LegPhase, LegProgress, Placement
+from kci.remote.job import EngineJob, JobFile
+
+JOURNAL_FILE = "journal.jsonl"
+
+
+class RunEvent(enum.StrEnum):
+    """What happened."""
+
+    SUBMITTING = "submitting"
+    """A batch is about to be submitted."""
+    SUBMITTED = "submitted"
+    """The engine has these jobs."""
+    NOT_SUBMITTED = "not-submitted"
+    """The engine was asked and does not have them."""
+    RESTART = "restart"
+    """The engine lost an attempt; the leg waits for the next one."""
+    MOVED = "moved"
+    """The leg has waited too long; another engine has it now. What was submitted before may still come to an end."""
+    LEFT_BEHIND = "left-behind"
+    """What a leg that moved had on its first engine is over, and does not count."""
+    READY = "ready"
+    """The tree that a leg tests is there."""
+    BUILT = "built"
+    PASSED = "passed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    MERGED = "merged"
+
+
+class JournalLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line."""
+
+    event: RunEvent
+    at: float
+    """Seconds since 1970."""
+    legs: tuple[str, ...] = ()
+    batch: str = ""
+    handles: tuple[str, ...] = ()
+    """What the engine calls the job of each leg."""
+    reason: str = ""
+    seconds: float = 0.0
+    exit_code: int = 0
+    engine: str = ""
+    """Where a leg has moved to."""
+    attempt: int = 0
+    """Which one it is about, where that is not the leg's latest."""
+    tree: JobFile | None = None
+    """What a leg tests: an archive of these variants."""
+    variants: tuple[str, ...] = ()
+
+
+class LegPhase(enum.StrEnum):
+    """Where a leg is, as the journal knows it."""
+
+    HELD = "needs a tree"
+    WAITING = "waiting"
+    SUBMITTING = "submitting"
+    SUBMITTED = "submitted"
+    BUILT = "built"
+    PASSED = "passed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+OPEN = (LegPhase.WAITING, LegPhase.SUBMITTING, LegPhase.SUBMITTED)
+"""The phases in which there is something to do."""
+_PHASES = {
+    RunEvent.SUBMITTING: LegPhase.SUBMITTING,
+    RunEvent.SUBMITTED: LegPhase.SUBMITTED,
+    RunEvent.NOT_SUBMITTED: LegPhase.WAITING,
+    RunEvent.RESTART: LegPhase.WAITING,
+    RunEvent.MOVED: LegPhase.WAITING,
+    RunEvent.READY: LegPhase.WAITING,
+    RunEvent.BUILT: LegPhase.BUILT,
+    RunEvent.PASSED: LegPhase.PASSED,
+    RunEvent.FAILED: LegPhase.FAILED,
+    RunEvent.CANCELLED: LegPhase.CANCELLED,
+}
+
+
+class Placement(msgspec.Struct):
+    """One attempt at a leg, and where it is."""
+
+    attempt: int = 1
+    engine: str = ""
+    """Empty for the one that was planned."""
+    batch: str = ""
+    handle: str = ""
+
+
+class LegProgress(msgspec.Struct):
+    """One leg, as far as it has come."""
+
+    phase: LegPhase = LegPhase.WAITING
+    now: Placement = msgspec.field(default_factory=Placement)
+    """The attempt that counts: the latest, and at the end the one whose result was taken."""
+    behind: list[Placement] = []
+    """Attempts on an engine that the leg has moved away from; whichever result comes first is taken."""
+    attempts: int = 1
+    restarts: int = 0
+    reason: str = ""
+    seconds: float = 0.0
+    exit_code: int = 0
+    since: float = 0.0
+    """When it came into this phase."""
+    submitted: dict[str, int] = {}
+    """How often, by engine."""
+    tree: JobFile | None = None
+    variants: tuple[str, ...] = ()
+
+    @property
+    def moved(self) -> bool:
+        return bool(self.now.engine or self.behind)
+
+    def count(self, change: int) -> None:
+        self.submitted[self.now.engine] = self.submitted.get(self.now.engine, 0) + change
+
+    def again(self, engine: str) -> None:
+        self.attempts += 1
+        self.now = Placement(self.attempts, engine)
+
+    def take(self, attempt: int) -> None:
+        """Have the result of an attempt that was left behind be the leg's."""
+        (taken,) = (item for item in self.behind if item.attempt == attempt)
+        self.behind = [item for item in self.behind if item is not taken]
+        if self.now.batch:
+            self.behind.append(self.now)
+        self.now = taken
+
+
+class Journal:
+    """The journal of one run; its lock must be held."""
+
+    def __init__(self, folder: Path, legs: Iterable[str], held: Iterable[str] = ()) -> None:
+        """Read what there is, and go on behind it.
+
+        Args:
+            folder: the run's.
+            legs: all of it, by name.
+            held: those that cannot begin before something else has ended.
+
+        Raises:
+            FindingsError: a line cannot be read; what follows the last end of a line is left out, and `torn`.
+            ClientError: the file cannot be read or written.
+        """
+        self.path = folder / JOURNAL_FILE
+        self.legs = {name: LegProgress() for name in legs}
+        for name in held:
+            self.legs[name].phase = LegPhase.HELD
+        self.batches = 0
+        """How many were begun."""
+        self.in_batch: dict[str, tuple[tuple[str, Placement], ...]] = {}
+        """The legs of each and their attempts then, in the order in which they were submitted."""
+        data = self._read()
+        self._end = data.rfind(b"\n") + 1
+        self.torn = self._end < len(data)
+        """Whether the last line has no end: it was being written when the client was killed, or its disk was full."""
+        for number, line in enumerate(data[: self._end].splitlines(), 1):
+            try:
+                self._take(decode_json(line, JournalLine))
+            except (ValueError, LookupError) as error:
+                raise FindingsError(f"{self.path}:{number} is not a line of this journal: {error}") from error
+        with writing(self.path):
+            self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            self._cut()
+
+    def note(self, event: RunEvent, legs: Sequence[str], **details: Any) -> None:
+        """Write down what happened, or is about to: whole and on the disk, or not at all. See `JournalLine`.
+
+        Raises:
+            ClientError: it cannot be written.
+        """
+        line = JournalLine(event, round(time.time(), 3), tuple(legs), **details)
+        data = msgspec.json.encode(line) + b"\n"
+        with writing(self.path):
+            try:
+                write_all(self._handle, data)
+                os.fsync(self._handle)
+            except OSError:
+                self._cut()
+                raise
+        self._end += len(data)
+        self._take(line)
+
+    def of(self, *phases: LegPhase) -> list[str]:
+        """The legs that are in these phases, in the order of the run."""
+        return [name for name, leg in self.legs.items() if leg.phase in phases]
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+    def _read(self) -> bytes:
+        try:
+            return read_bounded(self.path, MAX_BYTES)
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise ClientError(f"cannot read {self.path}: {error.strerror}") from error
+        except ValueError as error:
+            raise FindingsError(f"{self.path} is not the journal of a run: {error}") from error
+
+    def _cut(self) -> None:
+        os.ftruncate(self._handle, self._end)
+        os.lseek(self._handle, 0, os.SEEK_END)
+
+    def _take(self, line: JournalLine) -> None:
+        for number, name in enumerate(line.legs):
+            leg = self.legs[name]
+            self._change(leg, line, number)
+            if line.event in _PHASES:
+                leg.phase, leg.reason, leg.since = _PHASES[line.event], line.reason, line.at
+                leg.seconds, leg.exit_code = line.seconds, line.exit_code
+        if line.event is RunEvent.SUBMITTING:
+            self.batches += 1
+            self.in_batch[line.batch] = tuple((name, self.legs[name].now) for name in line.legs)
+
+    def _change(self, leg: LegProgress, line: JournalLine, number: int) -> None:
+        match line.event:
+            case RunEvent.SUBMITTING:
+                leg.now.batch = line.batch
+                leg.count(+1)
+            case RunEvent.SUBMITTED:
+                leg.now.handle = line.handles[number]
+            case RunEvent.NOT_SUBMITTED:
+                leg.now.batch = ""
+                leg.count(-1)
+            case RunEvent.RESTART:
+                leg.restarts += 1
+                leg.again(leg.now.engine)
+            case RunEvent.MOVED:
+                leg.behind += [leg.now] if leg.now.batch else []
+                leg.again(line.engine)
+            case RunEvent.LEFT_BEHIND:
+                leg.behind = [item for item in leg.behind if item.attempt != line.attempt]
+            case RunEvent.READY:
+                leg.tree, leg.variants = line.tree, line.variants
+            case RunEvent.BUILT | RunEvent.PASSED if line.attempt not in (0, leg.now.attempt):
+                leg.take(line.attempt)
+            case _:
+                pass
 
 
 class RunState:
@@ -32,8 +278,7 @@ class RunState:
 
     def job(self, leg: str, at: Placement | None = None) -> EngineJob:
         progress = self.journal.legs[leg]
-        job = self.place(leg, at).attempt((at or progress.now).attempt)
-        return job if progress.tree is None else with_tree(job, progress.tree, progress.variants)
+        return self.place(leg, at).attempt((at or progress.now).attempt, progress.tree, progress.variants)
 
     def mine(self, engine: str, *phases: LegPhase) -> list[str]:
         return [leg for leg in self.journal.of(*phases) if self.place(leg).engine == engine]
@@ -43,7 +288,7 @@ class RunState:
         return [(leg, at) for leg, progress in self.journal.legs.items() for at in progress.behind]
 
     def behind_on(self, engine: str) -> list[tuple[str, Placement]]:
-        """Those of them that one engine has."""
+        """The attempts of these that one engine has."""
         return [(leg, at) for leg, at in self.behind() if self.place(leg, at).engine == engine]
 
     def here(self, engine: str) -> dict[str, tuple[str, Placement]]:
@@ -52,24 +297,24 @@ class RunState:
         return {self.job_name(leg, at): (leg, at) for leg, at in [*now, *self.behind_on(engine)]}
 
     def too_dear(self, legs: Sequence[str], moved: str = "") -> bool:
-        """Whether submitting these, and one more that moves, would bring the run above its limit; restarts cost too."""
-        limit = self.run.max_cost
-        return limit is not None and self._cost(legs, moved) > limit * (1 + 1e-9)
+        """Whether submitting these, and one more that moves, would bring the run above its limit; restarts cost too.
 
-    def _cost(self, more: Sequence[str], moved: str) -> float:
-        """What the submissions cost by the plan's minutes, each at the price of its engine."""
+        A submission costs the plan's minutes at the price of its engine.
+        """
+        if self.run.max_cost is None:
+            return False
         spent = 0.0
         for name, leg in self.legs.items():
             progress = self.journal.legs[name]
             counts = dict(progress.submitted)
             where = progress.now.engine
-            counts[where] = counts.get(where, 0) + (name in more)
+            counts[where] = counts.get(where, 0) + (name in legs)
             if name == moved and leg.fallback is not None:
                 counts[leg.fallback.engine] = 1
             spent += sum(
                 (leg.on(engine).rate or 0.0) * leg.on(engine).minutes * times for engine, times in counts.items()
             )
-        return spent
+        return spent > self.run.max_cost * (1 + 1e-9)
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -99,11 +344,7 @@ def why_move(leg: EngineLeg, progress: LegProgress, waiting: Waiting, limit: flo
         return ""
     longest = limit + (leg.job.timeout * 60 if waiting.running else 0)
     if waiting.away and waiting.away >= longest:
-        return f"{leg.engine} cannot be reached for {_minutes(waiting.away)}"
+        return f"{leg.engine} cannot be reached for {waiting.away / 60:.0f} min"
     if not waiting.running and waiting.pending >= limit:
-        return f"it has waited for {leg.engine} for {_minutes(waiting.pending)}"
+        return f"it has waited for {leg.engine} for {waiting.pending / 60:.0f} min"
     return ""
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min"

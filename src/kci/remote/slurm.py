@@ -10,9 +10,8 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from kci.config.engine_settings import EngineSettings
@@ -20,8 +19,8 @@ from kci.config.values import Backend
 from kci.errors import FindingsError, MissingToolError, UnsafeError
 from kci.files.replace import write_atomic
 from kci.remote.engine_choice import let_through
-from kci.remote.job import RESULT_FILE, SCRIPT_NAME, JobState, JobStatus, add_input, printable, read_file, write_job
-from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles
+from kci.remote.job import RESULT_FILE, SCRIPT_NAME, JobState, JobStatus, add_input, printable, read_file
+from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, asked
 
 _SECONDS = 120
 _SPARE_MINUTES = 5
@@ -58,17 +57,16 @@ class SlurmEngine(Engine):
         if shutil.which("sbatch") is None:
             hint = "run kci where Slurm's commands are: on a login node"
             raise MissingToolError("there is no sbatch on this machine", hint=hint)
-        self.settings, self.inputs = settings, home.inputs
         shared = Path(settings.folder).expanduser() / home.run if settings.folder else home.folder
-        self.home = EngineHome(home.run, shared.resolve())
+        super().__init__(settings, EngineHome(home.run, shared.resolve()))
+        self.inputs = home.inputs
         names = {*let_through(), *settings.environment, "SLURM_CONF"}
         self.environment = {name: os.environ[name] for name in names if name in os.environ}
 
     def submit(self, batch: Batch) -> Handles:
-        for job in batch.jobs:
-            write_job(self.home.job(job.name), job)
-            for item in job.inputs:
-                add_input(self.home.inputs, self.inputs / item.sha256, item.sha256)
+        self.write(batch)
+        for digest in {item.sha256 for job in batch.jobs for item in job.inputs}:
+            add_input(self.home.inputs, self.inputs / digest, digest)
         folder = self.home.folder / "batches" / batch.name
         folder.mkdir(parents=True, exist_ok=True)
         folders = "".join(f"{self.home.job(job.name)}\n" for job in batch.jobs)
@@ -102,9 +100,6 @@ class SlurmEngine(Engine):
 
     def cancel(self, handles: Handles) -> None:
         self._slurm("scancel", *sorted({handle for handle in handles.values() if _ID.fullmatch(handle)}))
-
-    def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
-        return read_file(self.home.job(name), file)
 
     def _options(self, batch: Batch, folder: Path) -> list[str]:
         first = batch.jobs[0]
@@ -157,22 +152,7 @@ class SlurmEngine(Engine):
         return _tasks(said)
 
     def _slurm(self, *command: str) -> str:
-        """What one of Slurm's commands prints.
-
-        Raises:
-            MissingToolError: there is no such command.
-            EngineAwayError: the controller cannot be reached.
-            FindingsError: it refuses.
-        """
-        try:
-            done = subprocess.run(
-                command, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                errors="replace", check=False, timeout=_SECONDS,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise EngineAwayError(f"{command[0]} did not answer within {_SECONDS} s") from None
-        except OSError as error:
-            raise MissingToolError(f"cannot run {command[0]}: {error.strerror}") from error
+        done = asked(command, command[0], _SECONDS, self.environment)
         if done.returncode:
             said = printable(done.stderr.strip()[-500:])
             if any(words in done.stderr for words in _AWAY):

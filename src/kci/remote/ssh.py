@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from kci.config.engine_settings import EngineSettings
 from kci.errors import FindingsError, MissingToolError, UnsafeError, UsageError
-from kci.remote.job import JOB_FILE, SCRIPT_NAME, write_job
+from kci.remote.job import JOB_FILE, SCRIPT_NAME
 from kci.remote.local_engine import ScriptEngine
 from kci.remote.protocol import Batch, EngineAwayError, EngineHome
 
@@ -34,8 +34,8 @@ class SshEngine(ScriptEngine):
             raise MissingToolError("asyncssh is not installed", hint="pip install 'kci[ssh]'") from None
         if not settings.host:
             raise UsageError("an engine of the type `ssh` needs a `host`", hint="set it in kci.toml: [engines.<name>]")
+        super().__init__(settings, home)
         self.library: Any = asyncssh
-        self.settings, self.home = settings, home
         known = settings.known_hosts or "~/.ssh/known_hosts"
         self.known_hosts = Path(known).expanduser()
         if not self.known_hosts.is_file():
@@ -47,8 +47,7 @@ class SshEngine(ScriptEngine):
 
     def put(self, batch: Batch) -> None:
         """Send what is not there yet; a file has its name only when it is whole."""
-        for job in batch.jobs:
-            write_job(self.home.job(job.name), job)
+        self.write(batch)
         size = sum(item.size for job in batch.jobs for item in job.inputs)
         self._do(self._put(batch), _CALL_SECONDS + size / _SLOWEST)
 

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from kci.config.engine_settings import EngineSettings
-from kci.errors import BuildFailedError, ClientError, MissingToolError, UsageError
+from kci.errors import BuildFailedError, ClientError, UsageError
 from kci.files.full_disk import says_full, writing
-from kci.remote.job import EngineJob, JobState, JobStatus, printable, read_file, write_job
-from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles
+from kci.remote.job import EngineJob, JobState, JobStatus, printable, read_file
+from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, asked
 
 _AWAY = 75
 """The exit code with which a command says "ask again later" (EX_TEMPFAIL)."""
@@ -28,7 +27,7 @@ class CommandEngine(Engine):
     pause = 5.0
 
     def __init__(self, settings: EngineSettings, home: EngineHome) -> None:
-        self.settings, self.home = settings, home
+        super().__init__(settings, home)
         for name in ("submit", "find", "poll", "cancel"):
             if not getattr(settings, name):
                 hint = "docs/engines.md has a complete example"
@@ -36,11 +35,10 @@ class CommandEngine(Engine):
         self.brought: set[str] = set()
 
     def submit(self, batch: Batch) -> Handles:
+        self.write(batch)
         handles = {}
         for job in batch.jobs:
-            folder = self.home.job(job.name)
-            write_job(folder, job)
-            _link_inputs(folder, job, self.home.inputs)
+            _link_inputs(self.home.job(job.name), job, self.home.inputs)
             handles[job.name] = self._handle("submit", self._run("submit", job.name, "", self._told(job)))
         return handles
 
@@ -58,7 +56,7 @@ class CommandEngine(Engine):
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
         """Without a `fetch` command the job's folder is one that all machines share."""
         if not self.settings.fetch:
-            return read_file(self.home.job(name), file)
+            return super().read(name, handle, file)
         into = self.home.folder / "brought" / name
         if name not in self.brought:
             into.mkdir(parents=True, exist_ok=True)
@@ -78,15 +76,7 @@ class CommandEngine(Engine):
     def _run(self, verb: str, name: str, handle: str, told: Mapping[str, str]) -> str:
         places = {"name": name, "handle": handle, "folder": str(self.home.job(name)), "python": self.settings.python}
         command = [_filled(part, {**places, **told}) for part in getattr(self.settings, verb)]
-        try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False,
-                timeout=_SECONDS,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise EngineAwayError(f"the command `{verb}` did not end within {_SECONDS} s") from None
-        except OSError as error:
-            raise MissingToolError(f"the command `{verb}` cannot be run: {command[0]}: {error.strerror}") from error
+        done = asked(command, f"the command `{verb}` ({command[0]})", _SECONDS)
         said = printable(done.stderr.strip()[-500:])
         if done.returncode == _AWAY:
             raise EngineAwayError(f"the command `{verb}` says that its engine is away: {said}")
