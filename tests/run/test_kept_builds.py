@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -201,12 +200,11 @@ def test_a_build_that_is_taken_again_is_not_the_next_to_go(kernel: Path, builder
 
 def test_of_two_runs_at_once_one_builds_and_the_other_takes_what_it_made(kernel: Path, builder: Builder) -> None:
     """The first may be copying its build into a tree while the second would replace it."""
-    waits = threading.Event()
-    builder.until = lambda: waits.wait(60)
+    begun, waits = threading.Event(), threading.Event()
+    builder.until = lambda: (begun.set(), waits.wait(60))
     with ThreadPoolExecutor(2) as both:
         first = both.submit(Kept(kernel).make)
-        while not list(kernel.parent.glob("cache/run/*/.kci-*.lock")):
-            time.sleep(0.01)
+        assert begun.wait(60)
         second = both.submit(Kept(kernel).make, lambda _line: waits.set())
         assert first.result() == second.result()
     assert builder.builds == 1
