@@ -223,7 +223,7 @@ def test_the_answer_names_what_changed_the_catalog(monorepo: Path) -> None:
 
 def test_catalog_commands(monorepo: Path) -> None:
     assert kci("catalog", "check").code == 0
-    assert "0 errors, 0 other findings" in kci("catalog", "check", "kci.toml").stdout
+    assert "kci.toml: 0 errors, 0 warnings, 0 infos" in kci("catalog", "check", "kci.toml").stdout
     (monorepo / "bad.toml").write_text('edition = "2026-08-20"\ndrop = ["cuda = 13"]\n')
     bad = kci("catalog", "check", "bad.toml")
     assert (bad.code, "bad.toml:2:15: error[KCI128]" in bad.stderr) == (1, True)

@@ -22,7 +22,8 @@ def change(outcome: Outcome, **changes: object) -> Outcome:
 
 def test_lines_of_variants_do_not_run_into_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     one, other = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU))
-    with RunDisplay([one, other], Options(verbose=True)) as changed:
+    with RunDisplay([one, other], Options(verbose=True)) as display:
+        changed = display.changed
         for outcome in (one, other):
             changed(change(outcome, state=OutcomeState.BUILDING))
         changed(change(one, line="one a"))
@@ -43,7 +44,8 @@ def test_lines_of_variants_do_not_run_into_each_other(capsys: pytest.CaptureFixt
 
 def test_without_v_there_is_one_line_for_each_state(capsys: pytest.CaptureFixture[str]) -> None:
     one = Outcome("relu", variant(CPU))
-    with RunDisplay([one], Options()) as changed:
+    with RunDisplay([one], Options()) as display:
+        changed = display.changed
         changed(change(one, state=OutcomeState.BUILDING))
         changed(change(one, line="[1/2] c++ a.cpp"))
         changed(change(one, state=OutcomeState.FAILED))
@@ -52,7 +54,8 @@ def test_without_v_there_is_one_line_for_each_state(capsys: pytest.CaptureFixtur
 
 def test_a_quiet_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     one = Outcome("relu", variant(CPU))
-    with RunDisplay([one], Options(quiet=True)) as changed:
+    with RunDisplay([one], Options(quiet=True)) as display:
+        changed = display.changed
         changed(change(one, state=OutcomeState.BUILDING))
     assert capsys.readouterr().err == ""
 
@@ -64,7 +67,8 @@ def test_a_terminal_shows_units_and_the_time_that_is_left(monkeypatch: pytest.Mo
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "200")
     one, far = Outcome("relu", variant(CPU)), Outcome("relu", variant(STABLE_CPU), state=OutcomeState.LEFT)
-    with RunDisplay([one, far], Options()) as changed:
+    with RunDisplay([one, far], Options()) as display:
+        changed = display.changed
         changed(change(one, state=OutcomeState.BUILDING, progress=Progress(3, 10, 65, ""), note="c++ csrc/a.cpp"))
     shown = terminal.getvalue()
     for part in (CPU, "building", "3/10, 1 min 05 s left", "c++ csrc/a.cpp", "1 left for other machines"):
@@ -95,7 +99,8 @@ def test_a_narrow_terminal_shows_no_rate() -> None:
 @pytest.mark.parametrize("verbose", [False, True])
 def test_in_a_pipe_a_download_is_a_few_lines(verbose: bool, capsys: pytest.CaptureFixture[str]) -> None:
     one = Outcome("relu", variant(CPU))
-    with RunDisplay([one], Options(verbose=verbose)) as changed:
+    with RunDisplay([one], Options(verbose=verbose)) as display:
+        changed = display.changed
         changed(change(one, state=OutcomeState.BUILDING))
         for megabyte in range(1, 10):
             changed(change(one, line=f"torch.whl: {megabyte}.0 of 9.0 MB, 1.0 MB/s{', 1 s left' * (megabyte < 9)}"))

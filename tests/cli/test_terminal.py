@@ -123,8 +123,8 @@ def test_ctrl_c_is_answered_at_once(tmp_path: Path) -> None:
 def test_the_live_table_stops_when_ctrl_c_is_pressed(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = []
     display = _run_display.RunDisplay([], Options())
-    monkeypatch.setattr(display, "_live", SimpleNamespace(stop=lambda: stopped.append(True)))
-    monkeypatch.setattr(cli, "at_interrupt", [display._stop])
+    monkeypatch.setattr(display, "live", SimpleNamespace(stop=lambda: stopped.append(True)))
+    monkeypatch.setattr(cli, "at_interrupt", [display.stop])
     monkeypatch.setattr(_run_display, "at_interrupt", cli.at_interrupt)
     with pytest.raises(KeyboardInterrupt):
         cli._interrupted(2, None)
@@ -137,7 +137,8 @@ def test_the_live_table_stops_when_ctrl_c_is_pressed(monkeypatch: pytest.MonkeyP
 def test_nothing_moves_for_who_asked_for_that(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, too; `kci run` and `kci run --engine` show their progress by this."""
     monkeypatch.setattr("sys.stderr", SimpleNamespace(isatty=lambda: True))
-    assert _run_display.live_table(options, str, 1) is None
+    with _run_display.LiveTable(options, 1) as display:
+        assert display.live is None
 
 
 # --- the layout as a function --------------------------------------------------------------------------------------

@@ -242,7 +242,7 @@ def test_what_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
     assert kci("compat", "record", tmp_path / "nowhere", "--history", tmp_path / "h").code == 2
     (tmp_path / "file").write_text("")
     refused = kci("compat", "record", files(tmp_path / "r", result()), "--history", tmp_path / "file")
-    assert (refused.code, "cannot be written" in refused.stderr) == (1, True)
+    assert (refused.code, "cannot write" in refused.stderr) == (1, True)
 
 
 @pytest.mark.rule("KCI801", triggers=True)

@@ -12,7 +12,7 @@ import click
 from kci.cli import options
 from kci.cli._findings import print_trees
 from kci.cli._output import table
-from kci.cli._run_display import live_table
+from kci.cli._run_display import LiveTable
 from kci.errors import ClientError
 from kci.files.full_disk import says_full
 from kci.plurals import count
@@ -106,22 +106,14 @@ def _line(text: str) -> str:
     return printable(text.partition("\n")[0])[:100]
 
 
-class EngineDisplay:
-    """Progress on stderr: a live table on a terminal, a line for each change elsewhere."""
+class EngineDisplay(LiveTable):
+    """Takes every change of a leg."""
 
     def __init__(self, run: EngineRun) -> None:
-        self.run, self.options = run, options()
+        super().__init__(options(), 2)
+        self.run = run
         self.legs: dict[str, LegProgress] = {}
         self.notes: dict[str, str] = {}
-        self.live: Any = None
-
-    def __enter__(self) -> None:
-        self.live = live_table(self.options, self._table, 2)
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
 
     def say(self, line: str) -> None:
         """A line for people."""
@@ -135,7 +127,7 @@ class EngineDisplay:
             attempt = f" (attempt {progress.attempts})" if progress.attempts > 1 else ""
             self.say(f"{leg.name} on {leg.engine}: {progress.phase}{attempt} {note}".rstrip())
 
-    def _table(self) -> Any:
+    def shown(self) -> Any:
         from rich.table import Table
         from rich.text import Text
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import click
 
@@ -19,61 +18,66 @@ _MARKS = {"waiting": "·", "failed": "✗"}
 _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
 
 
-def live_table(options: Options, shown: Callable[[], Any], per_second: int) -> Any:
-    """A table on stderr that follows what it shows, already started; None where lines are to be written instead."""
-    if options.quiet or options.plain or not sys.stderr.isatty():
-        return None
-    from rich.console import Console
-    from rich.live import Live
+class LiveTable:
+    """Progress on stderr: a table that follows what it shows on a terminal, lines elsewhere."""
 
-    console = Console(stderr=True, no_color=colored(options) is False)
-    live = Live(console=console, get_renderable=shown, refresh_per_second=per_second)
-    live.start()
-    return live
+    def __init__(self, given: Options, per_second: int) -> None:
+        self.options, self.per_second = given, per_second
+        self.live: Any = None
+
+    def __enter__(self) -> Self:
+        if self.options.quiet or self.options.plain or not sys.stderr.isatty():
+            return self
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(stderr=True, no_color=colored(self.options) is False)
+        self.live = Live(console=console, get_renderable=self.shown, refresh_per_second=self.per_second)
+        self.live.start()
+        at_interrupt.append(self.stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Nothing moves any more: at the end, or as soon as Ctrl-C is pressed."""
+        if self.live is not None:
+            live, self.live = self.live, None
+            at_interrupt.remove(self.stop)
+            live.stop()
+
+    def shown(self) -> Any:
+        """What the terminal shows now."""
+        raise NotImplementedError
 
 
-class RunDisplay:
+class RunDisplay(LiveTable):
     """Takes every change of an outcome.
 
     Off a terminal a variant's lines are held back until it has ended, so that those of variants that are built at once
     do not run into each other.
     """
 
-    def __init__(self, outcomes: list[Outcome], options: Options) -> None:
+    def __init__(self, outcomes: list[Outcome], given: Options) -> None:
+        super().__init__(given, 8)
         self._outcomes = outcomes
-        self._options = options
-        self._live: Any = None
         self._started: dict[str, float] = {}
         self._said: dict[str, str] = {}
         self._held: dict[str, list[str]] = {}
         self._seldom = SeldomTransfers(lambda line: click.echo(f"  {line}", err=True))
 
-    def __enter__(self) -> Callable[[Outcome], None]:
-        """Begin, and return what is to be called with an outcome that has changed."""
-        if self._options.quiet:
-            return lambda _outcome: None
-        self._live = live_table(self._options, self._table, 8)
-        if self._live is not None:
-            at_interrupt.append(self._stop)
-        return self._changed
-
     def __exit__(self, *_: object) -> None:
-        self._stop()
+        self.stop()
         for key in list(self._held):  # what was stopped
             self._let_go(key)
 
-    def _stop(self) -> None:
-        """Nothing moves any more: at the end, or as soon as Ctrl-C is pressed."""
-        if self._live is not None:
-            live, self._live = self._live, None
-            at_interrupt.remove(self._stop)
-            live.stop()
-
-    def _changed(self, outcome: Outcome) -> None:
+    def changed(self, outcome: Outcome) -> None:
+        """An outcome has changed."""
         key = f"{outcome.kernel} {outcome.variant.name}"
         if outcome.state is OutcomeState.BUILDING:
             self._started.setdefault(key, time.monotonic())
-        if self._live is not None:
+        if self.live is not None or self.options.quiet:
             return
         line = f"{key}: {outcome.state.value}"
         if outcome.state is OutcomeState.BUILT:
@@ -85,14 +89,14 @@ class RunDisplay:
             self._said[key] = line
         elif read_transfer(outcome.line):
             self._seldom(outcome.line)
-        elif self._options.verbose:
+        elif self.options.verbose:
             self._held.setdefault(key, []).append(outcome.line)
 
     def _let_go(self, key: str) -> None:
         for line in self._held.pop(key, ()):
             click.echo(f"  {line}", err=True)
 
-    def _table(self) -> Any:
+    def shown(self) -> Any:
         import shutil  # with all its archive formats, for a terminal only
 
         from rich.spinner import Spinner

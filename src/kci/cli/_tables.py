@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kci.cli._output import Layout, markdown_row, markdown_text, table
+from kci.cli._output import Layout, markdown_row, markdown_text, paragraph, table
 from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch
@@ -34,7 +34,8 @@ class AnswerTable(msgspec.Struct, frozen=True):
 
     def text(self) -> str:
         """For a terminal."""
-        return table(self.headers, self.rows, self.layout)
+        shown = table(self.headers, self.rows, self.layout)
+        return f"{shown}\n{paragraph(self.below)}" if self.below else shown
 
     def markdown_head(self) -> list[str]:
         """The lines before the rows: the heading, the sentence, and the row of headers."""

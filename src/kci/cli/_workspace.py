@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
-from kci.cli import FileName, completed
+from kci.cli import DAY, PATH, FileName, completed
 from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.values import SYSTEMS, Tier
 from kci.workspace.workspace import BACKENDS, Choice, Workspace, open_workspace
@@ -19,7 +20,32 @@ CATALOG = click.option(
     help="A catalog file, or an edition's name.",
     shell_complete=completed("catalogs"),
 )
+JOBS = click.option(
+    "--jobs", type=click.IntRange(1), help="How many compilers run in parallel (default: from cores and memory)."
+)
+ISOLATION = click.option(
+    "--no-isolation",
+    "isolation",
+    is_flag=True,
+    callback=lambda _context, _parameter, said: not said,
+    help="Compile against this Python's torch instead of a torch that kci installs.",
+)
+TODAY = click.option("--today", type=DAY, metavar="DATE", help="The day to compare with (default: today).")
 ALLOW_EMPTY = click.option("--allow-empty", is_flag=True, help="Exit 0 if no variant is selected.")
+
+
+def _usual_cache() -> Path:
+    from kci.files.cache import default_cache  # `kci matrix` starts faster without
+
+    return default_cache()
+
+
+CACHE = click.option(
+    "--cache",
+    type=PATH,
+    default=_usual_cache,
+    help="The cache (default: KCI_CACHE, or kci in the user's cache directory).",
+)
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -41,7 +67,7 @@ def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def take_choice(selection: dict[str, Any]) -> Choice:
-    """What `selection_options` have set, as a value."""
+    """What `selection_options` have set."""
     texts = selection["where"]
     where = " or ".join(f"({text})" for text in texts) if len(texts) > 1 else next(iter(texts), None)
     return Choice(where=where, **{name: selection[name] for name in ("tier", "systems", "backends", "only")})

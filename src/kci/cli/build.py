@@ -12,9 +12,8 @@ from kci.builders.request import BuildOptions
 from kci.ci.run_records import ci_run
 from kci.cli import PATH, Command, completed
 from kci.cli._output import print_diagnostics, progress_log
-from kci.cli._workspace import CATALOG, opened
+from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
 from kci.errors import UsageError
-from kci.files.cache import default_cache
 from kci.run.build_leg import LegRequest, artifact_place, build_leg, leg_commands
 from kci.tree.leg_record import artifact_name
 
@@ -69,22 +68,9 @@ from kci.tree.leg_record import artifact_name
     callback=lambda _context, _parameter, said: _full(said),
     help="The commit of the sources, if they are outside of their repository.",
 )
-@click.option(
-    "--no-isolation",
-    "isolation",
-    is_flag=True,
-    callback=lambda _context, _parameter, said: not said,
-    help="Compile against this Python's torch instead of a torch that kci installs.",
-)
-@click.option(
-    "--jobs", type=click.IntRange(1), help="How many compilers run in parallel (default: from cores and memory)."
-)
-@click.option(
-    "--cache",
-    type=PATH,
-    default=default_cache,
-    help="The cache (default: KCI_CACHE, or kci in the user's cache directory).",
-)
+@ISOLATION
+@JOBS
+@CACHE
 @click.option("--check-reproducible", is_flag=True, help="Build twice, in two directories; exit 1 if the bytes differ.")
 @click.option("--dry-run", is_flag=True, help="Print the exact commands and build nothing.")
 def command(

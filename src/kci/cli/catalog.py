@@ -15,12 +15,13 @@ from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_ove
 from kci.catalog.rows import Row
 from kci.catalog.where import expression
 from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms, completed
-from kci.cli._output import Layout, paragraph, print_diagnostics, table, to_json
-from kci.cli._workspace import CATALOG, opened
+from kci.cli._findings import FORMATS, show_findings
+from kci.cli._output import Layout, paragraph, table, to_json
+from kci.cli._workspace import CATALOG, TODAY, opened
 from kci.config.document import read_document
 from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
 from kci.config.settings import KCI_TOML
-from kci.diagnostics import Diagnostic, Severity
+from kci.diagnostics import Diagnostic
 from kci.files.replace import write_atomic
 from kci.matrix.next_edition import edition_toml, read_published
 from kci.moves.next_catalog import impact, impact_lines, next_catalog
@@ -93,7 +94,7 @@ def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
 
 @command.command("check")
 @click.argument("file", type=FileName(), required=False, shell_complete=completed("catalogs"))
-@answer_forms("text", "json")
+@answer_forms(*FORMATS)
 def check(file: str | None, output: str) -> int:
     """Check that FILE is consistent: an edition, an overlay, or a kci.toml with overlays. Exit 1 if it is not.
 
@@ -107,13 +108,7 @@ def check(file: str | None, output: str) -> int:
         found = [diagnostic for name in editions() for diagnostic in check_catalog(load_catalog(name))]
     else:
         found = _check_file(file)
-    errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in found)
-    if output == "json":
-        click.echo(to_json({"schema": 1, "diagnostics": found}))
-    else:
-        print_diagnostics(found)
-        click.echo(f"{file or 'all editions'}: {count(errors, 'error')}, {count(len(found) - errors, 'other finding')}")
-    return 1 if errors else 0
+    return show_findings(found, output, what=file or "all editions")
 
 
 def _check_file(file: str) -> list[Diagnostic]:
@@ -161,7 +156,7 @@ def import_(file: Path, as_of: datetime, name: str | None, source: str | None) -
     type=click.IntRange(min=0),
     help="The age in days at which a catalog is outdated (default: from kci's data).",
 )
-@click.option("--today", type=DAY, metavar="DATE", help="The day to compare with (default: today).")
+@TODAY
 @CATALOG
 @answer_forms("text", "json")
 def outdated(kernel: str, days: int | None, today: datetime | None, catalog: str | None, output: str) -> int:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, options
+from kci.cli import Command, options
 from kci.cli._output import Layout, table
-from kci.files.cache import PARTS, KeptFolder, default_cache, kept_folders, remove_kept
+from kci.cli._workspace import CACHE
+from kci.files.cache import PARTS, kept_folders, remove_kept
 from kci.plurals import count
 
 
@@ -22,8 +23,8 @@ from kci.plurals import count
     help="Only what has not changed for so many days.",
 )
 @click.option("-y", "--yes", is_flag=True, help="Remove it; otherwise only show it.")
-@click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
-def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path | None) -> None:
+@CACHE
+def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> None:
     """Show what kci keeps in its cache, or remove it with --yes. Nothing outside of the cache is touched.
 
     The next build makes `builds` again, downloads `toolchains` (torch, CUDA) again, and is slow without
@@ -34,33 +35,25 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path | No
         # remove old builds from the cache
         kci clean builds --older-than 30 --yes
     """
-    place = cache or default_cache()
-    found = [item for item in kept_folders(place, parts) if item.days >= older_than]
+    from rich.filesize import decimal
+
+    found = [item for item in kept_folders(cache, parts) if item.days >= older_than]
     removed = 0
     for item in found if yes else ():
-        if remove_kept(place, item):
+        if remove_kept(cache, item):
             removed += item.size
         elif not options().quiet:
             click.echo(f"{item.path} stays: it is in use by another kci", err=True)
     if yes:
-        click.echo(f"{_size(removed)} removed from {place}")
+        click.echo(f"{decimal(removed)} removed from {cache}")
         return
     if found:
         headers = ("part", "what", "size", "last used")
         layout = Layout(drop=("last used", "part"), cut=("what",))
-        click.echo(table(headers, [_row(item, place) for item in found], layout))
+        rows = [
+            (item.part, str(item.path.relative_to(cache)), decimal(item.size), f"{count(item.days, 'day')} ago")
+            for item in found
+        ]
+        click.echo(table(headers, rows, layout))
     total = sum(item.size for item in found)
-    click.echo(f"{_size(total)} in {place}" + ("; `kci clean --yes` removes it" if found else ""))
-
-
-def _row(item: KeptFolder, cache: Path) -> tuple[str, str, str, str]:
-    days = item.days
-    used = "today" if days == 0 else f"{count(days, 'day')} ago"
-    return item.part, str(item.path.relative_to(cache)), _size(item.size), used
-
-
-def _size(count: int) -> str:
-    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} B"
+    click.echo(f"{decimal(total)} in {cache}" + ("; `kci clean --yes` removes it" if found else ""))

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, print_diagnostics, table, to_json
-from kci.cli._workspace import CATALOG, opened, selection_options, take_choice
+from kci.cli._workspace import CATALOG, TODAY, opened, selection_options, take_choice
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
-from kci.errors import FindingsError, UsageError
+from kci.errors import UsageError
+from kci.files.full_disk import writing
 from kci.hub.held import Holding, HubRepository, held_in, held_on_hub
 from kci.matrix.variants import Matrix
 from kci.moves.image_registry import behind_tag
@@ -138,10 +139,8 @@ def record(
         new = HistoryDataset(dataset).record(runs)
     else:
         assert history is not None  # noqa: S101  - counted above
-        try:
+        with writing(history):
             new = len(append(history, runs))
-        except OSError as error:
-            raise FindingsError(f"{history} cannot be written: {error.strerror or error}") from None
     print_diagnostics([*problems, *conflicts])
     of = count(len({run.run for run in runs}), "run")
     click.echo(f"{count(len(found), 'result')} of {of}; {count(new, 'new file')} in {branch or dataset or history}")
@@ -213,10 +212,8 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
     elif output == "markdown":
         click.echo(markdown_report(grid, title), nl=False)
     elif into is not None:
-        try:
+        with writing(into):
             pages = write_site(grid, into, title)
-        except OSError as error:
-            raise FindingsError(f"{into} cannot be written: {error.strerror or error}") from None
         click.echo(f"{into}: {count(len(pages), 'page')}, {count(len(grid.kernels), 'badge')}")
     elif grid.size > MAX_CELLS:
         raise UsageError(f"{grid.size} cells are too many for one page", hint="name a folder: --into site")
@@ -231,7 +228,7 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
 @click.option(
     "--images", is_flag=True, help="Ask registries for the digests of pinned images' tags; needs the network."
 )
-@click.option("--today", type=DAY, metavar="DATE", help="The day to compare with (default: today).")
+@TODAY
 @CATALOG
 @answer_forms("table", "json")
 def show_freshness(

@@ -7,11 +7,10 @@ from pathlib import Path
 import click
 
 from kci.catalog.loading import load_catalog
-from kci.cli import PATH, Command, answer_forms
+from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, paragraph, table, to_json
-from kci.cli._workspace import CATALOG, opened
+from kci.cli._workspace import CACHE, CATALOG, opened
 from kci.errors import KciError
-from kci.files.cache import default_cache
 from kci.publish.target import hub_settings
 from kci.render.repository import settings_text
 from kci.run.local import OutcomeState, outcomes_of
@@ -24,9 +23,9 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 @click.command("doctor", cls=Command)
 @click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
 @answer_forms("text", "json")
-@click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
+@CACHE
 @CATALOG
-def command(kernels: tuple[str, ...], output: str, cache: Path | None, catalog: str | None) -> None:
+def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | None) -> None:
     """List what this machine can build, what it lacks for the rest, and the command that installs it. Builds nothing.
 
     With KERNEL (default: kernels in this directory) also list which of its variants this machine can build, and the
@@ -37,7 +36,7 @@ def command(kernels: tuple[str, ...], output: str, cache: Path | None, catalog: 
         kci doctor
     """
     workspace = _workspace(kernels, catalog)
-    found = examine(cache or default_cache(), workspace.catalog if workspace else load_catalog(catalog))
+    found = examine(cache, workspace.catalog if workspace else load_catalog(catalog))
     settings = settings_text(workspace.settings.settings) if workspace else []
     publishing = hub_settings(workspace) if workspace else []
     if output == "json":

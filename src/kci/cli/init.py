@@ -29,21 +29,12 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 @click.option("--stable-abi", metavar="VERSION", help="Build for the stable ABI of this torch version, such as 2.11.")
 @click.option("--backend", "backends", multiple=True, type=click.Choice([str(item) for item in Backend]),
               help="The backend; repeat for more.")  # fmt: skip
-@click.option("--license", "license_", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
+@click.option("--license", metavar="SPDX", help="The license.  [default: Apache-2.0, or the project's]")
 @click.option("--repo-id", metavar="OWNER/NAME", help="The repository on the Hub to publish to.")
 @click.option("--from", "origin", type=PATH, metavar="DIR",
               help="Convert a kernel-builder repository, or a project with a setup.py.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing, and use defaults.")
-def command(
-    directory: str,
-    framework: str | None,
-    stable_abi: str | None,
-    backends: tuple[str, ...],
-    license_: str | None,
-    repo_id: str | None,
-    origin: Path | None,
-    yes: bool,
-) -> int:
+def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int:
     """Write a new kernel into the directory NAME. It builds, passes its tests and loads.
 
     On a terminal, kci asks for what no option sets. In a git repository it writes a directory of that repository;
@@ -64,24 +55,21 @@ def command(
     require_new(target)
     standalone = repository_of(target) is None
     adopted: Adopted | None = None
-    options_of_new = {"--framework": framework, "--stable-abi": stable_abi, "--backend": backends}
     if origin is not None:
-        chosen, adopted = _taken_over(origin, name, options_of_new, {"--license": license_, "--repo-id": repo_id})
+        chosen, adopted = _taken_over(origin, name, given)
         files = adopted.files
     else:
-        ask = not yes and sys.stdin.isatty() and sys.stdout.isatty()
-        kind = framework or (_asked_framework() if ask else "torch")
-        chosen = choose(
-            name,
-            framework=kind,
-            backends=backends or (_asked_backends(kind) if ask else ()),
-            stable_abi=stable_abi or (_asked_stable_abi() if ask and kind == "torch" else None),
-            license=license_ or (click.prompt("License", default=USUAL_LICENSE) if ask else USUAL_LICENSE),
-            repo_id=repo_id or (_asked_repository(name) if ask else ""),
-        )
+        if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+            _ask(name, given)
+        chosen = choose(name, **{option: value for option, value in given.items() if value})
         files = {path: text.encode() for path, text in files_of(chosen, standalone=standalone).items()}
     written, findings = create(target, files, workflows=standalone)
-    _tell(target, written, adopted)
+    for line in adopted.taken if adopted else ():
+        click.echo(f"taken over: {line}")
+    for path in written if adopted is None or options().verbose else ():
+        click.echo(str(target / path))
+    for line in adopted.left if adopted else ():
+        click.echo(f"{click.style('left to do:', fg='yellow')} {line}")
     print_diagnostics(findings)
     faulty = any(item.severity is Severity.ERROR for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
@@ -95,19 +83,39 @@ def command(
     return int(faulty or unusable)
 
 
-def _taken_over(
-    origin: Path, name: str, of_new: dict[str, Any], of_project: dict[str, str | None]
-) -> tuple[NewKernel, Adopted]:
-    """What an existing project becomes; an option that would say otherwise than it does is refused."""
+def _ask(name: str, given: dict[str, Any]) -> None:
+    """Ask for what no option sets."""
+    if not given["framework"]:
+        for framework, meaning in new_kernel.FRAMEWORKS.items():
+            click.echo(f"  {framework:<13} {meaning}")
+        given["framework"] = click.prompt("Framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), default="torch")
+    framework = given["framework"]
+    if not given["backends"]:
+        offered = f"Backends, of {' '.join(new_kernel.BACKENDS[framework])}"
+        answer = click.prompt(offered, default=" ".join(new_kernel.USUAL[framework]))
+        given["backends"] = answer.replace(",", " ").split()
+    if not given["stable_abi"] and framework == "torch":
+        oldest = new_kernel.OLDEST_STABLE_ABI.text
+        click.echo(
+            f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary for each torch version."
+        )
+        given["stable_abi"] = oldest if click.confirm("Build for the stable ABI", default=False) else None
+    given["license"] = given["license"] or click.prompt("License", default=USUAL_LICENSE)
+    usual = f"{new_kernel.PLACEHOLDER_OWNER}/{name}"
+    given["repo_id"] = given["repo_id"] or click.prompt("Repository on the Hub", default=usual)
+
+
+def _taken_over(origin: Path, name: str, given: dict[str, Any]) -> tuple[NewKernel, Adopted]:
+    """What an existing project becomes; an option that would change what it has is refused."""
     has_build_toml = (origin / BUILD_TOML).is_file()
-    for given, value in (of_new | of_project if has_build_toml else of_new).items():
-        if value:
-            hint = f"what {origin} has is taken over: change it afterwards"
-            raise UsageError(f"{given} is not for --from", hint=hint)
+    for option, value in given.items():
+        if value and (has_build_toml or option not in ("license", "repo_id")):
+            hint = f"kci takes over what {origin} has: change it afterwards"
+            raise UsageError(f"--{option.removesuffix('s').replace('_', '-')} is not for --from", hint=hint)
     if has_build_toml:
         adopted = from_kernel_builder(origin)
         return NewKernel(name=adopted.name), adopted
-    chosen = choose(name, license=of_project["--license"] or "", repo_id=of_project["--repo-id"] or "")
+    chosen = choose(name, license=given["license"] or "", repo_id=given["repo_id"] or "")
     return chosen, from_setup_py(origin, chosen)
 
 
@@ -130,15 +138,6 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
     return needed, not built
 
 
-def _tell(target: Path, written: list[str], adopted: Adopted | None) -> None:
-    for line in adopted.taken if adopted else ():
-        click.echo(f"taken over: {line}")
-    for path in written if adopted is None or options().verbose else ():
-        click.echo(str(target / path))
-    for line in adopted.left if adopted else ():
-        click.echo(f"{click.style('left to do:', fg='yellow')} {line}")
-
-
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
     """The commands that come next, once nothing is left to do."""
     lines = [f"\n{target} is written. Left to do is {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
@@ -158,29 +157,3 @@ def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> st
             f"Before you publish, put your account in the place of `{new_kernel.PLACEHOLDER_OWNER}` in repo-id."
         )
     return "\n".join(lines)
-
-
-def _asked_framework() -> str:
-    for name, meaning in new_kernel.FRAMEWORKS.items():
-        click.echo(f"  {name:<13} {meaning}")
-    return str(click.prompt("Framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), default="torch"))
-
-
-def _asked_backends(framework: str) -> tuple[str, ...]:
-    offered = new_kernel.BACKENDS[framework]
-    if len(offered) == 1:
-        return offered
-    answer = click.prompt(f"Backends, of {' '.join(offered)}", default=" ".join(new_kernel.USUAL[framework]))
-    return tuple(answer.replace(",", " ").split())
-
-
-def _asked_stable_abi() -> str | None:
-    oldest = new_kernel.OLDEST_STABLE_ABI.text
-    click.echo(
-        f"  The stable ABI: one binary for torch {oldest} and newer. Without it: one binary for each torch version."
-    )
-    return oldest if click.confirm("Build for the stable ABI", default=False) else None
-
-
-def _asked_repository(name: str) -> str:
-    return str(click.prompt("Repository on the Hub", default=f"{new_kernel.PLACEHOLDER_OWNER}/{name}"))

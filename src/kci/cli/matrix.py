@@ -17,7 +17,6 @@ from kci.plurals import count
 if TYPE_CHECKING:
     from kci.diagnostics import Diagnostic
     from kci.matrix.reasons import BackendReasons
-    from kci.matrix.tiers import Covered
     from kci.matrix.variants import KernelMatrix
     from kci.workspace.workspace import Choice, Workspace
 
@@ -80,10 +79,9 @@ def command(
             faulty = [item for kernel in planned.plan.faulty for item in kernel.diagnostics]
             print_diagnostics(faulty)
             click.echo(planned.github_matrix())
-        case "markdown":
-            click.echo("\n\n".join(_markdown(kernel, explain) for kernel in matrix.kernels))
         case _:
-            click.echo("\n\n".join(_table(kernel, explain) for kernel in matrix.kernels))
+            shown = [_shown(kernel, explain=explain, markdown=output == "markdown") for kernel in matrix.kernels]
+            click.echo("\n\n".join(shown))
     if not allow_empty:
         workspace.require_variants(matrix, choice)
     return int(bool(faulty))
@@ -109,26 +107,16 @@ def _rows(kernel: KernelMatrix) -> list[tuple[str, ...]]:
 _LAYOUT = Layout(drop=("kind", "system", "torch", "archs"), cut=("variant",), wrap="archs")
 
 
-def _title(kernel: KernelMatrix) -> str:
+def _shown(kernel: KernelMatrix, *, explain: bool, markdown: bool) -> str:
     names = {variant.name for variant in kernel.variants}
-    return f"{kernel.name} v{kernel.version} ({kernel.path}): {count(len(names), 'variant')}"
-
-
-def _table(kernel: KernelMatrix, explain: bool) -> str:
-    parts = [click.style(_title(kernel), bold=True)]
-    if kernel.variants:
+    title = f"{kernel.name} v{kernel.version} ({kernel.path}): {count(len(names), 'variant')}"
+    parts = [f"### {title}" if markdown else click.style(title, bold=True)]
+    if kernel.variants and markdown:
+        parts += ["", markdown_table(_HEADERS, _rows(kernel))]
+    elif kernel.variants:
         parts.append(table(_HEADERS, _rows(kernel), _LAYOUT))
     if explain:
-        parts += ["", explanation_text(kernel)]
-    return "\n".join(parts)
-
-
-def _markdown(kernel: KernelMatrix, explain: bool) -> str:
-    parts = [f"### {_title(kernel)}"]
-    if kernel.variants:
-        parts += ["", markdown_table(_HEADERS, _rows(kernel))]
-    if explain:
-        parts += ["", explanation_markdown(kernel)]
+        parts += ["", explanation_markdown(kernel) if markdown else explanation_text(kernel)]
     return "\n".join(parts)
 
 
@@ -201,37 +189,22 @@ def show_coverage(workspace: Workspace, choice: Choice, output: str) -> None:
         raise UsageError(f"--coverage has no {output} form", hint="one of: table, json, markdown")
     chosen, full = workspace.matrix(choice), workspace.whole(choice)
     answer: list[dict[str, Any]] = []
+    blocks = []
     for part, whole in zip(chosen.kernels, full.kernels, strict=True):
         pairs = coverage(whole.variants, part.variants)
-        covered = sum(pair.variant is not None for pair in pairs)
-        answer.append(
-            {
-                "name": part.name,
-                "path": part.path,
-                "variants": len(part.variants),
-                "of_variants": len(whole.variants),
-                "covered": covered,
-                "of_pairs": len(pairs),
-                "pairs": pairs,
-            }
-        )
+        counts = {
+            "variants": len(part.variants),
+            "of_variants": len(whole.variants),
+            "covered": sum(pair.variant is not None for pair in pairs),
+            "of_pairs": len(pairs),
+        }
+        answer.append({"name": part.name, "path": part.path, **counts, "pairs": pairs})
+        said = "{variants} of {of_variants} variants have {covered} of {of_pairs} pairs".format(**counts)
+        by = [labelled(pair.variant, pair.system) if pair.variant and pair.system else "nothing" for pair in pairs]
+        rows = [(pair.first, pair.second, variant) for pair, variant in zip(pairs, by, strict=True)]
+        title, form = (f"### {part.name}", markdown_table) if output == "markdown" else (part.name, table)
+        blocks.append(f"{title} ({part.path}): {said}\n{form(('one', 'other', 'covered by'), rows)}")
     if output == "json":
         click.echo(to_json({"schema": 1, "tier": chosen.tier, "kernels": answer}))
-        return
-    blocks = []
-    for entry in answer:
-        title = (
-            f"{entry['name']} ({entry['path']}): {entry['variants']} of {entry['of_variants']} variants have "
-            f"{entry['covered']} of {entry['of_pairs']} pairs"
-        )
-        rows = [(pair.first, pair.second, _covering(pair)) for pair in entry["pairs"]]
-        head = ("one", "other", "covered by")
-        body = markdown_table(head, rows) if output == "markdown" else table(head, rows)
-        blocks.append(f"{'### ' if output == 'markdown' else ''}{title}\n{body}")
-    click.echo("\n\n".join(blocks))
-
-
-def _covering(pair: Covered) -> str:
-    if pair.variant is None or pair.system is None:
-        return "nothing"
-    return labelled(pair.variant, pair.system)
+    else:
+        click.echo("\n\n".join(blocks))

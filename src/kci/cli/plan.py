@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kci.cli import PATH, Command, answer_forms, options
-from kci.cli._output import paragraph, print_diagnostics, to_json
-from kci.cli._tables import (
-    AnswerTable,
-    legs_table,
-    markdown,
-    plan_tables,
-    tests_table,
-    touches_table,
-    unbuilt_tables,
-)
+from kci.cli._output import print_diagnostics, to_json
+from kci.cli._tables import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
 from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
 from kci.files.cache import default_cache
-from kci.plan.affected import Touch
-from kci.plan.plan import Estimate, Plan
 from kci.plan.plan_page import mermaid, plan_page
 from kci.tree.manifest import read_published
 from kci.workspace.planning import PlanRequest, plan_run
@@ -64,15 +53,10 @@ def command(
     published: tuple[Path, ...],
     fingerprints: bool,
     group: str | None,
-    durations: Path | None,
-    max_jobs: int | None,
-    max_cost: float | None,
-    shards: int | None,
     shard: int | None,
     container: str,
-    allow_empty: bool,
     output: str,
-    **selection: Any,
+    **said: Any,
 ) -> int:
     """List the legs of a run over each KERNEL with runner, image, timeout and time, and the variants without a leg.
 
@@ -91,20 +75,16 @@ def command(
     known, problems = read_published(published)
     print_diagnostics(problems)
     request = PlanRequest(
-        choice=take_choice(selection),
+        choice=take_choice(said),
         affected=affected,
         published=known,
         fingerprints=fingerprints or bool(published),
         digests=default_cache() / "inputs",
         grouping=Grouping(group) if group else None,
-        shards=shards,
         container=container == "auto",
-        durations=durations,
-        max_jobs=max_jobs,
-        max_cost=max_cost,
-        allow_empty=allow_empty,
+        **{name: said[name] for name in ("shards", "durations", "max_jobs", "max_cost", "allow_empty")},
     )
-    planned = plan_run(opened(kernels, selection["catalog"], set_aside=True), request)
+    planned = plan_run(opened(kernels, said["catalog"], set_aside=True), request)
     if output == "github":
         planned.require_runnable()
     print_diagnostics(planned.diagnostics)
@@ -120,21 +100,11 @@ def command(
             click.echo(to_json(planned.as_json()))
         case "github":
             if planned.touches is not None and options().verbose:
-                click.echo("\n".join(_lines(touches_table(planned.touches))), err=True)
+                click.echo(touches_table(planned.touches).text(), err=True)
             click.echo(planned.github_matrix(shard))
         case _:
-            click.echo(_table(planned.plan, planned.estimate, planned.touches))
+            plan, touches = planned.plan, planned.touches
+            tables = [touches_table(touches)] if touches is not None else []
+            tables += [legs_table(plan, planned.estimate), *([tests_table(plan)] if plan.tests else [])]
+            click.echo("\n\n".join(one.text() for one in [*tables, *unbuilt_tables(plan)]))
     return int(bool(planned.plan.faulty) or any(item.severity is Severity.ERROR for item in planned.diagnostics))
-
-
-def _table(plan: Plan, made: Estimate, touches: Sequence[Touch] | None) -> str:
-    parts = [] if touches is None else [*_lines(touches_table(touches)), ""]
-    legs = legs_table(plan, made)
-    parts += [legs.text(), paragraph(legs.below)]
-    for other in [*([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan)]:
-        parts += ["", other.text(), *([paragraph(other.below)] if other.below else [])]
-    return "\n".join(parts)
-
-
-def _lines(told: AnswerTable) -> list[str]:
-    return [*told.text().splitlines(), *([told.below] if told.below else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,7 +13,6 @@ from kci.cli._workspace import CATALOG, opened
 from kci.config.values import LeaveOut
 from kci.diagnostics import Diagnostic
 from kci.plurals import count
-from kci.publish.branch_changes import BranchChanges
 from kci.publish.publish_tree import PublishRequest, publish_tree, tree_of
 from kci.publish.upload import PublishedBranch
 
@@ -43,16 +43,10 @@ def command(
     place: Path,
     kernel: Path | None,
     tree: Path | None,
-    repo_id: str,
-    branch: str,
-    prune: bool,
     leave_out: str | None,
-    older: bool,
-    create_repo: bool,
-    create_pr: bool,
-    dry_run: bool,
     as_json: bool,
     catalog: str | None,
+    **said: Any,
 ) -> None:
     """Publish the merged tree of a kernel to its repository on the Hub: one commit on the branch of its version.
 
@@ -69,8 +63,7 @@ def command(
     """
     tree, kernel = tree_of(place, kernel, tree)
     workspace = opened([str(kernel)], catalog) if kernel is not None else None
-    decided = LeaveOut(leave_out) if leave_out else None
-    request = PublishRequest(tree, workspace, repo_id, branch, prune, create_repo, dry_run, create_pr, decided, older)
+    request = PublishRequest(tree, workspace, leave_out=LeaveOut(leave_out) if leave_out else None, **said)
     warnings: list[Diagnostic] = []
     try:
         done = publish_tree(request, progress_log(), warnings.append)
@@ -91,17 +84,10 @@ def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
         f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed, {len(changes.deleted)} deleted"
     )
     lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}, {changes.unchanged} as they were"]
-    for name in changes.removed_variants:
-        lines.append(f"  removed: {name}")
-    for name in changes.kept_variants:
-        lines.append(f"  kept, not in the tree: {name}")
-    lines += [f"  deleted: {path}" for path in _deleted(changes)]
+    lines += [f"  removed: {name}" for name in changes.removed_variants]
+    lines += [f"  kept, not in the tree: {name}" for name in changes.kept_variants]
+    whole = tuple(f"build/{name}/" for name in changes.removed_variants)
+    lines += [f"  deleted: {path}" for path in changes.deleted if not path.startswith(whole)]
     if verbose:
         lines += [f"  added: {path}" for path in changes.added] + [f"  changed: {path}" for path in changes.changed]
     return lines
-
-
-def _deleted(changes: BranchChanges) -> list[str]:
-    """The files that are deleted, but for those of variants that are named as a whole."""
-    whole = tuple(f"build/{name}/" for name in changes.removed_variants)
-    return [path for path in changes.deleted if not (whole and path.startswith(whole))]

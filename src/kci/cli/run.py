@@ -13,10 +13,9 @@ from kci.cli._engine_run import follow
 from kci.cli._findings import print_trees
 from kci.cli._output import Layout, table
 from kci.cli._run_display import RunDisplay
-from kci.cli._workspace import opened, selection_options, take_choice
+from kci.cli._workspace import CACHE, ISOLATION, JOBS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import UsageError
-from kci.files.cache import default_cache
 from kci.plurals import count
 from kci.remote.engine_plan import EngineRequest, open_run, prepare_run
 from kci.run import local
@@ -28,13 +27,9 @@ from kci.run import local
 @click.option(
     "--into", type=PATH, help="The tree to write (default: KERNEL/build); with several kernels, a folder of trees."
 )
-@click.option(
-    "--jobs", type=click.IntRange(1), help="How many compilers run in parallel (default: from cores and memory)."
-)
-@click.option(
-    "--no-isolation", is_flag=True, help="Compile against this Python's torch instead of a torch that kci installs."
-)
-@click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
+@JOBS
+@ISOLATION
+@CACHE
 @click.option(
     "--engine",
     metavar="NAME",
@@ -60,8 +55,8 @@ def command(
     kernels: tuple[str, ...],
     into: Path | None,
     jobs: int | None,
-    no_isolation: bool,
-    cache: Path | None,
+    isolation: bool,
+    cache: Path,
     engine: str | None,
     resume: str | None,
     test: bool,
@@ -86,22 +81,22 @@ def command(
         kci run --engine cluster
     """
     if resume is not None:
-        return follow(*open_run(cache or default_cache(), resume), on_interrupt)
+        return follow(*open_run(cache, resume), on_interrupt)
     workspace = opened(kernels, selection["catalog"])
     if engine is not None:
         wanted = EngineRequest(
             choice=take_choice(selection), engine=engine, into=into, jobs=jobs, max_cost=max_cost, test=test,
             allow_empty=allow_empty,
         )  # fmt: skip
-        return follow(*prepare_run(workspace, wanted, cache or default_cache()), on_interrupt)
+        return follow(*prepare_run(workspace, wanted, cache), on_interrupt)
     if max_cost is not None:
         raise UsageError("--max-cost needs --engine: a build on this machine costs nothing")
     if test:
         raise UsageError("--test needs --engine", hint="to test what this machine built: kci test")
     outcomes = local.outcomes_of(workspace, take_choice(selection))
-    how = BuildOptions(cache or default_cache(), isolation=not no_isolation, jobs=jobs)
-    with RunDisplay(outcomes, options()) as changed:
-        result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, changed)
+    how = BuildOptions(cache, isolation=isolation, jobs=jobs)
+    with RunDisplay(outcomes, options()) as display:
+        result = local.run_here(workspace, outcomes, local.tree_places(workspace, into), how, display.changed)
     return _report(result)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,10 +13,9 @@ import click
 from kci.ci.run_records import TestRecord, ci_run, write_record
 from kci.cli import PATH, Command, FileName, completed
 from kci.cli._output import Layout, progress_log, table
-from kci.cli._workspace import CATALOG, opened
+from kci.cli._workspace import CACHE, CATALOG, opened
 from kci.config.reader import BUILD_TOML
 from kci.errors import KciError, first_error
-from kci.files.cache import default_cache
 from kci.plan.github import refuse_errors
 from kci.run.kernel_tests import TestReport, TestState, lacking, nothing_run, run_kernel_tests, variants_of, why_not
 from kci.verify import verify
@@ -49,7 +49,7 @@ from kci.workspace.workspace import Workspace
 )
 @click.option("--record", type=PATH, help="Write the results to this file, as JSON.")
 @click.option("--allow-empty", is_flag=True, help="Exit 0 for a kernel without a test that ran.")
-@click.option("--cache", type=PATH, help="The cache (default: KCI_CACHE, or kci in the user's cache directory).")
+@CACHE
 @CATALOG
 def command(
     place: Path,
@@ -62,7 +62,7 @@ def command(
     python: Path | None,
     record: Path | None,
     allow_empty: bool,
-    cache: Path | None,
+    cache: Path,
     catalog: str | None,
 ) -> int:
     """Load built variants with the kernels library and run the kernel's tests that are marked `kernels_ci`.
@@ -93,7 +93,7 @@ def command(
                 directory,
                 sources,
                 progress_log(),
-                cache=cache or default_cache(),
+                cache=cache,
                 isolation=isolation,
                 torch=torch or _built_with(workspace, directory.name),
                 extra=extra,
@@ -124,44 +124,28 @@ def command(
 
 
 def _refuse(reasons: Mapping[Path, str], *, judge: bool) -> NoReturn:
-    """Say of variants that this machine cannot load what can be said: whether they are as they have to be.
-
-    Args:
-        reasons: what each lacks here.
-        judge: whether to look; a leg on a machine with hardware tests what was verified before.
-
-    Raises:
-        FindingsError: one is not.
-        MissingToolError: all are.
-    """
+    """Refuse variants that this machine cannot load; verify them first, unless a leg tests what was verified before."""
     refuse_errors(item for path in reasons for item in (verify(path) if judge else ()))
     names = {path.name: why for path, why in reasons.items()}
     raise nothing_run(names, verified=set(names) if judge else ())
 
 
 def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -> None:
-    """Write what came of it, for whoever has run this as a leg."""
     tested = tuple(report.variant for report in reports if report.state is not TestState.NOT_RUN)
     write_record(path, TestRecord(kernel, "test", ci_run().attempt or 1, not error, tested, error))
 
 
 def _workspace(sources: Path | None, catalog: str | None) -> Workspace | None:
-    """The kernel that a tree was made of; None where it is not named or cannot be read: its tests run all the same."""
-    if sources is None:
-        return None
-    try:
-        workspace = opened([str(sources)], catalog)
-        workspace.only_kernel()
-    except KciError:
-        return None
-    return workspace
+    """The kernel that a tree was made of; None if it is not named or cannot be read, which its tests do not need."""
+    with suppress(KciError):
+        workspace = opened([str(sources)], catalog) if sources is not None else None
+        if workspace and workspace.only_kernel():
+            return workspace
+    return None
 
 
 def _built_with(workspace: Workspace | None, variant: str) -> str | None:
-    """The torch that the kernel's matrix has for a variant; None where it does not say."""
-    if workspace is None:
-        return None
-    try:
-        return workspace.variant(variant).torch
-    except KciError:
-        return None
+    """The torch that the kernel's matrix has for a variant, where it has the variant."""
+    with suppress(KciError):
+        return workspace.variant(variant).torch if workspace else None
+    return None
