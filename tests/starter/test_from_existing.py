@@ -166,8 +166,8 @@ def test_what_would_have_to_be_computed_is_named() -> None:
     setup = read_setup(text.encode(), "setup.py")
     assert setup.extensions[0].sources == ("b.cu",)
     assert setup.not_understood == (
-        (1, "`flags()` would have to be computed"),
-        (1, "`find()` would have to be computed"),
+        (1, "kci does not compute `flags()`"),
+        (1, "kci does not compute `find()`"),
     )
 
 

@@ -162,7 +162,7 @@ def test_an_empty_directory_is_filled_and_a_failure_leaves_nothing(
         (("silu_and_mul",), "such as silu-and-mul"),
         (("MyKernel",), "such as my-kernel"),
         (("x",), "such as my-kernel"),
-        (("import",), "a word of Python"),
+        (("import",), "a keyword of Python"),
         (("k1", "--framework", "tvm-ffi", "--backend", "rocm"), "for tvm-ffi: cpu, cuda"),
         (("k1", "--framework", "torch", "--backend", "metal"), "for torch: cpu, cuda, rocm"),
         (("k1", "--framework", "tvm-ffi", "--stable-abi", "2.11"), "no stable ABI"),

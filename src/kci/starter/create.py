@@ -12,7 +12,7 @@ from kci.config.find_settings import locate
 from kci.config.settings import KCI_TOML
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import FindingsError, UsageError
-from kci.files.replace import Replacement, flush, replacing
+from kci.files.replace import flush, replacing
 from kci.render.repository import render_workflows
 from kci.workspace.check import check_kernels
 from kci.workspace.workspace import open_workspace
@@ -39,12 +39,7 @@ def repository_of(target: Path) -> Path | None:
 def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tuple[list[str], tuple[Diagnostic, ...]]:
     """Write a kernel to a temporary place beside its own, and move it there once it is complete.
 
-    Returns:
-        The paths that were written, those of workflow files too if asked for, and what `kci check` says of them.
-
-    Raises:
-        UsageError: something is in the way.
-        FindingsError: it cannot be written.
+    Returns the paths that were written, those of workflow files too if asked for, and what `kci check` says of them.
     """
     require_new(target)
     with replacing(target) as replacement:
@@ -59,12 +54,18 @@ def create(target: Path, files: Mapping[str, bytes], *, workflows: bool) -> tupl
             made = render_workflows(open_workspace([str(root)]), root)
             made.write()
             rendered = list(made.files)
-        _move(replacement, target)
+        flush(root)
+        try:
+            if target.is_dir() and not target.is_symlink():
+                target.rmdir()  # fails if another process has written into it
+            root.rename(target)
+        except OSError as error:
+            raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
     return sorted([*files, *rendered]), tuple(_shown_at(item, root, target) for item in found)
 
 
 def built_backends(target: Path) -> set[str]:
-    """The backends for which anything would be built of a kernel."""
+    """The backends for which a kernel has variants."""
     matrix = open_workspace([str(target)]).matrix()
     return {variant.backend for kernel in matrix.kernels for variant in kernel.variants}
 
@@ -85,21 +86,7 @@ def add_settings(target: Path, text: str) -> tuple[Path, bool]:
     return path, True
 
 
-def _move(replacement: Replacement, target: Path) -> None:
-    """Give what was made its name, unless something has got there first; a directory replaces an empty one only."""
-    flush(replacement.staging)
-    try:
-        if target.is_dir() and not target.is_symlink():
-            target.rmdir()  # fails if it is not empty any more
-        replacement.staging.rename(target)
-    except OSError as error:
-        raise FindingsError(f"cannot write {target}: {error.strerror}", hint="nothing was written") from error
-
-
 def _shown_at(item: Diagnostic, staging: Path, target: Path) -> Diagnostic:
     """A finding with the path that its file has now."""
-    path = Path(item.path)
-    if not path.is_absolute():
-        path = Path.cwd() / path
-    inside = os.path.relpath(path, staging)
+    inside = os.path.relpath(item.path, staging)
     return replace(item, path=os.path.join(target, inside)) if not inside.startswith("..") else item  # noqa: PTH118

@@ -14,10 +14,9 @@ from kci.config.update import plan_update
 from kci.config.values import python_name
 from kci.errors import FindingsError, UsageError
 from kci.files.bounded_json import read_bounded
-from kci.files.templates import template_environment
 from kci.files.walk import is_own, walk
 from kci.plurals import count
-from kci.starter.new_kernel import USUAL_LICENSE, NewKernel
+from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, rendered
 from kci.starter.setup_py import Extension, Glob, read_setup
 
 MOST_FILES = 20_000
@@ -47,6 +46,8 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
     files: dict[str, bytes] = {}
     links: list[str] = []
     room = MOST_BYTES
+    hint = "name the directory of one kernel, without what was built from it"
+    too_much = FindingsError(f"{root} holds more than the sources of a kernel", hint=hint)
     for entry in walk(root):
         if not is_own(entry.name):
             continue
@@ -56,18 +57,13 @@ def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
             try:
                 files[entry.name] = read_bounded(entry.path, room)
             except OSError as error:
-                raise FindingsError(f"{entry.path}: cannot be read: {error.strerror}") from None
+                raise FindingsError(f"cannot read {entry.path}: {error.strerror}") from None
             except ValueError:
-                raise _too_much(root) from None
+                raise too_much from None
             room -= len(files[entry.name])
         if len(files) > MOST_FILES:
-            raise _too_much(root)
+            raise too_much
     return files, links
-
-
-def _too_much(root: Path) -> FindingsError:
-    hint = "name the directory of one kernel, without what was built from it"
-    return FindingsError(f"{root} holds more than the sources of a kernel", hint=hint)
 
 
 _NOT_NEEDED = {
@@ -162,8 +158,12 @@ def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
     native = [name for name in compiled if _NATIVE.search(texts[name])]
     for name in compiled:
         if block := _module(texts[name]):
-            functions += _functions(block[1], list(texts.values()))
-            texts[name] = _without(texts[name], block[0])
+            for exported, cpp in re.findall(
+                r"\.def\s*\(\s*\"(\w+)\"\s*,\s*&?\s*([\w:]+)", block[1]
+            ):  # m.def("name", &cpp
+                functions.append(Function(exported, cpp, _declaration(cpp, texts.values())))
+            start, end = block[0]
+            texts[name] = f"{texts[name][:start].rstrip()}\n{texts[name][end:].lstrip()}"
     files = {
         name: _PYBIND.sub("#include <torch/all.h>", text).encode("utf-8", "surrogateescape")
         for name, text in texts.items()
@@ -177,38 +177,20 @@ def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
     declared = [item for item in functions if item.declaration]
     licensed = choice.license or (setup.license if setup.license.isprintable() else "")[:100]
     if not licensed:
-        left.append(
-            f'{BUILD_TOML} says license = "{USUAL_LICENSE}", and {SETUP_PY} names none: write the right one there'
-        )
+        left.append(f'{BUILD_TOML} says license = "{USUAL_LICENSE}", because {SETUP_PY} names no license: correct it')
+    package = python_name(choice.name)
     values = {
         "name": choice.name,
         "license": licensed or USUAL_LICENSE,
         "repo_id": choice.repo_id,
         "placeholder": choice.placeholder,
-        "package": python_name(choice.name),
+        "package": package,
         "backends": list(by_backend),
         "headers": headers,
         "include": include,
         "components": [(backend, sources[backend], by_backend[backend]) for backend in sorted(by_backend)],
         "functions": declared,
     }
-    files |= _rendered(values)
-    taken = [
-        f"{SETUP_PY}:{item.line}: {count(len(sources[backend]), 'source')} for {backend}, with their flags"
-        for backend, item in sorted(by_backend.items())
-    ]
-    taken += [count(len(headers), "header")] if headers else []
-    if functions:
-        taken.append(f"{count(len(declared), 'function')} of the pybind11 module as operators: {_names(functions)}")
-    python = sorted(name for name in found if name.endswith(".py") and name != SETUP_PY)
-    if python:
-        left.append(f"Python files were not copied: {', '.join(python[:8])}{' and more' if len(python) > 8 else ''}")
-    left.append(f"tests/test_{values['package']}.py only sees that the kernel loads: write what its results have to be")
-    return Adopted(choice.name, files, tuple(taken), tuple(left))
-
-
-def _rendered(values: dict[str, object]) -> dict[str, bytes]:
-    package = values["package"]
     templates = {
         BUILD_TOML: "port/build.toml.j2",
         "torch-ext/torch_binding.cpp": "port/torch_binding.cpp.j2",
@@ -217,11 +199,20 @@ def _rendered(values: dict[str, object]) -> dict[str, bytes]:
         "tests/conftest.py": "common/conftest.py.j2",
         ".gitignore": "common/gitignore.j2",
     }
-    environment = template_environment()
-    return {
-        path: environment.get_template(f"kernel/{name}").render(values).rstrip().encode() + b"\n"
-        for path, name in templates.items()
-    }
+    files |= {path: text.encode() for path, text in rendered(templates, values).items()}
+    taken = [
+        f"{SETUP_PY}:{item.line}: {count(len(sources[backend]), 'source')} for {backend}, with their flags"
+        for backend, item in sorted(by_backend.items())
+    ]
+    taken += [count(len(headers), "header")] if headers else []
+    if functions:
+        names = ", ".join(item.name for item in declared) or "none"
+        taken.append(f"{count(len(declared), 'function')} of the pybind11 module as operators: {names}")
+    python = sorted(name for name in found if name.endswith(".py") and name != SETUP_PY)
+    if python:
+        left.append(f"Python files were not copied: {', '.join(python[:8])}{' and more' if len(python) > 8 else ''}")
+    left.append(f"tests/test_{package}.py only checks that the kernel loads: write tests of its results")
+    return Adopted(choice.name, files, tuple(taken), tuple(left))
 
 
 def _sources(extension: Extension, found: dict[str, bytes], left: list[str]) -> list[str]:
@@ -267,18 +258,6 @@ def _module(text: str) -> tuple[tuple[int, int], str] | None:
     return None
 
 
-def _without(text: str, span: tuple[int, int]) -> str:
-    return f"{text[: span[0]].rstrip()}\n{text[span[1] :].lstrip()}"
-
-
-def _functions(block: str, texts: Sequence[str]) -> list[Function]:
-    """What a module defines with `m.def`."""
-    made = []
-    for name, cpp in re.findall(r"\.def\s*\(\s*\"(\w+)\"\s*,\s*&?\s*([\w:]+)", block):
-        made.append(Function(name, cpp, _declaration(cpp, texts)))
-    return made
-
-
 def _declaration(name: str, texts: Iterable[str]) -> str:
     """How a function is declared, without default values; empty if that was not found."""
     pattern = re.compile(
@@ -306,7 +285,3 @@ def _functions_left(functions: Sequence[Function]) -> list[str]:
                 f"`{item.name}` may write to its arguments: give it a schema with `Tensor(a!)`, see the comment there"
             )
     return left
-
-
-def _names(functions: Sequence[Function]) -> str:
-    return ", ".join(item.name for item in functions if item.declaration) or "none"

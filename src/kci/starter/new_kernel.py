@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from kci.catalog.loading import load_catalog
 from kci.config.file_lints import repo_id_problem
+from kci.config.settings import KCI_TOML
 from kci.config.values import Backend, Version, check_kernel_name, near_kernel_name, python_name
 from kci.errors import UsageError
 from kci.files.templates import template_environment
@@ -26,10 +27,10 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "torch-noarch": tuple(str(backend) for backend in Backend),
     "tvm-ffi": ("cpu", "cuda"),
 }
-"""The backends that there is a template for."""
+"""The backends that have a template."""
 
 USUAL = {"torch": ("cpu", "cuda"), "torch-noarch": ("cpu", "cuda", "rocm"), "tvm-ffi": ("cpu",)}
-"""The backends of who names none."""
+"""The backends by default."""
 
 OLDEST_STABLE_ABI = Version.parse("2.11")
 """The first version whose stable ABI has all that the template uses."""
@@ -46,12 +47,12 @@ class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
     backends: tuple[str, ...] = ()
     stable_abi: str | None = None
     license: str = USUAL_LICENSE
-    """Empty for that of a project that is taken over."""
+    """Empty for the license of the project that is taken over."""
     repo_id: str = ""
 
     @property
     def placeholder(self) -> bool:
-        """Whether the repository on the Hub has still to be chosen."""
+        """Whether nobody has chosen the repository on the Hub yet."""
         return self.repo_id.startswith(f"{PLACEHOLDER_OWNER}/")
 
 
@@ -75,7 +76,7 @@ def choose(
     if stable_abi is not None:
         stable_abi = _stable_abi(stable_abi, framework)
     if (license and not license.strip()) or not license.isprintable() or len(license) > 100:
-        raise UsageError("the license has to be one line of text", hint='such as "Apache-2.0" or "MIT"')
+        raise UsageError("the license must be one line of text", hint='such as "Apache-2.0" or "MIT"')
     if repo_id and (problem := repo_id_problem(repo_id)):
         raise UsageError(f"{repo_id[:100]!r} is not a repository id: {problem}", hint="owner/name")
     return NewKernel(
@@ -89,13 +90,13 @@ def choose(
 
 
 def require_name(name: str) -> None:
-    """Refuse what is no name of a kernel, or none that Python can import; UsageError with one that would do."""
+    """Refuse a name that no kernel can have, or that Python cannot import (UsageError); the hint proposes another."""
     try:
         check_kernel_name(name)
     except ValueError as error:
         raise UsageError(str(error), hint=f"such as {near_kernel_name(name) or 'my-kernel'}") from None
     if keyword.iskeyword(python_name(name)):
-        raise UsageError(f"{name!r} is a word of Python, and the name of the package", hint=f"such as {name}-kernel")
+        raise UsageError(f"{name!r} is a keyword of Python, not a name for a package", hint=f"such as {name}-kernel")
 
 
 def _stable_abi(text: str, framework: str) -> str:
@@ -127,16 +128,21 @@ def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
         "ops_name": "silu" if new.framework == "torch-noarch" else "ops",
         "call": "silu" if new.framework == "torch-noarch" else "ops.silu",
     }
+    return rendered(_templates(new, package, standalone=standalone), values)
+
+
+def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict[str, str]:
+    """Files from the templates of kernels, by their path."""
     environment = template_environment()
     return {
         path: environment.get_template(f"kernel/{template}").render(values).rstrip() + "\n"
-        for path, template in sorted(_templates(new, package, standalone=standalone).items())
+        for path, template in sorted(templates.items())
     }
 
 
 def tvm_ffi_overlay() -> str:
     """What kci.toml has to say before a kernel for tvm-ffi has a variant."""
-    return template_environment().get_template("kernel/common/overlay.toml.j2").render({}).rstrip() + "\n"
+    return rendered({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
 
 
 def _templates(new: NewKernel, package: str, *, standalone: bool) -> dict[str, str]:

@@ -1,13 +1,14 @@
 """Reading a setup.py of `torch.utils.cpp_extension` without running it.
 
-What is written down is understood: literals, names that are set to them, `+`, `os.path.join`, `glob.glob`, a name for
-one of the two classes. What a program would have to compute is not, and is reported with its line.
+kci understands literals, names that are set to them, `+`, `os.path.join`, `glob.glob`, and a name for one of the two
+classes. It reports what a program would have to compute, with its line.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -27,7 +28,7 @@ MOST_BYTES = 1_000_000
 
 
 class Glob(msgspec.Struct, frozen=True):
-    """A pattern for files, which only the directory can answer."""
+    """A pattern for files of the project."""
 
     pattern: str
 
@@ -60,12 +61,14 @@ class _UnknownError(Exception):
 def read_setup(raw: bytes, shown_as: str) -> SetupPy:
     """What a setup.py says about its extensions; FindingsError if it is not Python, or has no extension."""
     if len(raw) > MOST_BYTES:
-        raise FindingsError(f"{shown_as} is too large", hint="it has to be a setup.py")
+        raise FindingsError(f"{shown_as} is too large", hint="name the directory of a project with a setup.py")
     try:
         tree = ast.parse(raw)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise FindingsError(f"{shown_as}{line}: not valid Python", hint="kci reads it, and does not run it") from None
+        raise FindingsError(
+            f"{shown_as}{line}: not valid Python", hint="correct it: kci reads it, and does not run it"
+        ) from None
     reader = _Reader()
     try:
         reader.read(tree.body)
@@ -105,7 +108,7 @@ class _Reader:
                     self.calls(one)
                     if attr == "extend":
                         self.extend(name, one)
-                    elif attr == "append" and name in self.values:
+                    elif attr == "append":
                         self.extend(name, ast.copy_location(ast.List(elts=[one]), one))
                 case ast.If() | ast.For() | ast.While() | ast.With() | ast.Try() | ast.FunctionDef() | ast.ClassDef():
                     for block in ("body", "handlers", "orelse", "finalbody"):
@@ -119,7 +122,8 @@ class _Reader:
             case ast.Assign(
                 targets=[ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=key))], value=value
             ):
-                self.set_item(name, key, value)
+                if isinstance(before := self.values.get(name), dict):
+                    self.values[name] = {**before, key: self.known(value, None, part_of=name)}
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name() | ast.Attribute() | ast.IfExp() as value) if (
                 kinds := [self.kinds[word] for node in ast.walk(value) if (word := _last(node)) in self.kinds]
             ):  # what is a kernel for CUDA in some case is one
@@ -129,34 +133,19 @@ class _Reader:
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
             ):
                 self.calls(value)
-                self.set(name, value)
+                try:
+                    self.values[name] = self.value(value)
+                except _UnknownError:
+                    self.values.pop(name, None)
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value):
                 self.extend(name, value)
             case ast.AugAssign(target=ast.Subscript(value=ast.Name(id=name))):
                 self.changed.append((name, statement.lineno, ast.unparse(statement)))
 
-    def set(self, name: str, value: ast.expr) -> None:
-        try:
-            self.values[name] = self.value(value)
-        except _UnknownError:
-            self.values.pop(name, None)
-
-    def set_item(self, name: str, key: object, value: ast.expr) -> None:
-        before = self.values.get(name)
-        if isinstance(before, dict):
-            self.values[name] = {**before, key: self.added(name, value, None)}
-
     def extend(self, name: str, value: ast.expr) -> None:
         if name in self.values:
-            self.values[name] = [*_list(self.values[name]), *_list(self.added(name, value, []))][:_LONGEST]
-
-    def added(self, name: str, value: ast.expr, otherwise: Any) -> Any:
-        """What becomes a part of a list or table; what would have to be computed is noted, for where that is used."""
-        try:
-            return self.value(value)
-        except _UnknownError:
-            self.changed.append((name, value.lineno, ast.unparse(value)))
-            return otherwise
+            more = _list(self.known(value, [], part_of=name))
+            self.values[name] = [*_list(self.values[name]), *more][:_LONGEST]
 
     def calls(self, value: ast.expr) -> None:
         """Take extensions and the arguments of `setup` out of an expression."""
@@ -180,7 +169,13 @@ class _Reader:
         self.unknown += [(line, f"`{text[:80]}` was not followed") for name, line, text in self.changed if name in used]
         include = [str(item) for item in self.items(given.get("include_dirs"))]
         include += [flag[2:] for item in flags.values() for flag in item if flag.startswith("-I")]
-        macros = self.macros(given.get("define_macros"))
+        macros = []
+        for pair in _list(self.known(given.get("define_macros"), [])):
+            match pair:
+                case [str() as name, None]:
+                    macros.append(f"-D{name}")
+                case [str() as name, str() | int() as set_to]:
+                    macros.append(f"-D{name}={set_to}")
         cxx, nvcc = ([flag for flag in flags.get(of, ()) if not flag.startswith("-I")] for of in ("cxx", "nvcc"))
         if architectures := [flag for flag in nvcc if flag.startswith(_ARCHITECTURE)]:
             said = f"`{' '.join(architectures)[:80]}`: the architectures are `cuda-capabilities` of build.toml"
@@ -188,24 +183,13 @@ class _Reader:
             nvcc = [flag for flag in nvcc if flag not in architectures]
         return Extension(
             backend=backend,
-            name=self.text(given["name"]) if "name" in given else "",
+            name=self.text(given.get("name")),
             sources=tuple(self.items(given.get("sources"), keep_globs=True)),
             include=tuple(dict.fromkeys(include)),
             cxx_flags=(*cxx, *macros),
             cuda_flags=(*nvcc, *macros),
             line=call.lineno,
         )
-
-    def macros(self, value: ast.expr | None) -> list[str]:
-        """`define_macros` as flags."""
-        found = []
-        for pair in _list(self.known(value, [])):
-            match pair:
-                case [str() as name, None]:
-                    found.append(f"-D{name}")
-                case [str() as name, str() | int() as given]:
-                    found.append(f"-D{name}={given}")
-        return found
 
     def flags(self, value: ast.expr | None) -> dict[str, tuple[str, ...]]:
         found = self.known(value, {})
@@ -225,32 +209,39 @@ class _Reader:
                 elif keep_globs and isinstance(item, Glob):
                     yield Glob(_near(item.pattern))
 
-    def text(self, value: ast.expr) -> str:
-        try:
-            found = self.value(value)
-        except _UnknownError:
-            found = None
-        return found if isinstance(found, str) else ""
+    def text(self, value: ast.expr | None) -> str:
+        with suppress(_UnknownError):
+            return _text(self.value(value)) if value is not None else ""
+        return ""
 
-    def known(self, value: ast.expr | None, otherwise: Any = None) -> Any:
-        """What an expression stands for; what would have to be computed is noted."""
+    def known(self, value: ast.expr | None, otherwise: Any, part_of: str = "") -> Any:
+        """What an expression stands for. What a program would have to compute is noted, or where the whole is used."""
         if value is None:
             return otherwise
         try:
             return self.value(value)
         except _UnknownError:
-            self.unknown.append((value.lineno, f"`{ast.unparse(value)[:80]}` would have to be computed"))
+            said = ast.unparse(value)
+            if part_of:
+                self.changed.append((part_of, value.lineno, said))
+            else:
+                self.unknown.append((value.lineno, f"kci does not compute `{said[:80]}`"))
             return otherwise
 
     def value(self, node: ast.expr) -> Any:
-        return _bounded(self.evaluated(node))
+        found = self.evaluated(node)
+        if isinstance(found, str | list) and len(found) > _LONGEST:
+            raise _UnknownError
+        return found
 
     def evaluated(self, node: ast.expr) -> Any:
         match node:
             case ast.Constant(value=str() | int() | float() | None as value):
                 return value
             case ast.List(elts=elements) | ast.Tuple(elts=elements):
-                return [item for element in elements for item in self.element(element)]
+                parts = [(part, part.value) if isinstance(part, ast.Starred) else (None, part) for part in elements]
+                items = [(star, self.value(part)) for star, part in parts]
+                return [item for star, value in items for item in (_list(value) if star else [value])]
             case ast.Dict(keys=keys, values=values) if all(keys):
                 return {
                     self.value(key): self.value(value)
@@ -272,7 +263,7 @@ class _Reader:
             case ast.ListComp(elt=element, generators=[ast.comprehension(target=ast.Name(id=name), iter=each, ifs=[])]):
                 return self.each(name, self.value(each), element)
             case ast.Attribute(value=inner, attr="parent"):
-                return _parent(self.value(inner))
+                return str(PurePosixPath(_text(self.value(inner))).parent)
             case ast.Call(func=func, args=arguments):
                 return self.call(func, arguments)
         raise _UnknownError
@@ -288,9 +279,6 @@ class _Reader:
         finally:
             self.values = before
 
-    def element(self, node: ast.expr) -> list[Any]:
-        return _list(self.value(node.value)) if isinstance(node, ast.Starred) else [self.value(node)]
-
     def call(self, func: ast.expr, arguments: list[ast.expr]) -> Any:
         name = _last(func)
         if isinstance(func, ast.Attribute) and not arguments and name in (*_ABSOLUTE, *_SAME):  # of a path
@@ -302,7 +290,7 @@ class _Reader:
             case "getcwd" | "cwd", []:
                 return _TOP
             case "dirname", [path]:
-                return _parent(path)
+                return str(PurePosixPath(_text(path)).parent)
             case "join", [_, *_]:
                 return _joined(values)
             case "glob", [str() as pattern, *_]:
@@ -312,12 +300,6 @@ class _Reader:
             case _, [path] if name in _SAME:
                 return path
         raise _UnknownError
-
-
-def _bounded(value: Any) -> Any:
-    if isinstance(value, str | list) and len(value) > _LONGEST:
-        raise _UnknownError
-    return value
 
 
 def _list(value: Any) -> list[Any]:
@@ -330,10 +312,6 @@ def _joined(parts: list[Any]) -> str | Glob:
         return Glob(str(_joined([*parts[:-1], parts[-1].pattern])))
     joined = str(PurePosixPath(*[_text(part) for part in parts if part]))
     return "" if joined == "." else joined
-
-
-def _parent(path: Any) -> str:
-    return str(PurePosixPath(_text(path)).parent)
 
 
 def _text(value: Any) -> str:
