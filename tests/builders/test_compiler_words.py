@@ -14,6 +14,7 @@ from kci.builders.request import Request
 from kci.cli._output import print_error
 from kci.errors import first_error
 from kci.processes.process import Finished
+from kci.processes.running_commands import NINJA_LOG
 
 NINJA = """\
 ninja: Entering directory `/work'
@@ -119,7 +120,7 @@ def test_a_first_build_tells_no_time_before_a_source_is_compiled(planned: tuple[
         shown: list[str] = []
         if known:
             recipe.work.mkdir(parents=True)
-            (recipe.work / native.NINJA_RECORDS).touch()
+            (recipe.work / NINJA_LOG).touch()
         tell = native._readable(shown.append, recipe, what.kernel_dir)
         for line in ("ninja: Jobserver mode detected: x", *said):
             tell(line)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import Kind, this_system
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
 from kci.processes.process import Finished, Log, guarded
+from kci.processes.running_commands import NINJA_LOG, EndedCommand, RunningCommands
 from kci.toolchains.compiler_cache import CacheUse, find_compiler_cache
 from kci.toolchains.compilers import (
     compiler_of,
@@ -63,9 +64,6 @@ from kci.toolchains.old_glibc import find_newer_parts
 from kci.toolchains.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
-
-NINJA_RECORDS = ".ninja_log"
-"""How long each command took before, in the work directory."""
 
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
@@ -167,8 +165,10 @@ def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInp
     return watch.compiled(read, "; ".join(chain.versions))
 
 
-def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Finished, CacheUse | None]:
-    """Run ninja, and ask the compiler cache what it had of it."""
+def _compile(
+    recipe: Recipe, request: Request, lock: int, log: Log, ended: Callable[[EndedCommand], None] = lambda _ended: None
+) -> tuple[Finished, CacheUse | None]:
+    """Run ninja, and ask the compiler cache what it had of it; `ended` takes each object as soon as it is compiled."""
     tools, found = _compile_environment(recipe.chain), recipe.chain.compiler_cache
     version = ninja_version(recipe.chain.environment.ninja)
     sharing = nullcontext(alone(recipe.jobs, version)) if request.budget is None else request.budget.share(version)
@@ -177,7 +177,10 @@ def _compile(recipe: Recipe, request: Request, lock: int, log: Log) -> tuple[Fin
         tools |= found.settings(recipe.work, request.options.cache) if found else {}
         before = found.start(recipe.work, tools) if found else ()
         command = recipe.ninja(share.arguments)
-        done = guarded(command, _readable(log, recipe, request.kernel_dir), env=tools, lock=lock)
+        compiled = [step.output for step in recipe.steps if step.depfile]
+        with RunningCommands(recipe.work, compiled, ended) as running:
+            said = _readable(log, recipe, request.kernel_dir)
+            done = guarded(command, said, env=tools, lock=lock, started=running.follow)
         use = found.use(recipe.work, tools, before) if found else None
     if use is not None:
         log(str(use))
@@ -191,7 +194,7 @@ def _readable(log: Log, recipe: Recipe, kernel_dir: Path) -> Log:
     do: no time is told until a source of the kernel has been compiled.
     """
     units = {step.what for step in recipe.steps if step.depfile}
-    timed = (recipe.work / NINJA_RECORDS).exists()
+    timed = (recipe.work / NINJA_LOG).exists()
 
     def tell(line: str) -> None:
         nonlocal timed

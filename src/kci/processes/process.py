@@ -129,6 +129,7 @@ def guarded(
     env: Mapping[str, str] | None = None,
     lock: int | None = None,
     undo: Sequence[str] = (),
+    started: Callable[[int], None] = lambda _session: None,
 ) -> Finished:
     """Like `run`, for a program that starts others: all of them end with this process, however that ends.
 
@@ -139,6 +140,7 @@ def guarded(
         env: its environment.
         lock: an open lock file (`kci.files.lock.locked`), which stays locked until the last of them has ended.
         undo: a command that removes what is left of a program that was stopped, such as its container.
+        started: is told the session that the program and all that it starts are in; not called on Windows.
     """
     if sys.platform == "win32":  # pragma: no cover - there is no such thing as taking over a child there
         return _finish(command, log, cwd, env)
@@ -147,14 +149,19 @@ def guarded(
     alive, ours = os.pipe()
     try:
         guard = [sys.executable, "-I", "-S", str(_GUARD), str(alive), str(len(undo)), *undo, *command]
-        return _finish(guard, log, cwd, env, (alive,) if lock is None else (alive, lock))
+        return _finish(guard, log, cwd, env, (alive,) if lock is None else (alive, lock), started)
     finally:
         os.close(ours)
         os.close(alive)
 
 
 def _finish(
-    command: Sequence[str], log: Log, cwd: Path | None, env: Mapping[str, str] | None, inherited: tuple[int, ...] = ()
+    command: Sequence[str],
+    log: Log,
+    cwd: Path | None,
+    env: Mapping[str, str] | None,
+    inherited: tuple[int, ...] = (),
+    started: Callable[[int], None] = lambda _session: None,
 ) -> Finished:
     lines: list[str] = []
 
@@ -179,6 +186,7 @@ def _finish(
     with _CURRENT.get(_NEVER_STOPPED)._holds(start) as process, process:
         assert process.stdout is not None  # noqa: S101  - PIPE was asked for
         try:
+            started(process.pid)
             for line in process.stdout:
                 lines.append(line)
                 log(line.rstrip("\n"))
