@@ -22,8 +22,7 @@ from kci.watch.decide import standing
 from kci.watch.history import each_run
 from kci.watch.issue_tracker import GitHubIssues, carry_out
 from kci.watch.leg_grid import grid_of
-from kci.watch.report_page import write_site
-from kci.watch.report_text import markdown_report
+from kci.watch.report_page import markdown_report, write_site
 
 
 def main() -> None:

@@ -16,8 +16,7 @@ from growth import assert_in_proportion
 from kci.config.settings import Decisions
 from kci.watch.history import Failure, RecordedRun, append, leg_key
 from kci.watch.leg_grid import CellState, GridCell, LegGrid, Trend, grid_of
-from kci.watch.report_page import cut, file_stems, svg_badge, whole_page
-from kci.watch.report_text import markdown_report
+from kci.watch.report_page import cut, file_stems, markdown_report, svg_badge, whole_page
 
 HOSTILE = "</pre></article><script>alert(1)</script><img src=x onerror=alert(1)>\"'&|`@everyone` -->"
 VARIANT, SYSTEM = "torch213-cxx11-cpu-x86_64-linux", "x86_64-linux"

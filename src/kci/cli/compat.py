@@ -30,8 +30,7 @@ from kci.watch.decide import decide
 from kci.watch.history import RecordedRun, append, each_run, gather, read_results
 from kci.watch.history_places import HistoryBranch, HistoryDataset, address_of
 from kci.watch.leg_grid import CellState, grid_of
-from kci.watch.report_page import MAX_CELLS, whole_page, write_site
-from kci.watch.report_text import markdown_report
+from kci.watch.report_page import MAX_CELLS, markdown_report, whole_page, write_site
 from kci.workspace.planning import still_current
 from kci.workspace.workspace import Choice
 

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -113,6 +114,9 @@ class KernelCells(msgspec.Struct, frozen=True):
 
     kernel: str
     cells: tuple[GridCell, ...]
+
+    def by_column(self) -> dict[GridColumn, list[GridCell]]:
+        return {column: list(cells) for column, cells in groupby(self.cells, key=lambda cell: cell.column)}
 
     def count(self, state: CellState) -> int:
         return sum(cell.state is state for cell in self.cells)

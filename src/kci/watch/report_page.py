@@ -1,4 +1,4 @@
-"""The report as a folder that any web server can show: HTML and badges, with no trust in what logs say.
+"""The report: Markdown, or a folder that any web server can show, with pages and badges; it trusts no text of a log.
 
 The pages need no network, and no script to be read. Every text is escaped by the template engine, and a policy in the
 page forbids whatever is not its own style and script.
@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from kci.errors import UnsafeError
 from kci.files.portable_names import folded, unsafe_name
 from kci.files.replace import replacing
-from kci.files.templates import html_environment, integrity, template_folder
+from kci.files.templates import html_environment, integrity, template_environment, template_folder, tidy
 from kci.plurals import count, first_of
 from kci.version import __version__
-from kci.watch.decide import web_link
-from kci.watch.leg_grid import CellState, GridCell, GridColumn, KernelCells, LegGrid, RunFacts, Trend
+from kci.watch.decide import plain, web_link
+from kci.watch.leg_grid import CellState, GridCell, KernelCells, LegGrid, RunFacts, Trend
 
 MAX_CELLS, MAX_BYTES = 2000, 1_000_000
 """A page with more is hard to read and slow to open: then every kernel has a page."""
@@ -35,64 +35,54 @@ _NAME_ROOM = 90
 _MOST, _LEAST = 2000, 100
 """Bytes for the error of one cell."""
 
-SYMBOLS = {CellState.PASSES: "✓", CellState.FAILS: "✗", CellState.FLAKY: "≈", CellState.UNKNOWN: "?"}
-"""A state is told by its symbol, word and color, so that one of them is enough."""
 
-_KEYS = {CellState.PASSES: "p", CellState.FAILS: "f", CellState.FLAKY: "l", CellState.UNKNOWN: "u"}
-_WORDS = {CellState.FLAKY: "is flaky", CellState.UNKNOWN: "is unknown"}
-_MANY = {CellState.FAILS: "fail", CellState.PASSES: "pass"}
+class Look(NamedTuple):
+    """How a state is told: by symbol, word and color, so that one of them is enough."""
+
+    key: str
+    """The class in the page's style."""
+    symbol: str
+    word: str
+    """Of one leg."""
+    many: str
+    """Of several."""
+    color: str
+
+
+LOOKS = {
+    CellState.FAILS: Look("f", "✗", "fails", "fail", "#a33a00"),
+    CellState.FLAKY: Look("l", "≈", "is flaky", "flaky", "#7a5900"),
+    CellState.UNKNOWN: Look("u", "?", "is unknown", "unknown", "#57606a"),
+    CellState.PASSES: Look("p", "✓", "passes", "pass", "#0b6623"),
+}
 _TRENDS = {Trend.WORSE: "↘", Trend.BETTER: "↗", Trend.STEADY: ""}
 _RECENT = str.maketrans({"p": "✓", "f": "✗", "u": "?", "-": "·"})
+_Cells = Iterable[tuple[str, object, str, GridCell]]
 
 
 def whole_page(grid: LegGrid, title: str) -> str:
     """One page with every cell."""
-    room = _room(cell for kernel in grid.kernels for cell in kernel.cells)
-    numbers = iter(range(grid.size))
-    rows, links = [], {}
-    for kernel in grid.kernels:
-        at: dict[GridColumn, list[dict[str, Any]]] = {}
-        for cell in kernel.cells:
-            shown = _view(next(numbers), kernel.kernel, cell, room)
-            links[f"{shown['kernel']} {shown['variant']}"] = f"#c{shown['id']}"
-            at.setdefault(cell.column, []).append(shown)
-        rows.append({"label": kernel.kernel, "columns": [at.get(column, []) for column in grid.columns]})
-    columns = [{"backend": column.backend, "lines": column.parts} for column in grid.columns]
-    return _render(
+    return _page(
         grid,
         title,
-        rows,
-        links,
-        columns=columns,
+        ((kernel.kernel, cell.column, kernel.kernel, cell) for kernel in grid.kernels for cell in kernel.cells),
+        columns=[{"key": column, "backend": column.backend, "lines": column.parts} for column in grid.columns],
         backends=sorted({column.backend for column in grid.columns}),
-        first="kernel",
-        search="Kernel",
-        heading="All kernels",
         caption="Kernels, and what they are tested with",
     )
 
 
 def kernel_page(grid: LegGrid, kernel: KernelCells, title: str) -> str:
     """The page of one kernel: toolchains down, systems across; `title` is that of the whole report."""
-    room = _room(kernel.cells)
-    systems = sorted({cell.column.system for cell in kernel.cells})
-    by_row: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for number, cell in enumerate(kernel.cells):
-        label = ", ".join(cell.column.parts[:-1])
-        shown = _view(number, kernel.kernel, cell, room)
-        by_row.setdefault(label, {}).setdefault(cell.column.system, []).append(shown)
-    rows = [{"label": label, "columns": [at.get(system, []) for system in systems]} for label, at in by_row.items()]
-    part = msgspec.structs.replace(grid, kernels=(kernel,), causes=())
-    return _render(
-        part,
+    return _page(
+        msgspec.structs.replace(grid, kernels=(kernel,), causes=()),
         f"{kernel.kernel}: {title}",
-        rows,
-        {},
-        columns=[{"backend": "", "lines": [system]} for system in systems],
-        backends=[],
+        ((", ".join(cell.column.parts[:-1]), cell.column.system, kernel.kernel, cell) for cell in kernel.cells),
+        columns=[
+            {"key": system, "backend": "", "lines": [system]}
+            for system in sorted({cell.column.system for cell in kernel.cells})
+        ],
         first="toolchain",
-        search="Toolchain",
-        heading="All toolchains",
         caption=f"What {kernel.kernel} is tested with",
         home="../index.html",
     )
@@ -102,76 +92,46 @@ def index_page(grid: LegGrid, files: Mapping[str, str], title: str) -> str:
     """The page that leads to those of the kernels, of which `files` has the addresses relative to this one."""
     order = list(CellState)
     kernels = sorted(grid.kernels, key=lambda kernel: (order.index(kernel.worst), kernel.kernel))
-    rows = [
-        {"label": kernel.kernel, "file": files[kernel.kernel], "counts": [kernel.count(state) for state in order]}
-        for kernel in kernels
-    ]
-    return _render(grid, title, rows, {}, search="Kernel", heading="All kernels")
+    return _page(msgspec.structs.replace(grid, kernels=tuple(kernels)), title, (), files=files)
 
 
-def _render(grid: LegGrid, title: str, rows: Sequence[dict[str, Any]], links: Mapping[str, str], **more: Any) -> str:
+def _page(grid: LegGrid, title: str, cells: _Cells, **more: object) -> str:
+    """A page; each cell comes with the label of its row, the key of its column, and its kernel."""
+    rows: dict[str, dict[object, list[tuple[int, str, GridCell]]]] = {}
+    links: dict[str, int] = {}
+    failing = 0
+    for number, (label, column, kernel, cell) in enumerate(cells):
+        rows.setdefault(label, {}).setdefault(column, []).append((number, kernel, cell))
+        links[f"{kernel} {cell.variant}"] = number
+        failing += cell.failure is not None
     style, script = _asset("page.css"), _asset("page.js")
-    shown = grid.causes[:_CAUSES]
-    cause_room = _CAUSE_ROOM // max(1, len(shown))
     values = {
+        "grid": grid,
         "title": title,
-        "subtitle": _subtitle(grid),
-        "states": [
-            _state(state) | {"many": _MANY.get(state, str(state)), "count": grid.count(state)} for state in CellState
-        ],
-        "causes": [
-            {
-                "text": cut(cause.cause, min(cause_room, _MOST)),
-                "legs": count(len(cause.legs), "leg"),
-                "kernels": cut(first_of(cause.kernels, 5), 400),
-                "note": "" if cause.is_open else ", not often enough for an issue",
-                "first": " ".join(cause.legs[0].split(" ")[:2])[:_NAME_ROOM],
-                "link": links.get(" ".join(cause.legs[0].split(" ")[:2]), ""),
-            }
-            for cause in shown
-        ],
-        "more_causes": len(grid.causes) - len(shown),
         "rows": rows,
+        "links": links,
+        "looks": LOOKS,
+        "trends": _TRENDS,
+        "recent": _RECENT,
+        "names": _NAME_ROOM,
+        "room": max(_LEAST, min(_MOST, _TEXT_ROOM // max(1, failing) * 2 // 3)),
+        "least": _LEAST,
+        "causes": _CAUSES,
+        "cause_room": min(_CAUSE_ROOM // max(1, min(len(grid.causes), _CAUSES)), _MOST),
         "style": style,
         "script": script,
         "style_hash": integrity(style),
         "script_hash": integrity(script),
         "version": __version__,
-        "runs": grid.runs,
+        "first": "kernel",
         "home": "",
+        "caption": "",
         "columns": [],
-        "backends": None,
+        "backends": [],
+        "files": {},
+        **_HELPERS,
     }
     return html_environment().get_template("report/page.html.j2").render(values | more)
-
-
-def _subtitle(grid: LegGrid) -> str:
-    if grid.latest is None:
-        return "No run is recorded yet."
-    catalog = f", catalog {cut(grid.latest.catalog, 100)}" if grid.latest.catalog else ""
-    kernels = count(len(grid.kernels), "kernel")
-    return f"After run {grid.latest.run} of {cut(grid.latest.at, 40)}{catalog}: {grid.size} legs of {kernels}."
-
-
-def _state(state: CellState) -> dict[str, Any]:
-    return {"key": _KEYS[state], "symbol": SYMBOLS[state], "word": str(state)}
-
-
-def _view(number: int, kernel: str, cell: GridCell, room: int) -> dict[str, Any]:
-    failure = cell.failure
-    return _state(cell.state) | {
-        "id": number,
-        "kernel": cut(kernel, _NAME_ROOM),
-        "word": _WORDS.get(cell.state, str(cell.state)),
-        "age": f"{_TRENDS[cell.trend]} {age_of(cell)}".strip(),
-        "place": cut(cell.column.label, _NAME_ROOM),
-        "variant": cut(cell.variant, _NAME_ROOM),
-        "story": story_of(cell),
-        "recent": cell.recent.translate(_RECENT) if cell.recent.strip("p") else "",
-        "error": cut(failure.excerpt or failure.error, room) if failure else "",
-        "log_link": web_link(failure.log) if failure and room > _LEAST else "",
-        "replay": cut(failure.replay, max(_LEAST, room // 2)) if failure else "",
-    }
 
 
 def age_of(cell: GridCell) -> str:
@@ -198,11 +158,6 @@ def story_of(cell: GridCell) -> str:
 
 def _run(facts: RunFacts) -> str:
     return f"run {facts.run} ({cut(facts.at[:10], 40)})"
-
-
-def _room(cells: Any) -> int:
-    failing = sum(cell.failure is not None for cell in cells)
-    return max(_LEAST, min(_MOST, _TEXT_ROOM // max(1, failing) * 2 // 3))
 
 
 def cut(text: str, room: int) -> str:
@@ -247,7 +202,7 @@ def write_site(grid: LegGrid, into: Path, title: str) -> list[Path]:
         for kernel in grid.kernels:
             badge = folder / "badges" / stems[kernel.kernel]
             badge.with_name(f"{badge.name}.svg").write_text(svg_badge(kernel), encoding="utf-8")
-            badge.with_name(f"{badge.name}.json").write_bytes(msgspec.json.encode(shields_badge(kernel)))
+            badge.with_name(f"{badge.name}.json").write_bytes(msgspec.json.encode(badge_of(kernel)))
         made.commit()
     return pages
 
@@ -280,24 +235,20 @@ def file_stems(names: list[str]) -> dict[str, str]:
 
 # --- badges -----------------------------------------------------------------------------------------------------------
 
-_COLORS = {CellState.PASSES: "#0b6623", CellState.FAILS: "#a33a00", CellState.FLAKY: "#7a5900",
-           CellState.UNKNOWN: "#57606a"}  # fmt: skip
 _LABEL = "kci compat"
 
 
-def badge_message(kernel: KernelCells) -> str:
-    """Such as `28 of 30 pass`, with the symbol of the worst state."""
-    return f"{SYMBOLS[kernel.worst]} {kernel.count(CellState.PASSES)} of {len(kernel.cells)} pass"
-
-
-def shields_badge(kernel: KernelCells) -> dict[str, Any]:
-    """What shields.io's endpoint badge reads."""
-    return {"schemaVersion": 1, "label": _LABEL, "message": badge_message(kernel), "color": _COLORS[kernel.worst]}
+def badge_of(kernel: KernelCells) -> dict[str, Any]:
+    """What shields.io's endpoint badge reads: `28 of 30 pass`, with the symbol of the worst state."""
+    look = LOOKS[kernel.worst]
+    message = f"{look.symbol} {kernel.count(CellState.PASSES)} of {len(kernel.cells)} pass"
+    return {"schemaVersion": 1, "label": _LABEL, "message": message, "color": look.color}
 
 
 def svg_badge(kernel: KernelCells) -> str:
     """The badge itself. Its text is made of a fixed label, a symbol and two numbers."""
-    message = badge_message(kernel)
+    badge = badge_of(kernel)
+    message, color = badge["message"], badge["color"]
     left, right = 7 * len(_LABEL) + 10, 7 * len(message) + 10
     width = left + right
     size = f'width="{width}" height="20"'
@@ -305,8 +256,42 @@ def svg_badge(kernel: KernelCells) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{_LABEL}: {message}">'
         f"<title>{_LABEL}: {message}</title>"
         f'<rect {size} rx="3" fill="#24292f"/>'
-        f'<path d="M{left} 0h{right - 3}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-{right - 3}z" fill="{_COLORS[kernel.worst]}"/>'
+        f'<path d="M{left} 0h{right - 3}a3 3 0 0 1 3 3v14a3 3 0 0 1-3 3h-{right - 3}z" fill="{color}"/>'
         '<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
         f'<text x="{left / 2:g}" y="14" textLength="{left - 10}">{_LABEL}</text>'
         f'<text x="{left + right / 2:g}" y="14" textLength="{right - 10}">{message}</text></g></svg>\n'
     )
+
+
+# --- Markdown ---------------------------------------------------------------------------------------------------------
+
+
+_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;"} | {char: f"\\{char}" for char in "\\|[]*_#!"})
+"""What would be HTML, a table's border or a link."""
+
+
+def markdown_report(grid: LegGrid, title: str) -> str:
+    """The whole report, for the summary of a run: a table for each backend, and the first 100 failing legs."""
+    values = {
+        "grid": grid,
+        "title": title,
+        "looks": LOOKS,
+        "failing": [(kernel.kernel, cell) for kernel in grid.kernels for cell in kernel.cells if cell.failure],
+        "shown": 100,
+        # Indented, so that nothing in a block of code can end it.
+        "block": lambda text: "\n".join(f"    {plain(line)}" for line in text.splitlines()[:20]),
+        "text": lambda text: plain(text).translate(_MARKUP),
+        "plain": plain,
+        **_HELPERS,
+    }
+    return tidy(template_environment().get_template("report/page.md.j2").render(values))
+
+
+_HELPERS = {
+    "age_of": age_of,
+    "count": count,
+    "cut": cut,
+    "first_of": first_of,
+    "story_of": story_of,
+    "web_link": web_link,
+}
