@@ -214,13 +214,16 @@ class GitHubPulls:
         """Those of kci on some branches, and all others of kci that are open."""
         for branch in sorted({*branches, *self._branches()}):
             query = f"state=all&head={self._api.owner}:{quote(branch)}&base={quote(self._base)}"
-            found = self._api.get(f"pulls?{query}&sort=created&direction=desc&per_page={_PAGE}", list[_Pull])
+            found = self._api.told(list[_Pull], "GET", f"pulls?{query}&sort=created&direction=desc&per_page={_PAGE}")
             for pull in found:
                 mark = _MARK.match(pull.body or "")
                 if mark is None or pull.user is None or pull.user.login != self._author or pull.head.ref != branch:
                     continue
                 if pull.state == "open":
-                    state, own = PullState.OPEN, self._is_own(pull.head.sha)
+                    state, own = (
+                        PullState.OPEN,
+                        f"\n{_TRAILER}" in self._api.told(_Commit, "GET", f"git/commits/{pull.head.sha}").message,
+                    )
                 else:
                     closed = PullState.WITHDRAWN if mark[3] else PullState.CLOSED
                     state, own = PullState.MERGED if pull.merged_at else closed, True
@@ -237,7 +240,7 @@ class GitHubPulls:
 
     def withdraw(self, number: int, branch: str, reason: str) -> None:
         """Close one, and remove its branch."""
-        body = self._api.get(f"pulls/{number}", _Pull).body or ""
+        body = self._api.told(_Pull, "GET", f"pulls/{number}").body or ""
         mark = _MARK.match(body)
         told = f"<!-- kci-pull: {mark[1]} {mark[2]} withdrawn -->" if mark else ""
         text = f"{told}\nWithdrawn by kci: {reason}.\n\n{body[mark.end() if mark else 0 :].strip()}\n"
@@ -246,31 +249,25 @@ class GitHubPulls:
 
     def _push(self, wanted: WantedPull) -> None:
         # The branch becomes one commit on the commit that was looked at.
-        base = self._api.get(f"git/commits/{self._commit}", _Commit)
+        base = self._api.told(_Commit, "GET", f"git/commits/{self._commit}")
         entries = [
             {"path": file.path, "mode": "100755" if file.executable else "100644", "type": "blob", "content": file.text}
             for file in wanted.files
         ]
-        tree = self._send("git/trees", base_tree=base.tree.sha, tree=entries)
+        tree = self._api.told(_Object, "POST", "git/trees", base_tree=base.tree.sha, tree=entries)
         message = f"{wanted.title}\n\n{_TRAILER}{wanted.content}\n"
-        commit = self._send("git/commits", message=message, tree=tree, parents=[self._commit])
+        commit = self._api.told(_Object, "POST", "git/commits", message=message, tree=tree.sha, parents=[self._commit])
         if wanted.branch in self._branches():
-            self._api.ask("PATCH", f"git/refs/heads/{wanted.branch}", sha=commit, force=True)
+            self._api.ask("PATCH", f"git/refs/heads/{wanted.branch}", sha=commit.sha, force=True)
         else:
-            self._api.ask("POST", "git/refs", ref=f"refs/heads/{wanted.branch}", sha=commit)
+            self._api.ask("POST", "git/refs", ref=f"refs/heads/{wanted.branch}", sha=commit.sha)
             self._branches().add(wanted.branch)
 
     def _branches(self) -> set[str]:
         if self._refs is None:
-            found = self._api.get(f"git/matching-refs/heads/{PREFIX}", list[_Ref])
+            found = self._api.told(list[_Ref], "GET", f"git/matching-refs/heads/{PREFIX}")
             self._refs = {item.ref.removeprefix("refs/heads/") for item in found}
         return self._refs
-
-    def _is_own(self, sha: str) -> bool:
-        return f"\n{_TRAILER}" in self._api.get(f"git/commits/{sha}", _Commit).message
-
-    def _send(self, path: str, **fields: object) -> str:
-        return self._api.told(_Object, "POST", path, **fields).sha
 
 
 def carry_out_pulls(actions: Iterable[PullAction], tracker: GitHubPulls) -> list[str]:

@@ -197,10 +197,12 @@ class WatchState:
     def _action(self, kind: ActionKind, key: str, issue: OpenCause) -> IssueAction:
         legs = tuple(sorted(issue.all if kind is ActionKind.CLOSE else issue.pending))
         body = issue_body(key, issue.since, issue.failure, legs, kind is ActionKind.CLOSE)
+        kernels = sorted({leg.partition(" ")[0] for leg in issue.all})
+        title = f"{first_of(kernels, 3)}: {plain(issue.cause)}"[:200].rstrip()  # as GitHub keeps it
         return IssueAction(
             kind,
             key,
-            issue_title(issue.cause, issue.all),
+            title,
             body,
             issue.flaky,
             legs,
@@ -258,12 +260,6 @@ def mark(key: str, since: int) -> str:
     return _MARK.format(key, since)
 
 
-def issue_title(cause: str, legs: Iterable[str]) -> str:
-    """Kernels and cause in one line."""
-    kernels = sorted({leg.partition(" ")[0] for leg in legs})
-    return f"{first_of(kernels, 3)}: {plain(cause)}"[:200].rstrip()  # as GitHub keeps it
-
-
 def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[str], recovered: bool) -> str:
     """The whole text, in Markdown.
 
@@ -276,7 +272,9 @@ def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[st
     """
     head = "Every leg below passes again." if recovered else "Scheduled runs fail with this error:"
     lines = [mark(key, since.run), "", head, "", f"    {plain(failure.error)}", ""]
-    lines.append(f"First seen in run {since.run} ({plain(since.at)})" + _with(since) + ".")
+    told = f"First seen in run {since.run} ({plain(since.at)})"
+    told += f", catalog {plain(since.catalog)}" if since.catalog else ""
+    lines.append(told + (f", commit {plain(since.commit)[:12]}." if since.commit else "."))
     if log := web_link(failure.log):
         lines.append(f"Log: {log}")
     if failure.replay:
@@ -286,12 +284,6 @@ def issue_body(key: str, since: RecordedRun, failure: Failure, legs: Sequence[st
     if len(legs) > SHOWN:
         lines.append(f"- and {len(legs) - SHOWN} more")
     return "\n".join(lines) + "\n"
-
-
-def _with(run: RecordedRun) -> str:
-    parts = [f"catalog {plain(run.catalog)}"] if run.catalog else []
-    parts += [f"commit {plain(run.commit)[:12]}"] if run.commit else []
-    return f", {', '.join(parts)}" if parts else ""
 
 
 def plain(text: str) -> str:

@@ -60,10 +60,6 @@ class GitHubApi:
             raise FindingsError(f"{method} {self._root}/{path.partition('?')[0]}: {reason}", hint=self._hint)
         return bytes(done.stdout)
 
-    def get(self, path: str, shape: type[_Shape]) -> _Shape:
-        """What GitHub says, as a type; see `told`."""
-        return self.told(shape, "GET", path)
-
     def told(self, shape: type[_Shape], method: str, path: str, **fields: object) -> _Shape:
         """The answer to what is asked, as a type.
 

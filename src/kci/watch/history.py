@@ -134,7 +134,10 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
     found: list[LegResult] = []
     problems: list[Diagnostic] = []
     latest = (now or datetime.now(UTC)) + SKEW
-    for path in _files(places):
+    files = (sorted(place.rglob("*.json")) if place.is_dir() else [place] for place in places)
+    for path in (path for some in files for path in some):
+        if path.is_dir():
+            continue
         try:
             result = read_record(path, LegResult)
         except (OSError, ValueError) as error:
@@ -146,13 +149,6 @@ def read_results(places: Iterable[Path], now: datetime | None = None) -> tuple[l
             problems.append(finding("KCI803", message, path=str(path), hint="runs are ordered by number; it counts"))
         found.append(result)
     return found, problems
-
-
-def _files(places: Iterable[Path]) -> list[Path]:
-    files: list[Path] = []
-    for place in places:
-        files += sorted(path for path in place.rglob("*.json") if not path.is_dir()) if place.is_dir() else [place]
-    return files
 
 
 def gather(results: Iterable[LegResult]) -> tuple[list[RecordedRun], list[Diagnostic]]:
@@ -228,21 +224,19 @@ def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[Re
     """
     files = sorted(entry for entry in history.iterdir() if entry.suffix == ".json")
     for _, group in groupby(files, key=lambda path: path.name[:_DIGITS]):
-        parts = [part for path in group if (part := _read_part(path, report)) is not None]
+        parts = []
+        for path in group:
+            try:
+                part = read_record(path, RecordedRun, MAX_BYTES)
+                if not path.name.startswith(f"{part.run:0{_DIGITS}d}-"):
+                    raise ValueError(f"its name is not that of run {part.run}")
+            except (OSError, ValueError) as error:
+                message = f"not a recorded run, and passed over: {error}"
+                report(finding("KCI801", message, path=str(path), hint="restore it from an earlier commit"))
+            else:
+                parts.append(part)
         if parts:
             yield _merged(parts)
-
-
-def _read_part(path: Path, report: Callable[[Diagnostic], None]) -> RecordedRun | None:
-    try:
-        part = read_record(path, RecordedRun, MAX_BYTES)
-        if not path.name.startswith(f"{part.run:0{_DIGITS}d}-"):
-            raise ValueError(f"its name is not that of run {part.run}")
-    except (OSError, ValueError) as error:
-        message = f"not a recorded run, and passed over: {error}"
-        report(finding("KCI801", message, path=str(path), hint="restore it from an earlier commit"))
-        return None
-    return part
 
 
 def _merged(parts: list[RecordedRun]) -> RecordedRun:

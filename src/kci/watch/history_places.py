@@ -69,20 +69,20 @@ class HistoryBranch:
                     return 0
                 self._git(clone, "add", "--", FOLDER)
                 self._git(clone, *who, "commit", "--quiet", f"--message={_message(runs)}")
-                refused = self._try(clone, "push", "--quiet", "origin", f"HEAD:refs/heads/{self.branch}")
-                if not refused:
+                try:
+                    self._git(clone, "push", "--quiet", "origin", f"HEAD:refs/heads/{self.branch}")
+                except FindingsError as error:
+                    refused = error.message
+                else:
                     return len(written)
         hint = "may it write to the repository (contents: write), and is the branch protected?"
         raise FindingsError(f"the branch {self.branch} takes no commit: {refused}", hint=hint)
 
     def _git(self, place: Path, *arguments: str) -> None:
-        if said := self._try(place, *arguments):
-            raise FindingsError(f"git {arguments[0]} failed: {said}")
-
-    def _try(self, place: Path, *arguments: str) -> str:
-        # What git says if it fails, and otherwise nothing.
         done = self._run(place, *arguments)
-        return "" if done.returncode == 0 else last_line(done.stderr) or f"exit code {done.returncode}"
+        if done.returncode != 0:
+            said = last_line(done.stderr) or f"exit code {done.returncode}"
+            raise FindingsError(f"git {arguments[0]} failed: {said}")
 
     def _run(self, place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         return remote_git(place, *arguments, environment=self._environment)

@@ -59,7 +59,7 @@ class GitHubIssues:
         """All that kci has opened, open or closed, the newest first."""
         for page in range(1, _PAGES + 1):
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
-            found = self._api.get(f"issues?{query}", list[_Answer])
+            found = self._api.told(list[_Answer], "GET", f"issues?{query}")
             for item in found:
                 if item.pull_request is None and item.user is not None and item.user.login == self._author:
                     yield TrackedIssue(item.number, item.state == "open", item.title, item.body or "")

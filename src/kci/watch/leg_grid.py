@@ -7,7 +7,7 @@ has it. Which failures are one cause, and which legs are flaky, is what `kci com
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
@@ -155,131 +155,101 @@ class LegGrid(msgspec.Struct, frozen=True):
         return sum(kernel.count(state) for kernel in self.kernels)
 
 
-class _LegTrack(msgspec.Struct):
-    recent: int = 0
-    """Two bits a run, the newest lowest: 1 passed, 2 failed, 3 unknown."""
-    seen: int = -1
-    """The index of the run that `recent` ends with."""
-    failing: bool = False
-    since: int = -1
-    before: int = -1
-    latest: int = -1
-    results: int = 0
-    failure: Failure | None = None
-
-
 _PASSED, _FAILED, _UNKNOWN = 1, 2, 3
 _MASK = (1 << 2 * SHOWN_RUNS) - 1
 
 
-class _GridFold:
-    def __init__(self, policy: Decisions) -> None:
-        self._watch = WatchState(policy)
-        self._runs: list[RunFacts] = []
-        self._legs: dict[str, _LegTrack] = {}
+class _LegTrack(msgspec.Struct):
+    seen: int
+    """The number of the run that `recent` ends with."""
+    recent: int = 0
+    """Two bits a run, the newest lowest."""
+    failing: bool = False
+    since: RunFacts | None = None
+    before: RunFacts | None = None
+    latest: RunFacts | None = None
+    results: int = 0
+    failure: Failure | None = None
 
-    def step(self, run: RecordedRun) -> None:
-        self._watch.step(run)
-        index = len(self._runs)
-        self._runs.append(RunFacts(run.run, run.at, run.catalog, run.commit))
-        for leg in run.unknown:
-            self._seen(leg, index, _UNKNOWN)
-        for leg in run.passed:
-            self._known(self._seen(leg, index, _PASSED), index, failing=False)
-        for failure in run.failed:
-            track = self._seen(failure.leg, index, _FAILED)
-            self._known(track, index, failing=True)
-            track.failure = failure
+    def saw(self, number: int, code: int) -> None:
+        self.recent = (self.recent << 2 * min(number - self.seen, SHOWN_RUNS) | code) & _MASK
+        self.seen = number
 
-    def _seen(self, leg: str, index: int, code: int) -> _LegTrack:
-        track = self._legs.get(leg)
-        if track is None:
-            track = self._legs[leg] = _LegTrack(seen=index - 1)
-        track.recent = ((track.recent << 2 * min(index - track.seen, SHOWN_RUNS)) | code) & _MASK
-        track.seen = index
-        return track
-
-    @staticmethod
-    def _known(track: _LegTrack, index: int, *, failing: bool) -> None:
-        if track.latest < 0 or track.failing is not failing:
-            track.before, track.since, track.results, track.failing = track.latest, index, 0, failing
-        track.latest = index
-        track.results += 1
-
-    def finish(self) -> LegGrid:
-        last = len(self._runs) - 1
-        by_kernel: dict[str, list[GridCell]] = {}
-        for leg, track in self._legs.items():
-            if last - track.seen < SHOWN_RUNS:
-                by_kernel.setdefault(leg.partition(" ")[0], []).append(self._cell(leg, track, last))
-        kernels = tuple(
-            KernelCells(name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant))))
-            for name, cells in sorted(by_kernel.items())
-        )
-        columns = {cell.column for kernel in kernels for cell in kernel.cells}
-        latest = self._runs[-1] if self._runs else None
-        return LegGrid(len(self._runs), latest, tuple(sorted(columns, key=_column_order)), kernels, self._causes(last))
-
-    def _cell(self, leg: str, track: _LegTrack, last: int) -> GridCell:
-        _, variant, system, torch, compute = leg.split(" ")
-        state = self._state(leg, track)
-        recent = track.recent << 2 * min(last - track.seen, SHOWN_RUNS) & _MASK
-        codes = [recent >> 2 * place & 3 for place in reversed(range(min(last + 1, SHOWN_RUNS)))]
-        return GridCell(
-            variant=variant,
-            column=GridColumn(_backend(variant), torch, compute, system),
-            state=state,
-            trend=_trend(state, codes),
-            recent="".join("-pfu"[code] for code in codes),
-            runs=track.results,
-            days=_days(self._runs[track.since].at, self._runs[last].at) if track.since >= 0 else None,
-            since=self._facts(track.since),
-            before=self._facts(track.before),
-            latest=self._facts(track.latest),
-            failure=track.failure if state in (CellState.FAILS, CellState.FLAKY) else None,
-        )
-
-    def _state(self, leg: str, track: _LegTrack) -> CellState:
-        if track.latest < 0:
-            return CellState.UNKNOWN
-        if self._watch.legs[leg].flaky:
-            return CellState.FLAKY
-        return CellState.FAILS if track.failing else CellState.PASSES
-
-    def _facts(self, index: int) -> RunFacts | None:
-        return self._runs[index] if index >= 0 else None
-
-    def _causes(self, last: int) -> tuple[GridCause, ...]:
-        """Those with an issue, and those of legs that fail and are in none yet; an error once, whatever has it."""
-        said = [
-            (issue.cause, True, {leg for leg in issue.pending if last - self._legs[leg].seen < SHOWN_RUNS})
-            for issue in self._watch.open.values()
-        ]
-        told = {leg for _, _, legs in said for leg in legs}
-        said += [
-            (self._watch.legs[leg].cause, False, {leg})
-            for leg, track in self._legs.items()
-            if track.failing and leg not in told and last - track.seen < SHOWN_RUNS
-        ]
-        by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
-        for one in said:
-            if one[2]:
-                by_error.setdefault(one[0].removeprefix(FLAKY), []).append(one)
-        made = []
-        for error, same in by_error.items():
-            names, legs = {cause for cause, _, _ in same}, {leg for _, _, some in same for leg in some}
-            cause = names.pop() if len(names) == 1 else error
-            kernels = tuple(sorted({leg.partition(" ")[0] for leg in legs}))
-            made.append(GridCause(cause, any(is_open for _, is_open, _ in same), tuple(sorted(legs)), kernels))
-        return tuple(sorted(made, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
+    def known(self, run: RunFacts, *, failing: bool) -> None:
+        if self.latest is None or self.failing is not failing:
+            self.before, self.since, self.results, self.failing = self.latest, run, 0, failing
+        self.latest = run
+        self.results += 1
 
 
 def grid_of(history: Iterable[RecordedRun], policy: Decisions) -> LegGrid:
     """What a history says today: its runs, oldest first and each once; the policy says what is flaky."""
-    fold = _GridFold(policy)
-    for run in history:
-        fold.step(run)
-    return fold.finish()
+    watch, tracks = WatchState(policy), dict[str, _LegTrack]()
+    number, latest = -1, None
+    for number, run in enumerate(history):
+        watch.step(run)
+        latest = RunFacts(run.run, run.at, run.catalog, run.commit)
+        failures = {failure.leg: failure for failure in run.failed}
+        for legs, code in ((run.unknown, _UNKNOWN), (run.passed, _PASSED), (failures, _FAILED)):
+            for leg in legs:
+                track = tracks.get(leg)
+                if track is None:
+                    track = tracks[leg] = _LegTrack(number - 1)
+                track.saw(number, code)
+                if code != _UNKNOWN:
+                    track.known(latest, failing=code == _FAILED)
+                track.failure = failures.get(leg, track.failure)
+    shown = {leg: track for leg, track in tracks.items() if number - track.seen < SHOWN_RUNS}
+    by_kernel: dict[str, list[GridCell]] = {}
+    for leg, track in shown.items():
+        cell = _cell(leg, track, number, latest, flaky=track.latest is not None and watch.legs[leg].flaky)
+        by_kernel.setdefault(leg.partition(" ")[0], []).append(cell)
+    kernels = tuple(
+        KernelCells(name, tuple(sorted(cells, key=lambda cell: (_column_order(cell.column), cell.variant))))
+        for name, cells in sorted(by_kernel.items())
+    )
+    columns = {cell.column for kernel in kernels for cell in kernel.cells}
+    return LegGrid(number + 1, latest, tuple(sorted(columns, key=_column_order)), kernels, _causes(watch, shown))
+
+
+def _cell(leg: str, track: _LegTrack, last: int, latest: RunFacts | None, *, flaky: bool) -> GridCell:
+    _, variant, system, torch, compute = leg.split(" ")
+    state = CellState.FAILS if track.failing else CellState.PASSES
+    if flaky or track.latest is None:
+        state = CellState.FLAKY if flaky else CellState.UNKNOWN
+    recent = track.recent << 2 * min(last - track.seen, SHOWN_RUNS) & _MASK
+    codes = [recent >> 2 * place & 3 for place in reversed(range(min(last + 1, SHOWN_RUNS)))]
+    return GridCell(
+        variant=variant,
+        column=GridColumn(_backend(variant), torch, compute, system),
+        state=state,
+        trend=_trend(state, codes),
+        recent="".join("-pfu"[code] for code in codes),
+        runs=track.results,
+        days=_days(track.since.at, latest.at) if track.since and latest else None,
+        since=track.since,
+        before=track.before,
+        latest=track.latest,
+        failure=track.failure if state in (CellState.FAILS, CellState.FLAKY) else None,
+    )
+
+
+def _causes(watch: WatchState, shown: Mapping[str, _LegTrack]) -> tuple[GridCause, ...]:
+    """Those with an issue, and those of legs that fail and are in none yet; an error once, whatever has it."""
+    said = [(issue.cause, True, issue.pending & shown.keys()) for issue in watch.open.values()]
+    told = {leg for _, _, legs in said for leg in legs}
+    said += [(watch.legs[leg].cause, False, {leg}) for leg, track in shown.items() if track.failing and leg not in told]
+    by_error: dict[str, list[tuple[str, bool, set[str]]]] = {}
+    for one in said:
+        if one[2]:
+            by_error.setdefault(one[0].removeprefix(FLAKY), []).append(one)
+    made = []
+    for error, same in by_error.items():
+        names, legs = {cause for cause, _, _ in same}, {leg for _, _, some in same for leg in some}
+        cause = names.pop() if len(names) == 1 else error
+        kernels = tuple(sorted({leg.partition(" ")[0] for leg in legs}))
+        made.append(GridCause(cause, any(is_open for _, is_open, _ in same), tuple(sorted(legs)), kernels))
+    return tuple(sorted(made, key=lambda item: (not item.is_open, -len(item.legs), item.cause)))
 
 
 def _trend(state: CellState, codes: list[int]) -> Trend:
