@@ -168,7 +168,7 @@ def test_a_key_of_another_kind(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "rsa").write_bytes(key.private_bytes(*form))
     done = kci("sign", tree, "--key", tmp_path / "rsa")
     assert done.code == 2
-    assert "no ed25519 key" in done.stderr
+    assert "not an ed25519 key" in done.stderr
 
 
 def test_other_tools_can_check_the_envelope(tree: Path, tmp_path: Path) -> None:

@@ -41,16 +41,10 @@ def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tup
     # A kci.toml inside of a tree is part of what is judged.
     found = find_settings(path.resolve().parent)
     signing = found.settings.signing
-    named = [read_public_key(key) for key in keys]
-    if not named:
-        named = [read_public_key(str(found.root / key) if _is_file(found.root, key) else key) for key in signing.keys]
+    named = [read_public_key(key) for key in keys] or [read_public_key(key, found.root) for key in signing.keys]
     if not named and not (repository or signing.repository):
         raise UsageError(
             "no signer is allowed", hint="give --key PUBLIC_KEY, or set `keys` or `repository` in [signing] of kci.toml"
         )
     context = SigningContext(repository or signing.repository or "", commit, signing.workflow or "")
     return Signers(tuple(named), found.trust_config), context
-
-
-def _is_file(root: Path, key: str) -> bool:
-    return not key.startswith(("ssh-", "ecdsa-", "sk-", "-----BEGIN")) and (root / key).is_file()

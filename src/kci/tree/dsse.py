@@ -1,7 +1,6 @@
-"""Signed statements: in-toto in a DSSE envelope, with an ed25519 key or an ssh key. No network, no service.
+"""Signed statements: in-toto in a DSSE envelope, with an ed25519 key. No network, no service.
 
-The signature is over the bytes that DSSE prescribes, so other tools can check an ed25519 one; an ssh one is what
-`ssh-keygen -Y sign -n kci` makes of the same bytes.
+The signature is over the bytes that DSSE prescribes, so other tools can check it.
 """
 
 from __future__ import annotations
@@ -9,9 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,14 +15,11 @@ from typing import Any
 import msgspec
 
 from kci.errors import FindingsError, MissingToolError, UsageError
-from kci.files.bounded_json import decode_json
+from kci.files.bounded_json import decode_json, read_bounded
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-_SSH_NAMESPACE = "kci"
-_SSH_KINDS = ("ssh-ed25519", "ssh-rsa", "ecdsa-sha2-", "sk-ssh-", "sk-ecdsa-")
 _MAX_KEY = 64 * 1024
-_SECONDS = 60
 
 
 class DsseSignature(msgspec.Struct, frozen=True):
@@ -94,17 +87,23 @@ def sign_statement(statement: Statement, key: Path) -> bytes:
 
     Args:
         statement: what to sign.
-        key: a file with an ed25519 key in PEM, or an ssh key that ssh-keygen can use.
+        key: a file with an ed25519 key, in PEM or as ssh-keygen writes it.
 
     Raises:
         UsageError: the key cannot be read, or is of another kind.
-        MissingToolError: a PEM key without the cryptography package, an ssh key without ssh-keygen.
+        MissingToolError: the cryptography package is not installed.
     """
     payload = msgspec.json.encode(statement)
-    message = _message(payload)
-    head = _key_text(key)
-    signature = _sign_ssh(message, key) if "OPENSSH" in head.partition("\n")[0] else _sign_pem(message, key)
-    envelope = DsseEnvelope(base64.b64encode(payload).decode(), PAYLOAD_TYPE, (signature,))
+    try:
+        own = _key(read_bounded(key, _MAX_KEY), private=True)
+    except OSError as error:
+        raise UsageError(f"cannot read the key {key}: {error.strerror}") from error
+    except ValueError as error:
+        hint = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
+        raise UsageError(f"{key} is not an ed25519 key without a password: {error}", hint=hint) from error
+    signature = base64.b64encode(own.sign(_message(payload))).decode()
+    signer = DsseSignature(signature, hashlib.sha256(own.public_key().public_bytes_raw()).hexdigest())
+    envelope = DsseEnvelope(base64.b64encode(payload).decode(), PAYLOAD_TYPE, (signer,))
     return msgspec.json.format(msgspec.json.encode(envelope), indent=2) + b"\n"
 
 
@@ -125,7 +124,7 @@ def open_statement(data: bytes, keys: Iterable[str]) -> Statement:
     payload = _decoded(envelope.payload)
     message = _message(payload)
     signatures = [_decoded(item.sig) for item in envelope.signatures]
-    if not any(_verifies(message, signature, key) for key in keys for signature in signatures):
+    if not any(_verifies(message, signature, key) for key in map(_public_key, keys) for signature in signatures):
         raise ValueError("no key that may sign has signed it")
     return read_statement(payload)
 
@@ -165,87 +164,46 @@ def _decoded(text: str) -> bytes:
         raise ValueError("a part of it is not base64") from None
 
 
-def _key_text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_KEY).decode("utf-8", "replace")
-    except OSError as error:
-        raise UsageError(f"cannot read the key {path}: {error.strerror}") from error
+def _key(data: bytes, *, private: bool) -> Any:
+    """An ed25519 key, in PEM or as ssh-keygen writes it.
 
-
-def _cryptography() -> Any:
+    Raises:
+        ValueError: it is none, or has a password.
+        MissingToolError: the cryptography package is not installed.
+    """
     try:
-        from cryptography.hazmat.primitives import serialization
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization as forms
+        from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
         raise MissingToolError("the cryptography package is not installed", hint="pip install 'kci[sign]'") from error
-    return serialization
-
-
-def _sign_pem(message: bytes, path: Path) -> DsseSignature:
-    serialization = _cryptography()
+    ssh = data.startswith(b"ssh-") or b"OPENSSH" in data.partition(b"\n")[0]
+    key: Any
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
-        signature = key.sign(message)
-        public = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
-    except (ValueError, TypeError, AttributeError) as error:
-        hint = "make one with: openssl genpkey -algorithm ed25519 -out key.pem"
-        raise UsageError(f"{path} is no ed25519 key without a password: {error}", hint=hint) from error
-    return DsseSignature(base64.b64encode(signature).decode(), hashlib.sha256(public).hexdigest())
+        if private:
+            key = (forms.load_ssh_private_key if ssh else forms.load_pem_private_key)(data, None)
+        else:
+            key = (forms.load_ssh_public_key if ssh else forms.load_pem_public_key)(data)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(key, ed25519.Ed25519PrivateKey | ed25519.Ed25519PublicKey):
+        raise ValueError("it is of another kind")
+    return key
 
 
-def _ssh_keygen() -> str:
-    program = shutil.which("ssh-keygen")
-    if program is None:
-        raise MissingToolError("ssh-keygen is not on this machine", hint="install OpenSSH, or sign with a PEM key")
-    return program
+def _public_key(text: str) -> Any:
+    try:
+        return _key(text.encode(), private=False)
+    except ValueError as error:
+        hint = "PEM, or a line such as ssh-ed25519 AAAA..."
+        raise FindingsError(f"a key that may sign is not an ed25519 public key: {error}", hint=hint) from error
 
 
-def _sign_ssh(message: bytes, path: Path) -> DsseSignature:
-    command = [_ssh_keygen(), "-Y", "sign", "-f", str(path), "-n", _SSH_NAMESPACE]
-    done = subprocess.run(
-        command, input=message, capture_output=True, check=False, timeout=_SECONDS, env={"PATH": "", "SSH_ASKPASS": ""}
-    )
-    if done.returncode or not done.stdout:
-        reason = done.stderr.decode("utf-8", "replace").strip()[:300]
-        raise UsageError(f"ssh-keygen cannot sign with {path}: {reason}", hint="use a key without a password")
-    return DsseSignature(base64.b64encode(done.stdout).decode(), "ssh")
-
-
-def _verifies(message: bytes, signature: bytes, key: str) -> bool:
-    if key.lstrip().startswith(_SSH_KINDS):
-        return signature.startswith(b"-----BEGIN SSH SIGNATURE-----") and _verifies_ssh(message, signature, key.strip())
-    serialization = _cryptography()
+def _verifies(message: bytes, signature: bytes, key: Any) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     try:
-        serialization.load_pem_public_key(key.encode()).verify(signature, message)
+        key.verify(signature, message)
     except InvalidSignature:
         return False
-    except (ValueError, TypeError, AttributeError) as error:
-        raise FindingsError(f"a key that may sign is no ed25519 public key: {error}") from error
     return True
-
-
-def _verifies_ssh(message: bytes, signature: bytes, key: str) -> bool:
-    parts = key.split()
-    if len(parts) < 2:
-        raise FindingsError("a key that may sign is no ssh public key", hint="a line such as ssh-ed25519 AAAA...")
-    with tempfile.TemporaryDirectory(prefix="kci-ssh-") as place:
-        allowed, file = Path(place, "allowed"), Path(place, "signature")
-        allowed.write_text(f'kci namespaces="{_SSH_NAMESPACE}" {parts[0]} {parts[1]}\n', encoding="utf-8")
-        file.write_bytes(signature)
-        command = [
-            _ssh_keygen(),
-            "-Y",
-            "verify",
-            "-f",
-            str(allowed),
-            "-I",
-            "kci",
-            "-n",
-            _SSH_NAMESPACE,
-            "-s",
-            str(file),
-        ]
-        done = subprocess.run(command, input=message, capture_output=True, check=False, timeout=_SECONDS)
-    return done.returncode == 0

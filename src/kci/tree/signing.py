@@ -232,15 +232,15 @@ def _statement(files: Mapping[str, str], predicate: dict[str, Any]) -> Statement
     return Statement(STATEMENT_TYPE, subjects, PREDICATE_TYPE, predicate)
 
 
-def read_public_key(text: str) -> str:
-    """A public key as it may be named: a file, or the key itself.
+def read_public_key(text: str, root: Path = Path()) -> str:
+    """A public key as it may be named: a file relative to `root`, or the key itself.
 
     Raises:
         FindingsError: the file cannot be read.
     """
-    if text.startswith(("ssh-", "ecdsa-", "sk-", "-----BEGIN")):
+    if text.startswith(("ssh-", "-----BEGIN")):
         return text
     try:
-        return Path(text).read_text(encoding="utf-8")
+        return (root / text).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise FindingsError(f"cannot read the public key {text}: {error}") from error
