@@ -31,7 +31,7 @@ from kci.plan.plan import LeftOut
 from outside_tools import HELD_TO
 
 ROOT = Path(__file__).resolve().parent.parent
-AT_TOP = ("SHA256SUMS", "kci-manifest.json", "kci-subjects.json")
+AT_TOP = ("SHA256SUMS", "kci-manifest.json")
 """What a merged tree has at its top besides variants."""
 
 

@@ -171,11 +171,6 @@ def sums_reach_out(tree: Path) -> None:
     path.write_text(f"{'0' * 64}  ../../etc/passwd\n{path.read_text()}")
 
 
-def subjects_reach_out(tree: Path) -> None:
-    path = tree / "kci-subjects.json"
-    path.write_text(path.read_text().replace(f"{CPU}/_ops.py", "../../etc/passwd"))
-
-
 TREES: dict[str, tuple[Change, str]] = {
     # links, pipes, devices
     "a link to a file outside": (links(f"{CPU}/_ops.py", "outside/secret"), "KCI706"),
@@ -239,8 +234,6 @@ TREES: dict[str, tuple[Change, str]] = {
     "a manifest of a later version": (says(MANIFEST, version=2), "KCI718"),
     "a manifest that forgets what was planned": (says(MANIFEST, planned=[CPU, CUDA, "torch-xpu"]), "KCI718"),
     "checksums of a file outside": (sums_reach_out, "KCI726"),
-    "subjects of a file outside": (subjects_reach_out, "KCI726"),
-    "subjects that are too deep": (writes("kci-subjects.json", DEEP), "KCI726"),
     "a signature that is junk": (writes(f"{CPU}/metadata.json.sigstore", "junk"), "KCI729"),
     "an attestation that is junk": (writes("kci-attestation.sigstore.json", "{}"), "KCI791"),
     "a card that is not text": (writes("CARD.md", b"# caf\xe9\n"), "KCI728"),

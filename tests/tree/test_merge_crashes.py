@@ -253,7 +253,6 @@ def test_merges_at_once_end_with_the_variants_of_both(tmp_path: Path, monkeypatc
         assert sorted(path.name for path in tree.iterdir()) == [
             "SHA256SUMS",
             "kci-manifest.json",
-            "kci-subjects.json",
             CPU,
             CUDA,
         ]

@@ -46,7 +46,6 @@ def test_a_tree_has_the_variants_and_a_manifest_and_nothing_else(tmp_path: Path)
     assert sorted(path.name for path in (tmp_path / "build").iterdir()) == [
         "SHA256SUMS",
         "kci-manifest.json",
-        "kci-subjects.json",
         STABLE,
         CPU,
     ]

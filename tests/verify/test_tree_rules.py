@@ -105,13 +105,9 @@ def stranger(tree: Path) -> None:
         (written("SHA256SUMS", b"\xff"), ["SHA256SUMS"]),
         (written("SHA256SUMS", b"0" * 1_000_000), ["SHA256SUMS"]),
         (without("SHA256SUMS"), [""]),
-        (without("kci-subjects.json"), [""]),
-        (edited("kci-subjects.json", "torch-cpu/_ops.py", "../../etc/passwd"), ["kci-subjects.json"]),
-        (edited("kci-subjects.json", '"sha256"', '"sha512"'), ["kci-subjects.json"]),
-        (written("kci-subjects.json", "[" * 100_000), ["kci-subjects.json"]),
-        (written("benchmarks/evil.py", "import os\n"), ["SHA256SUMS", "kci-subjects.json"]),
-        (written("benchmarks/benchmark.py", "import os\n"), ["SHA256SUMS", "kci-subjects.json"]),
-        (without("benchmarks/benchmark.py"), ["SHA256SUMS", "kci-subjects.json"]),
+        (written("benchmarks/evil.py", "import os\n"), ["SHA256SUMS"]),
+        (written("benchmarks/benchmark.py", "import os\n"), ["SHA256SUMS"]),
+        (without("benchmarks/benchmark.py"), ["SHA256SUMS"]),
     ],
 )
 def test_checksums_that_lie(tree: Path, change: Callable[[Path], None], places: list[str]) -> None:

@@ -41,7 +41,7 @@ from kci.tree.manifest import Manifest, Origin, Present, Replaced, inputs_key, m
 from kci.tree.metadata import refuse_partial
 from kci.tree.pack import packable
 from kci.tree.planned import Planned, PlannedKernel
-from kci.tree.tree_top import CARD, FORMS, SUMMED_AT_TOP, require_tree, tree_hashes
+from kci.tree.tree_top import CARD, SUMMED_AT_TOP, SUMS_NAME, encode_sums, require_tree, tree_hashes
 from kci.tree.unpack import unpack
 
 _CARRIED_AT_TOP = (CARD, "benchmarks")
@@ -243,8 +243,7 @@ def _complete(job: _Job, tree: Path, manifest: Manifest, hashes: dict[str, dict[
         if (job.target / name).exists():
             carry(job.target / name, tree / name)
     every = tree_hashes(hashes, {name: tree / name for name in SUMMED_AT_TOP if (tree / name).exists()})
-    for name, form in FORMS.items():
-        (tree / name).write_bytes(form.encode(every))
+    (tree / SUMS_NAME).write_bytes(encode_sums(every))
 
 
 def _remember(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:

@@ -1,33 +1,28 @@
 """What a tree holds at its top besides variants, and the checksums of all its files (docs/format.md#tree).
 
-`SHA256SUMS` and the in-toto subjects tell other programs the files with their hashes: `sha256sum -c SHA256SUMS` checks
-a tree without kci, and GitHub's attestation action takes the same file as its subjects. The card is not among them: it
-may be written after the merge.
+`SHA256SUMS` tells other programs the files with their hashes: `sha256sum -c SHA256SUMS` checks a tree without kci, and
+GitHub's attestation action takes it as its subjects. The card is not in it: it may be written after the merge.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from kci.errors import rule_error
-from kci.files.bounded_json import decode_json
 from kci.files.walk import Entry, is_bytecode, walk
 from kci.tree import manifest as manifests
 from kci.tree.artifacts import is_variant_dir
 from kci.tree.digest import SIGNATURE, file_hash, file_hashes
-from kci.tree.dsse import StatementSubject
 from kci.tree.manifest import FILE_NAME
 from kci.tree.pack import untransportable
 from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME
 
 SUMS_NAME = "SHA256SUMS"
-SUBJECTS_NAME = "kci-subjects.json"
 _HASH = re.compile("[0-9a-f]{64}")
 
 
@@ -48,12 +43,6 @@ def encode_sums(hashes: Mapping[str, str]) -> bytes:
     return "".join(lines).encode()
 
 
-def encode_subjects(hashes: Mapping[str, str]) -> bytes:
-    """The files as subjects of an in-toto statement, sorted by name."""
-    subjects = [{"name": name, "digest": {"sha256": hashes[name]}} for name in sorted(hashes)]
-    return msgspec.json.format(msgspec.json.encode(subjects), indent=2) + b"\n"
-
-
 def decode_sums(data: bytes) -> dict[str, str]:
     """What `encode_sums` was given. Names that it escapes are refused: no variant may hold such a file.
 
@@ -62,33 +51,9 @@ def decode_sums(data: bytes) -> dict[str, str]:
     """
     pairs = [line.partition("  ")[::2] for line in data.decode().split("\n")[:-1]]
     found = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
-    return _canonical(found, encode_sums, data)
-
-
-def decode_subjects(data: bytes) -> dict[str, str]:
-    """What `encode_subjects` was given.
-
-    Raises:
-        ValueError: it is not in that form.
-    """
-    subjects = decode_json(data, list[StatementSubject])
-    return _canonical({item.name: item.digest.get("sha256", "") for item in subjects}, encode_subjects, data)
-
-
-def _canonical(found: dict[str, str], encode: Callable[[Mapping[str, str]], bytes], data: bytes) -> dict[str, str]:
-    if encode(found) != data:
+    if encode_sums(found) != data:
         raise ValueError("a line of it is in another form, out of order, or there twice")
     return found
-
-
-class SumsForm(NamedTuple):
-    """One of the files: how it is written, and how it is read."""
-
-    encode: Callable[[Mapping[str, str]], bytes]
-    decode: Callable[[bytes], dict[str, str]]
-
-
-FORMS = {SUMS_NAME: SumsForm(encode_sums, decode_sums), SUBJECTS_NAME: SumsForm(encode_subjects, decode_subjects)}
 
 
 def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:
@@ -119,7 +84,7 @@ CARD = "CARD.md"
 """What becomes the front page of the kernel's repository."""
 
 KEPT_AT_TOP = (
-    CARD, "benchmarks", manifests.FILE_NAME, *FORMS, ATTESTATION_NAME, BUNDLE_NAME,
+    CARD, "benchmarks", manifests.FILE_NAME, SUMS_NAME, ATTESTATION_NAME, BUNDLE_NAME,
 )  # fmt: skip
 """What a tree holds at its top besides variants (docs/format.md#tree)."""
 

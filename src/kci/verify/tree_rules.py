@@ -16,7 +16,16 @@ from kci.files.bounded_json import read_bounded
 from kci.matrix.names import parse_variant_name
 from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_of, read_manifest
 from kci.tree.pack import untransportable
-from kci.tree.tree_top import CARD, FORMS, KEPT_AT_TOP, SUMMED_AT_TOP, files_at_top, tree_hashes
+from kci.tree.tree_top import (
+    CARD,
+    KEPT_AT_TOP,
+    SUMMED_AT_TOP,
+    SUMS_NAME,
+    decode_sums,
+    encode_sums,
+    files_at_top,
+    tree_hashes,
+)
 from kci.verify.subject import VariantDir, holds_variants, looks_like_variant
 
 _CARD_BYTES = 1024 * 1024
@@ -139,7 +148,7 @@ def _checksums(
     tree: Path, shown: str, variants: Sequence[VariantDir], reported: Collection[str], *, merged: bool
 ) -> Iterator[Diagnostic]:
     # `reported` are the variants that are not what the manifest says: another rule has said so. A tree without a
-    # manifest need not have the files.
+    # manifest need not have the file.
     if any(variant.hashes is None for variant in variants):
         return  # reported when the directory was read
     try:
@@ -148,23 +157,23 @@ def _checksums(
     except FindingsError as error:
         yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
         return
-    for name, form in FORMS.items():
-        try:
-            said = form.decode(read_bounded(tree / name, 2 * len(form.encode(there)) + 65536))
-        except FileNotFoundError:
-            if merged:
-                yield finding("KCI726", f"there is no {name}", path=shown)
-            continue
-        except (OSError, ValueError) as error:
-            yield finding("KCI726", f"it is not what kci writes: {error}", path=f"{shown}/{name}")
-            continue
-        wrong = [
-            file
-            for file in sorted(said.keys() | there.keys())
-            if said.get(file) != there.get(file) and file.partition("/")[0] not in reported
-        ]
-        if wrong:
-            yield finding("KCI726", _difference(wrong, said, there), path=f"{shown}/{name}")
+    where = f"{shown}/{SUMS_NAME}"
+    try:
+        said = decode_sums(read_bounded(tree / SUMS_NAME, 2 * len(encode_sums(there)) + 65536))
+    except FileNotFoundError:
+        if merged:
+            yield finding("KCI726", f"there is no {SUMS_NAME}", path=shown)
+        return
+    except (OSError, ValueError) as error:
+        yield finding("KCI726", f"it is not what kci writes: {error}", path=where)
+        return
+    wrong = [
+        file
+        for file in sorted(said.keys() | there.keys())
+        if said.get(file) != there.get(file) and file.partition("/")[0] not in reported
+    ]
+    if wrong:
+        yield finding("KCI726", _difference(wrong, said, there), path=where)
 
 
 def _difference(wrong: Sequence[str], said: Collection[str], there: Collection[str]) -> str:
