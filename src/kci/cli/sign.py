@@ -15,9 +15,7 @@ from kci.tree.signing import sign_artifact, sign_tree, sign_tree_as_run
 
 @click.command("sign", cls=Command)
 @click.argument("paths", nargs=-1, required=True, type=FileName(path_type=Path, exists=True), metavar="PATH...")
-@click.option(
-    "--key", type=PATH, help="An ed25519 key, in PEM or for ssh.  [default: the identity of the CI run]"
-)
+@click.option("--key", type=PATH, help="An ed25519 key, in PEM or for ssh.  [default: the identity of the CI run]")
 @context_options
 def command(paths: tuple[Path, ...], key: Path | None, repository: str, commit: str) -> None:
     """Sign each PATH: a merged tree, or an artifact. Prints the attestations that it wrote.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from kci.diagnostics import Diagnostic, finding
+from kci.diagnostics import Diagnostic, Severity, finding
 from kci.errors import FindingsError, KciError, UsageError, rule_error
 from kci.files.replace import write_atomic
 from kci.matrix.names import is_variant_name
@@ -165,14 +165,11 @@ def require_bound(sources: Sequence[Source], planned: Planned | None, run: CiRun
     Raises:
         FindingsError: a source is not what its name says, is not planned, or comes from another run or commit.
     """
-    refused = [*_misnamed(sources), *_of_other_runs(sources, run)]
-    unknown: list[Diagnostic] = []
-    if planned is not None:
-        refused += [*_unplanned(sources, planned), *_of_other_commits(sources, planned.commit)]
-        unknown += _of_unknown_commits(sources, planned.commit)
+    found = [item for source in sources for item in _doubts(source, planned, run)]
+    refused = [item for item in found if item.severity is Severity.ERROR]
     if refused:
         raise several(refused, refused[0].hint or "merge the artifacts of the plan's own run only")
-    return unknown
+    return found
 
 
 def several(found: Sequence[Diagnostic], hint: str) -> FindingsError:
@@ -181,53 +178,31 @@ def several(found: Sequence[Diagnostic], hint: str) -> FindingsError:
     return FindingsError(found[0].message + more, hint=hint, diagnostics=found)
 
 
-def _misnamed(sources: Iterable[Source]) -> Iterator[Diagnostic]:
-    for source in sources:
-        leg = source.leg
-        expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
-        if source.artifact.startswith(PREFIX) and source.artifact != expected:
-            yield finding(
-                "KCI612",
-                f"{source.path} holds {leg.variant} of {leg.kernel}, but its name says something else",
-                hint=f"an artifact of that variant is called {expected}; find out who renamed it",
-                path=str(source.path),
-            )
-
-
-def _of_other_runs(sources: Iterable[Source], run: CiRun) -> Iterator[Diagnostic]:
-    for source in sources:
-        leg = source.leg
-        if run.id and leg.run and leg.run != run.id:
-            message = f"{source.path} was built in the run {leg.run}; this is the run {run.id}"
-            yield finding("KCI612", message, hint="merge the artifacts of one run only", path=str(source.path))
-        elif run.attempt is not None and leg.attempt > run.attempt:
-            message = f"{source.path} says that it is of attempt {leg.attempt}; this run is at attempt {run.attempt}"
-            yield finding("KCI612", message, hint="find out where the artifact comes from", path=str(source.path))
-
-
-def _unplanned(sources: Iterable[Source], planned: Planned) -> Iterator[Diagnostic]:
-    for source in sources:
-        part = planned.kernels.get(source.leg.kernel)
-        if part is None or source.leg.variant not in part.planned:
-            what = f"the variant {source.leg.variant}" if part else "that kernel"
-            message = f"{source.path} is about {source.leg.kernel}; {what} is not planned"
-            yield finding("KCI607", message, path=str(source.path))
-
-
-def _of_other_commits(sources: Iterable[Source], commit: str | None) -> Iterator[Diagnostic]:
-    for source in sources:
-        made_from = source.leg.source
-        if commit is not None and made_from is not None and made_from.commit != commit:
-            message = f"{source.path} was built from {made_from.commit[:12]}; {commit[:12]} was planned"
-            hint = "make the plan and the artifacts from one commit"
-            yield finding("KCI612", message, hint=hint, path=str(source.path))
-
-
-def _of_unknown_commits(sources: Iterable[Source], commit: str | None) -> Iterator[Diagnostic]:
-    for source in sources:
-        if commit is not None and source.leg.source is None:
-            message = f"{source.path} names no commit; the plan is for commit {commit[:12]}"
-            yield finding("KCI614", message, hint="build where git can be asked", path=str(source.path))
+def _doubts(source: Source, planned: Planned | None, run: CiRun) -> Iterator[Diagnostic]:
+    leg, path = source.leg, str(source.path)
+    expected = artifact_name(leg.kernel, leg.variant, zstd=source.artifact.endswith(".zst"))
+    if source.artifact.startswith(PREFIX) and source.artifact != expected:
+        message = f"{path} holds {leg.variant} of {leg.kernel}, but its name says something else"
+        hint = f"an artifact of that variant is called {expected}; find out who renamed it"
+        yield finding("KCI612", message, hint=hint, path=path)
+    if run.id and leg.run and leg.run != run.id:
+        message = f"{path} was built in the run {leg.run}; this is the run {run.id}"
+        yield finding("KCI612", message, hint="merge the artifacts of one run only", path=path)
+    elif run.attempt is not None and leg.attempt > run.attempt:
+        message = f"{path} says that it is of attempt {leg.attempt}; this run is at attempt {run.attempt}"
+        yield finding("KCI612", message, hint="find out where the artifact comes from", path=path)
+    if planned is None:
+        return
+    part = planned.kernels.get(leg.kernel)
+    if part is None or leg.variant not in part.planned:
+        what = f"the variant {leg.variant}" if part else "that kernel"
+        yield finding("KCI607", f"{path} is about {leg.kernel}; {what} is not planned", path=path)
+    if planned.commit is not None and leg.source is None:
+        message = f"{path} names no commit; the plan is for commit {planned.commit[:12]}"
+        yield finding("KCI614", message, hint="build where git can be asked", path=path)
+    elif leg.source is not None and planned.commit not in (None, leg.source.commit):
+        message = f"{path} was built from {leg.source.commit[:12]}; {planned.commit[:12]} was planned"
+        yield finding("KCI612", message, hint="make the plan and the artifacts from one commit", path=path)
 
 
 def older_attempts(chosen: Source, all_sources: Iterable[Source]) -> list[Replaced]:

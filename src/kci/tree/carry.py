@@ -1,4 +1,4 @@
-"""Taking files over without copying them, where the file system can: as hard links, as clones, and as copies at last.
+"""Taking files over: as hard links where the file system has them, else as copies.
 
 A hard link is safe for what is carried from an old tree to its successor: nothing writes into a tree, and the old
 name goes away when the new tree takes its place.
@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from kci.errors import FindingsError
 from kci.files.full_disk import room_hint, unwritten
 from kci.files.walk import is_bytecode
 
-_FICLONE = 0x40049409  # Linux: include/uapi/linux/fs.h
-
-Put = Callable[[str, str], None]
+_Put = Callable[[str, str], object]
 
 
 def carry(source: Path, target: Path) -> None:
@@ -39,10 +35,10 @@ def copy(source: Path, target: Path) -> None:
     Raises:
         FindingsError: it cannot be read or written.
     """
-    _put(source, target, _cloned)
+    _put(source, target, shutil.copy2)
 
 
-def _put(source: Path, target: Path, put: Put) -> None:
+def _put(source: Path, target: Path, put: _Put) -> None:
     try:
         if source.is_dir() and not source.is_symlink():
             shutil.copytree(
@@ -56,7 +52,7 @@ def _put(source: Path, target: Path, put: Put) -> None:
         raise FindingsError(f"cannot copy {source}: {error}") from error
 
 
-def _once(put: Put, source: str, target: str) -> None:
+def _once(put: _Put, source: str, target: str) -> None:
     """The first file that fails ends it: `copytree` would go on, and report all of them together."""
     try:
         put(source, target)
@@ -73,29 +69,4 @@ def _linked(source: str, target: str) -> None:
     try:
         os.link(source, target, follow_symlinks=False)
     except (OSError, NotImplementedError):  # another file system, one without links, a count at its limit, Windows
-        _cloned(source, target)
-
-
-def _cloned(source: str, target: str) -> None:
-    if _clone(source, target):
-        shutil.copystat(source, target)
-    else:
         shutil.copy2(source, target)
-
-
-def _clone(source: str, target: str) -> bool:
-    """Whether the target could be made to share the source's blocks until one of them is written."""
-    if not sys.platform.startswith("linux"):
-        return False
-    import fcntl
-
-    try:
-        with Path(source).open("rb") as old, Path(target).open("xb") as new:
-            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
-    except FileExistsError:
-        raise
-    except OSError:
-        with suppress(OSError):
-            Path(target).unlink()
-        return False
-    return True

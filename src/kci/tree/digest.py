@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import enum
 import hashlib
 import os
 from collections.abc import Mapping
@@ -32,20 +31,11 @@ class Digest(msgspec.Struct, frozen=True):
     files: dict[str, str]
 
 
-class Deviation(enum.StrEnum):
-    """How a directory can differ from its digest."""
-
-    ALGORITHM = "algorithm"
-    MISMATCH = "mismatch"
-    MISSING = "missing"
-    UNKNOWN = "unknown"
-
-
 class Violation(msgspec.Struct, frozen=True):
     """One difference between a digest and the directory it stands for."""
 
-    kind: Deviation
     path: str
+    """Of the file; empty for the whole directory."""
     message: str
 
     def __str__(self) -> str:
@@ -79,19 +69,10 @@ def directory_digest(hashes: Mapping[str, str]) -> str:
     return total.hexdigest()
 
 
-def compute(variant_dir: Path, algorithm: Algorithm = "sha256") -> Digest:
-    """Hash every file of a variant directory that the digest covers.
-
-    Links to files are read through; bytecode and, at the root only, the metadata file and its signature are left out.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
-    return _digest_of(file_hashes(variant_dir, algorithm), algorithm)
-
-
-def _digest_of(hashes: Mapping[str, str], algorithm: Algorithm) -> Digest:
-    return Digest(algorithm, {name: _base64(hashes[name]) for name in sorted(hashes) if _covered(name)})
+def digest_of(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
+    """The digest of files with these hashes: bytecode and, at the root only, metadata and signature are left out."""
+    covered = (name for name in sorted(hashes) if name not in _EXCLUDED and not _is_compiled(name))
+    return Digest(algorithm, {name: base64.b64encode(bytes.fromhex(hashes[name])).decode() for name in covered})
 
 
 def _is_content(found: Entry) -> bool:
@@ -99,12 +80,8 @@ def _is_content(found: Entry) -> bool:
     return found.regular or (found.link and not os.path.isdir(found.path))  # noqa: PTH112
 
 
-def _covered(name: str) -> bool:
-    return name not in _EXCLUDED and not (name.endswith(".pyc") or "__pycache__" in name.split("/"))
-
-
-def _base64(hex_digest: str) -> str:
-    return base64.b64encode(bytes.fromhex(hex_digest)).decode()
+def _is_compiled(name: str) -> bool:
+    return name.endswith(".pyc") or "__pycache__" in name.split("/")
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
@@ -124,16 +101,16 @@ def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
 def validate(expected: Digest, actual: Digest) -> list[Violation]:
     """The differences, in the reference's order: algorithm, then each expected path, then unknown files."""
     if expected.algorithm != actual.algorithm:
-        return [Violation(Deviation.ALGORITHM, "", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
+        return [Violation("", f"the digest uses {expected.algorithm}, not {actual.algorithm}")]
     found = []
     for path in sorted(expected.files):
         got = actual.files.get(path)
         if got is None:
-            found.append(Violation(Deviation.MISSING, path, f"{path} is missing"))
+            found.append(Violation(path, f"{path} is missing"))
         elif got != expected.files[path]:
-            found.append(Violation(Deviation.MISMATCH, path, f"{path} changed after it was hashed"))
+            found.append(Violation(path, f"{path} changed after it was hashed"))
     unknown = sorted(set(actual.files) - set(expected.files))
-    return found + [Violation(Deviation.UNKNOWN, path, f"{path} is not in the digest") for path in unknown]
+    return found + [Violation(path, f"{path} is not in the digest") for path in unknown]
 
 
 def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] | None = None) -> list[Violation]:
@@ -147,6 +124,6 @@ def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] 
     Raises:
         FindingsError: a file cannot be read.
     """
-    if hashes is not None and expected.algorithm == "sha256":
-        return validate(expected, _digest_of(hashes, "sha256"))
-    return validate(expected, compute(variant_dir, expected.algorithm))
+    if hashes is None or expected.algorithm != "sha256":
+        hashes = file_hashes(variant_dir, expected.algorithm)
+    return validate(expected, digest_of(hashes, expected.algorithm))

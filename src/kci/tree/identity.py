@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from pathlib import Path
 
 import msgspec
@@ -17,12 +18,23 @@ from kci.errors import FindingsError, MissingToolError
 from kci.files.git import run_git
 from kci.files.walk import is_own, walk
 
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
 
 class GitState(msgspec.Struct, frozen=True):
-    """The commit a source was taken from, and whether tracked files differ from it."""
+    """The commit a source was taken from, by its full id, and whether tracked files differ from it."""
 
     commit: str
     dirty: bool
+
+    def __post_init__(self) -> None:
+        check_commit(self.commit)
+
+
+def check_commit(commit: str) -> None:
+    """Refuse what is not a full commit id, with a ValueError."""
+    if not _COMMIT.fullmatch(commit):
+        raise ValueError(f"{commit!r} is not a full commit id of 40 or 64 hexadecimal digits")
 
 
 def unique_id(kernel_dir: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -64,8 +63,6 @@ class LegRecord(msgspec.Struct, frozen=True):
             raise ValueError(f"schema {self.schema} is not known; this kci reads schema {SCHEMA}")
         if parse_variant_name(self.variant).backend != self.backend:
             raise ValueError(f"the variant {self.variant} is not one of backend {self.backend!r}")
-        if self.source is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", self.source.commit):
-            raise ValueError("`source.commit` is not a full commit id")
         if self.system not in SYSTEMS:
             raise ValueError(f"{self.system!r} is not a system")
 
@@ -123,19 +120,15 @@ def leg_for(
             builder=builder,
             attempt=attempt,
             run=run,
-            source=GitState(kernel.commit, kernel.dirty) if kernel else source,
+            source=kernel or source,
             seconds=seconds,
             archs=metadata.backend.archs,
-            inputs=_fitting(inputs),
+            # Without a record, the next plan goes by the sources alone.
+            inputs=inputs if inputs is None or len(msgspec.json.encode(inputs)) <= _MOST_INPUTS else None,
             cache=cache,
         )
     except ValueError as error:
         raise rule_error("KCI602", f"{variant_dir}: {error}", path=str(variant_dir)) from error
-
-
-def _fitting(inputs: RecordedInputs | None) -> RecordedInputs | None:
-    """A record that `leg.json` has room for; without one the next plan goes by the sources alone."""
-    return inputs if inputs is not None and len(msgspec.json.encode(inputs)) <= _MOST_INPUTS else None
 
 
 class SealedVariant(msgspec.Struct, frozen=True):

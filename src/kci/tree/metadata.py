@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import keyword
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,8 +21,8 @@ from kci.files.bounded_json import read_bounded, strict_object
 from kci.files.dated_data import to_type
 from kci.files.replace import write_atomic
 from kci.files.walk import remove_bytecode
-from kci.tree.digest import SIGNATURE, Digest, compute
-from kci.tree.identity import GitState, kernel_id
+from kci.tree.digest import SIGNATURE, Digest, digest_of, file_hashes
+from kci.tree.identity import GitState, check_commit, kernel_id
 from kci.version import __version__
 
 _RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
@@ -99,17 +98,6 @@ NAME_PATTERN = KERNEL_NAME_PATTERN.removesuffix("$") + r"\Z"
 """A kernel name and nothing after it: `$` would let a newline through."""
 
 _LARGEST = 2**64 - 1
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-
-
-class GitRecord(msgspec.Struct, frozen=True):
-    """A commit in the metadata: its full id, and whether tracked files differed from it."""
-
-    commit: str
-    dirty: bool
-
-    def __post_init__(self) -> None:
-        _check_commit(self.commit)
 
 
 class BuilderRecord(msgspec.Struct, frozen=True):
@@ -123,14 +111,14 @@ class BuilderRecord(msgspec.Struct, frozen=True):
         if (self.commit is None) != (self.dirty is None):
             raise ValueError("`commit` and `dirty` come together or not at all")
         if self.commit is not None:
-            _check_commit(self.commit)
+            check_commit(self.commit)
 
 
 class Provenance(msgspec.Struct, frozen=True, rename="kebab"):
     """Where a variant came from."""
 
     kernel_builder: BuilderRecord
-    kernel: GitRecord | None = None
+    kernel: GitState | None = None
 
 
 class KciRecord(msgspec.Struct, frozen=True):
@@ -234,7 +222,7 @@ def metadata_for(
         provenance=Provenance(
             # Version text is free. The suffix says that kci, not the reference's builder, was at work.
             kernel_builder=BuilderRecord(version=f"{__version__}+kci"),
-            kernel=GitRecord(provenance.commit, provenance.dirty) if provenance else None,
+            kernel=provenance,
         ),
         kci=KciRecord(variant, committed) if variant is not None else None,
     )
@@ -322,11 +310,6 @@ def _canonical_commit(key: str, record: dict[str, Any]) -> dict[str, Any]:
     return renamed | {"commit": commit.lower()} if isinstance(commit, str) else renamed
 
 
-def _check_commit(commit: str) -> None:
-    if not _COMMIT.fullmatch(commit):
-        raise ValueError(f"{commit!r} is not a full commit id of 40 or 64 hexadecimal digits")
-
-
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
     """Finish a variant directory: remove bytecode, hash the files, write `metadata.json` last.
 
@@ -342,7 +325,7 @@ def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
         raise FindingsError(f"{variant_dir} is not a directory")
     remove_bytecode(variant_dir)
     (variant_dir / SIGNATURE).unlink(missing_ok=True)
-    sealed = msgspec.structs.replace(metadata, digest=compute(variant_dir))
+    sealed = msgspec.structs.replace(metadata, digest=digest_of(file_hashes(variant_dir)))
     write_atomic(variant_dir / FILE_NAME, encode(sealed))
     (variant_dir / FILE_NAME).chmod(0o644)  # as the other files of a variant, whatever the umask is
     return sealed

@@ -20,7 +20,6 @@ from kci.files.portable_names import collision, unsafe_name
 from kci.files.replace import start_writing
 from kci.tree.archive import LIMITS, SUFFIXES, DamagedError, Member, RefusedError, TarStream, zstandard
 from kci.tree.digest import directory_digest
-from kci.tree.identity import GitState
 from kci.tree.leg_record import LEG_NAME, LegRecord, SealedVariant, decode_leg, read_sealed
 
 _CHUNK = 1024 * 1024
@@ -199,8 +198,7 @@ def _check(artifact: Path, leg: LegRecord, variant_dir: Path, hashes: dict[str, 
         message = error.message.replace(str(variant_dir), variant_dir.name)
         raise rule_error(rule, f"{artifact}: {message}", path=str(artifact)) from error
     metadata = sealed.metadata
-    commit = metadata.provenance.kernel if metadata.provenance else None
-    source = GitState(commit.commit, commit.dirty) if commit else leg.source
+    source = (metadata.provenance.kernel if metadata.provenance else None) or leg.source
     for what, said, holds in (
         ("kernel", leg.kernel, metadata.name),
         ("version", leg.version, metadata.version),

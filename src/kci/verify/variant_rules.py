@@ -16,7 +16,7 @@ from kci.files.walk import is_bytecode
 from kci.matrix.names import Kind
 from kci.sources.imports import module_name
 from kci.sources.package_rules import MAX_BYTES, OPS, check_package, package_of
-from kci.tree.digest import Deviation, validate_dir
+from kci.tree.digest import validate_dir
 from kci.tree.identity import kernel_id
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
 from kci.tree.pack import too_large, untransportable
@@ -127,7 +127,7 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
         yield finding("KCI700", error.message.replace(str(variant.path), variant.shown), path=variant.shown)
         return
     for violation in violations:
-        where = variant.shown if violation.kind is Deviation.ALGORITHM else variant.at(violation.path)
+        where = variant.at(violation.path) if violation.path else variant.shown
         yield finding("KCI731", str(violation), path=where)
 
 
