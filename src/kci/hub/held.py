@@ -5,8 +5,8 @@ The Hub lists the digests of large files, so that no library is downloaded.
 
 from __future__ import annotations
 
-import base64
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,8 @@ from kci.files.bounded_json import read_bounded
 from kci.files.walk import is_bytecode
 from kci.hub.client import ask_hub, hub_client
 from kci.matrix.names import is_variant_name
-from kci.tree.digest import SIGNATURE, Digest, validate
+from kci.plurals import first_of
+from kci.tree.digest import SIGNATURE, Digest, digest_of, validate
 from kci.tree.leg_record import read_sealed
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
 from kci.tree.manifest import read_manifest
@@ -211,24 +212,17 @@ def _digest_problem(repository: HubRepository, digest: Digest | None, files: dic
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
         return ""  # the Hub lists no other digests
-    covered = {
-        path: file for path, file in files.items() if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)
-    }
-    actual = {path: _sha256(repository, file) for path, file in covered.items()}
-    violations = validate(digest, Digest("sha256", actual))
-    more = f" (and {len(violations) - 3} more)" if len(violations) > 3 else ""
-    return "; ".join(map(str, violations[:3])) + more
+    covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
+    actual = digest_of({path: _sha256(repository, files[path]) for path in covered})
+    return first_of([str(item) for item in validate(digest, actual)], 3)
 
 
 def _sha256(repository: HubRepository, file: HubFile) -> str:
-    """As metadata.json writes it."""
+    """In hexadecimal; empty, which is no file's hash, where it cannot be known."""
     if file.sha256 is not None:
-        try:
-            return base64.b64encode(bytes.fromhex(file.sha256)).decode()
-        except ValueError:
-            return ""
+        return file.sha256 if re.fullmatch("[0-9a-f]{64}", file.sha256) else ""
     raw = _content(repository, file)
-    return base64.b64encode(hashlib.sha256(raw).digest()).decode() if raw is not None else ""
+    return hashlib.sha256(raw).hexdigest() if raw is not None else ""
 
 
 def _content(repository: HubRepository, file: HubFile) -> bytes | None:
