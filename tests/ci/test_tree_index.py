@@ -10,9 +10,10 @@ import pytest
 from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE, KernelRecord, RunPlan, TestRecord, write_record
 from kci.ci.tree_index import INDEX_FILE, KEPT_DAYS, TreeIndex, TreePlace, next_index, read_index, today
 from kci.errors import FindingsError
+from kci.files.bounded_json import read_json
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.plan import TestLeg
-from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, load_manifest
+from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present
 
 
 def manifest(kernel: str, version: int = 1) -> Manifest:
@@ -152,7 +153,7 @@ def test_manifests_for_the_plan(tmp_path: Path) -> None:
         f"manifests/aa/{FILE_NAME}",
         f"manifests/bb/{FILE_NAME}",
     ]
-    assert load_manifest(written[1]) == manifest("bb", 2)
+    assert read_json(written[1], Manifest) == manifest("bb", 2)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"trees": {"a": {"run": 1}}}'])

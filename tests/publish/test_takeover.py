@@ -9,8 +9,9 @@ import pytest
 
 from act.harness import commit_all
 from cli.runner import Result, kci
+from kci.files.bounded_json import read_json
 from kci.tree.identity import committed, provenance
-from kci.tree.manifest import load_manifest
+from kci.tree.manifest import Manifest
 from publish.fake_hub import FakeHub
 from publish.test_publish import REPO, below, hub, kernel_dir, make_tree, publish, there, token
 
@@ -206,7 +207,7 @@ def test_a_tree_knows_when_its_commits_were_made(tmp_path: Path, no_git_environm
     commit_all(tmp_path)
     done = kci("run", kernel)
     assert done.code == 0, done.stderr
-    (entry,) = load_manifest(kernel / "build" / "kci-manifest.json").present
+    (entry,) = read_json(kernel / "build" / "kci-manifest.json", Manifest).present
     state = provenance(kernel)
     assert state is not None
     assert (entry.origin.commit, entry.origin.committed) == (state.commit, committed(kernel))

@@ -7,6 +7,7 @@ knows those, long names by way of a POSIX extended header, and refuses everythin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -148,7 +149,9 @@ class TarStream:
         if sparse := [key for key in extended if key.startswith("GNU.sparse")]:
             raise RefusedError(name, f"it is a sparse file ({sparse[0]})")
         if "size" in extended:
-            size = _decimal(extended["size"])
+            if not re.fullmatch("[0-9]{1,19}", extended["size"]):
+                raise DamagedError(f"an extended header's number {extended['size'][:20]!r} is not a number")
+            size = int(extended["size"])
         directory = kind == _DIRECTORY
         if directory and size:
             raise RefusedError(name, "it is a directory with content")
@@ -176,12 +179,6 @@ def _octal(field: bytes, what: str) -> int:
     if any(char not in b"01234567" for char in text):
         raise DamagedError(f"a header's {what} is not a number")
     return int(text, 8)
-
-
-def _decimal(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise DamagedError(f"an extended header's number {text[:20]!r} is none")
-    return int(text)
 
 
 def _records(data: bytes) -> dict[str, str]:

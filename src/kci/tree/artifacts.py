@@ -81,7 +81,9 @@ def find_sources(
                 f"{path} does not exist", hint="name artifacts, folders of artifacts or variant directories"
             )
     found = [Source(path, read_leg(path), path.name) for path in sorted(files)]
-    return found + [Source(path, _directory_leg(path), "") for path in sorted(directories)]
+    # A noarch name has no system, and nothing depends on where the directory was made.
+    legs = ((path, leg_for(path, system="x86_64-linux", builder="")) for path in sorted(directories))
+    return found + [Source(path, leg, "") for path, leg in legs]
 
 
 def is_variant_dir(path: Path) -> bool:
@@ -97,21 +99,12 @@ def _search(folder: Path, files: set[Path], directories: set[Path], skip: Path |
         if entry.is_dir(follow_symlinks=False):
             if not entry.name.startswith(".") and Path(entry.path) != skip:
                 _search(Path(entry.path), files, directories, skip, report)
-        elif entry.is_file(follow_symlinks=False) and _is_artifact_name(entry.name):
+        elif entry.is_file(follow_symlinks=False) and entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIXES):
             files.add(Path(entry.path))
         elif entry.name.lower().endswith(_ARCHIVES):
             message = f"{entry.path} is passed over: it is not called like an artifact"
             hint = "an artifact is called kci-<kernel>-<variant>.tar or .tar.zst; name the file itself to merge it"
             report(finding("KCI615", message, hint=hint, path=entry.path))
-
-
-def _is_artifact_name(name: str) -> bool:
-    return name.startswith(PREFIX) and name.endswith(SUFFIXES)
-
-
-def _directory_leg(path: Path) -> LegRecord:
-    # A noarch name has no system, and nothing depends on where the directory was made.
-    return leg_for(path, system="x86_64-linux", builder="")
 
 
 def newest(sources: Iterable[Source]) -> Source:

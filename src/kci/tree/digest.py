@@ -13,7 +13,7 @@ import msgspec
 
 from kci.errors import FindingsError
 from kci.files.bounded_json import require_plain
-from kci.files.walk import Entry, is_bytecode, walk
+from kci.files.walk import is_bytecode, walk
 
 Algorithm = Literal["sha256", "sha512"]
 
@@ -50,7 +50,12 @@ def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str,
     Raises:
         FindingsError: a file cannot be read, or a link leads nowhere.
     """
-    return {found.name: file_hash(found.path, algorithm) for found in walk(variant_dir) if _is_content(found)}
+    return {
+        found.name: file_hash(found.path, algorithm)
+        for found in walk(variant_dir)
+        # pathlib's is_dir raises for a link that cannot be followed.
+        if found.regular or (found.link and not os.path.isdir(found.path))  # noqa: PTH112
+    }
 
 
 def directory_digest(hashes: Mapping[str, str]) -> str:
@@ -71,17 +76,12 @@ def directory_digest(hashes: Mapping[str, str]) -> str:
 
 def digest_of(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Digest:
     """The digest of files with these hashes: bytecode and, at the root only, metadata and signature are left out."""
-    covered = (name for name in sorted(hashes) if name not in _EXCLUDED and not _is_compiled(name))
+    covered = (
+        name
+        for name in sorted(hashes)
+        if not (name in _EXCLUDED or name.endswith(".pyc") or "__pycache__" in name.split("/"))
+    )
     return Digest(algorithm, {name: base64.b64encode(bytes.fromhex(hashes[name])).decode() for name in covered})
-
-
-def _is_content(found: Entry) -> bool:
-    # pathlib's is_dir raises for a link that cannot be followed.
-    return found.regular or (found.link and not os.path.isdir(found.path))  # noqa: PTH112
-
-
-def _is_compiled(name: str) -> bool:
-    return name.endswith(".pyc") or "__pycache__" in name.split("/")
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:

@@ -126,18 +126,14 @@ def _read(image: Image) -> Elf:
         defined=frozenset(symbol.name for symbol, defined in symbols if defined),
         required_versions=frozenset(versions.values()),
         text_relocations=TEXTREL in image.tags or bool(image.tags.get(FLAGS, 0) & _DF_TEXTREL),
-        executable_stack=_executable_stack(segments),
+        # Where nothing is said about the stack, the system's loader makes it executable.
+        executable_stack=bool(segments.get(PT_GNU_STACK, _PF_X) & _PF_X),
         cpu_level=max(_cpu_level(note) for note in [b"", *_notes(image)]),
         audit=named(AUDIT, DEPAUDIT),
         filters=named(AUXILIARY, FILTER),
         contradictions=tuple(image.contradictions()),
         program=PT_INTERP in segments,
     )
-
-
-def _executable_stack(segments: dict[int, int]) -> bool:
-    """Where nothing is said about the stack, the system's loader makes it executable."""
-    return bool(segments.get(PT_GNU_STACK, _PF_X) & _PF_X)
 
 
 def _cpu_level(data: bytes) -> int:

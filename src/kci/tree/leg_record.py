@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from kci.config.values import SYSTEMS
 from kci.errors import rule_error
-from kci.files.bounded_json import decode_json
+from kci.files.bounded_json import decode_json, require_schema
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.matrix.names import artifact_stem, parse_variant_name
 from kci.plan.durations import Seconds
@@ -59,8 +59,7 @@ class LegRecord(msgspec.Struct, frozen=True):
     """How much of it came out of a compiler cache."""
 
     def __post_init__(self) -> None:
-        if self.schema != SCHEMA:
-            raise ValueError(f"schema {self.schema} is not known; this kci reads schema {SCHEMA}")
+        require_schema(self.schema, SCHEMA)
         if parse_variant_name(self.variant).backend != self.backend:
             raise ValueError(f"the variant {self.variant} is not one of backend {self.backend!r}")
         if self.system not in SYSTEMS:

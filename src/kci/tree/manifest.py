@@ -7,6 +7,7 @@ is published is read from it too, as far as the files are there and are what was
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import msgspec
 from kci.config.schema import answer_schema
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import KciError, rule_error
-from kci.files.bounded_json import read_json
+from kci.files.bounded_json import read_json, require_schema
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.plan.fingerprint import Key, PublishedVariant
 from kci.tree.leg_record import read_sealed
@@ -85,8 +86,7 @@ class Manifest(msgspec.Struct, frozen=True):
         return {item.variant: item.digest for item in self.present}
 
     def __post_init__(self) -> None:
-        if self.schema != SCHEMA:
-            raise ValueError(f"schema {self.schema} is not known; this kci reads schema {SCHEMA}")
+        require_schema(self.schema, SCHEMA)
 
 
 _ORDER = (
@@ -107,19 +107,13 @@ def missing_of(planned: Iterable[str] | None, present: Iterable[Present]) -> tup
     return tuple(sorted(set(planned or ()) - fresh))
 
 
-def inputs_key(inputs: RecordedInputs) -> str:
-    """The key of a record: a hash of it."""
-    return hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()[:16]
-
-
-def load_manifest(path: Path) -> Manifest:
-    """Read a manifest file: the one reader of them.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: the text is not a manifest.
-    """
-    return read_json(path, Manifest)
+def inputs_key(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:
+    """The key of what a build read, a hash of it, under which `records` gets it; None for None."""
+    if inputs is None:
+        return None
+    key = hashlib.sha256(msgspec.json.encode(inputs, order="deterministic")).hexdigest()[:16]
+    records[key] = inputs
+    return key
 
 
 def read_manifest(tree: Path) -> Manifest | None:
@@ -129,16 +123,17 @@ def read_manifest(tree: Path) -> Manifest | None:
         FindingsError: there is one, and it cannot be read.
     """
     path = tree / FILE_NAME
+    return _load(path, "KCI611", "remove it and merge again") if os.path.lexists(path) else None
+
+
+def _load(path: Path, rule: str, hint: str) -> Manifest:
     try:
-        return load_manifest(path)
-    except FileNotFoundError:
-        return None
+        return read_json(path, Manifest)
     except OSError as error:
-        raise rule_error("KCI611", f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        message = f"cannot read {path}: {error.strerror}"
     except ValueError as error:
-        raise rule_error(
-            "KCI611", f"{path} is not a manifest: {error}", hint="remove it and merge again", path=str(path)
-        ) from error
+        message = f"{path} is not a manifest: {error}"
+    raise rule_error(rule, message, hint=hint, path=str(path))
 
 
 def manifest_schema() -> dict[str, Any]:
@@ -162,7 +157,7 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant],
     problems: list[Diagnostic] = []
     for place in places:
         for path in _manifests(place):
-            manifest = _load(path)
+            manifest = _load(path, "KCI313", f"name the {FILE_NAME} of a published tree, or the tree")
             beside = path.name == FILE_NAME and any((path.parent / item.variant).is_dir() for item in manifest.present)
             with_tree = place.is_dir() or beside
             for entry in manifest.present:
@@ -198,14 +193,3 @@ def _problem(tree: Path, manifest: Manifest, entry: Present) -> str:
     if (metadata.name, metadata.version) != (manifest.kernel, manifest.version):
         return f"is {metadata.name} version {metadata.version}, not {manifest.kernel} version {manifest.version}"
     return "" if sealed.digest == entry.digest else "was changed since it was merged"
-
-
-def _load(path: Path) -> Manifest:
-    try:
-        return load_manifest(path)
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-    except ValueError as error:
-        message = f"{path} is not a manifest: {error}"
-    hint = f"name the {FILE_NAME} of a published tree, or the tree"
-    raise rule_error("KCI313", message, hint=hint, path=str(path))

@@ -16,14 +16,13 @@ from typing import NamedTuple
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError, UsageError, rule_error
+from kci.errors import UsageError, rule_error
 from kci.files.cache import default_cache
 from kci.files.replace import Log, replacing
 from kci.files.walk import is_bytecode, walk
 from kci.inputs.kernel_inputs import RecordedInputs
 from kci.inputs.stat_cache import StatCache
 from kci.tree import manifest as manifests
-from kci.tree import metadata
 from kci.tree.artifacts import (
     CiRun,
     Source,
@@ -120,7 +119,9 @@ def merge(
     sources = find_sources(artifacts, skip=into, report=report)
     if kernel is not None:
         sources, planned = _only(kernel, sources, planned)
-    if not sources and not (planned is not None and (allow_partial or _may_be_carried(planned))):
+    # A plan that skips every variant has their fingerprints, and the tree may have them.
+    skipped = planned is not None and any(part.fingerprints for part in planned.kernels.values())
+    if not sources and not (skipped or (planned is not None and allow_partial)):
         raise rule_error(
             "KCI606",
             f"no artifact in {', '.join(str(path) for path in artifacts) or 'nothing'}",
@@ -153,11 +154,6 @@ def merge(
 def _real(path: Path) -> Path:
     """The path with every link followed; unlike pathlib's, this ends where links go in a circle."""
     return Path(os.path.realpath(path))
-
-
-def _may_be_carried(planned: Planned) -> bool:
-    """Whether the tree may have all that is planned: the plan then skipped every variant."""
-    return any(part.fingerprints for part in planned.kernels.values())
 
 
 def _only(kernel: str, sources: list[Source], planned: Planned | None) -> tuple[list[Source], Planned | None]:
@@ -217,7 +213,7 @@ def _build(job: _Job, tree: Path) -> _Made:
         commit, dirty = (leg.source.commit, leg.source.dirty) if leg.source else (None, None)
         made = placed.metadata.kci.committed if placed.metadata.kci is not None else None
         origin = Origin(source.artifact, commit, dirty, leg.attempt, leg.builder, committed=made)
-        read = _remember(leg.inputs, records)
+        read = inputs_key(leg.inputs, records)
         present[leg.variant] = Present(leg.variant, leg.digest, leg.backend, origin, job.fingerprint(leg), inputs=read)
         hashes[leg.variant] = placed.hashes
     version = job.version
@@ -226,32 +222,22 @@ def _build(job: _Job, tree: Path) -> _Made:
         data = carried.metadata
         version = data.version if version is None else version
         if (data.name, data.version) != (job.kernel, version):
-            raise _mixed(job.target / entry.variant, data, f"{job.kernel} version {version}")
+            where = job.target / entry.variant
+            message = f"{where} is {data.name} version {data.version}; "
+            message += f"this merge is about {job.kernel} version {version}"
+            raise rule_error("KCI609", message, hint="merge into an empty directory", path=str(where))
         carry(job.target / entry.variant, tree / entry.variant)
         stale = data.unique not in ids and not job.fits(entry)
         present[entry.variant] = msgspec.structs.replace(entry, stale=stale)
         hashes[entry.variant] = carried.hashes
     manifest = _manifest(job, version or 0, present, records)
-    _complete(job, tree, manifest, hashes)
-    return _Made(manifest, hashes)
-
-
-def _complete(job: _Job, tree: Path, manifest: Manifest, hashes: dict[str, dict[str, str]]) -> None:
-    """What belongs at a tree's top: the old tree's card and benchmarks, the manifest, the checksums of the rest."""
     (tree / manifests.FILE_NAME).write_bytes(manifests.encode(manifest))
     for name in _CARRIED_AT_TOP:
         if (job.target / name).exists():
             carry(job.target / name, tree / name)
     every = tree_hashes(hashes, {name: tree / name for name in SUMMED_AT_TOP if (tree / name).exists()})
     (tree / SUMS_NAME).write_bytes(encode_sums(every))
-
-
-def _remember(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]) -> str | None:
-    if inputs is None:
-        return None
-    key = inputs_key(inputs)
-    records[key] = inputs
-    return key
+    return _Made(manifest, hashes)
 
 
 def _manifest(job: _Job, version: int, present: dict[str, Present], records: dict[str, RecordedInputs]) -> Manifest:
@@ -306,7 +292,7 @@ def _carried(
         same = before.digest == digest
         made_from = before.fingerprint if same else None
         inputs = old.inputs.get(before.inputs or "") if old is not None and same else None
-        read = _remember(inputs, records)
+        read = inputs_key(inputs, records)
         found.append((Present(directory.name, digest, backend, origin, made_from, inputs=read), sealed))
     return found
 
@@ -336,15 +322,6 @@ def _known_hashes(directory: Path, seen: StatCache) -> dict[str, str] | None:
             return None
         hashes[item.name] = known[0]
     return hashes
-
-
-def _mixed(directory: Path, data: metadata.Metadata, expected: str) -> FindingsError:
-    return rule_error(
-        "KCI609",
-        f"{directory} is {data.name} version {data.version}; this merge is about {expected}",
-        hint="merge into an empty directory",
-        path=str(directory),
-    )
 
 
 def _missing(manifest: Manifest) -> list[Diagnostic]:

@@ -55,19 +55,12 @@ def unrecorded_depends(backend: str) -> tuple[str, ...]:
 
 
 def _require(names: tuple[str, ...], known: dict[str, PythonPackage], key: str) -> None:
+    choice = f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
     for name in names:
         if name not in known:
-            raise _unknown(name, known, key)
-
-
-def _unknown(name: str, known: dict[str, PythonPackage], key: str) -> FindingsError:
-    choice = f"it can hold {', '.join(sorted(known))}" if known else "this backend has no curated names"
-    return rule_error(
-        "KCI601",
-        f"{key} names {name!r}, which the loader does not know",
-        hint=f"{choice}; no other package can be a dependency",
-        path="build.toml",
-    )
+            message = f"{key} names {name!r}, which the loader does not know"
+            hint = f"{choice}; no other package can be a dependency"
+            raise rule_error("KCI601", message, hint=hint, path="build.toml")
 
 
 def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
@@ -215,7 +208,7 @@ def metadata_for(
         kernels_minver=kernels_minver(depends, len(upstreams)),
         license=build.general.license,
         upstream=upstreams.spelt() if upstreams else None,
-        source=_text(build.general.source),
+        source=str(build.general.source) if build.general.source is not None else None,
         python_depends=python_depends(build, kind.value),
         kernel_depends=depends,
         backend=BackendRecord(kind, _archs(build, kind, archs)),
@@ -236,10 +229,6 @@ def _archs(build: Build, backend: Backend, archs: Iterable[str] | None) -> tuple
     if backend not in (Backend.CUDA, Backend.ROCM) or archs is None:
         return None
     return tuple(sorted({arch for arch in archs if arch})) or None
-
-
-def _text(url: str | None) -> str | None:
-    return None if url is None else str(url)
 
 
 def encode(metadata: Metadata) -> bytes:

@@ -6,9 +6,8 @@ import io
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 import msgspec
 
@@ -51,8 +50,13 @@ def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
     files = packable(variant_dir)
     with replacing(out_file) as made:
         try:
-            with made.staging.open("wb") as raw, _compressed(raw, zstd=out_file.name.endswith(".zst")) as stream:
-                _write(stream, leg, files)
+            with made.staging.open("wb") as raw:
+                if out_file.name.endswith(".zst"):
+                    compressor = zstandard().ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
+                    with compressor.stream_writer(raw, closefd=False) as stream:
+                        _write(stream, leg, files)
+                else:
+                    _write(raw, leg, files)
         except OSError as error:
             message = f"cannot write {out_file}: {error.strerror or error}"
             raise rule_error("KCI604", message, hint=room_hint(error), path=str(out_file)) from error
@@ -102,16 +106,6 @@ def too_large(entries: Sequence[Entry]) -> str | None:
     if len(entries) > LIMITS.members or size > LIMITS.size:
         return f"{count(len(entries), 'file')}, {size} bytes"
     return None
-
-
-@contextmanager
-def _compressed(raw: IO[bytes], *, zstd: bool) -> Iterator[IO[bytes]]:
-    if not zstd:
-        yield raw
-        return
-    compressor = zstandard().ZstdCompressor(level=_ZSTD_LEVEL, write_checksum=True)
-    with compressor.stream_writer(raw, closefd=False) as stream:
-        yield cast("IO[bytes]", stream)
 
 
 def _write(stream: IO[bytes], leg: LegRecord, files: list[Entry]) -> None:

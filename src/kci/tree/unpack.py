@@ -11,7 +11,7 @@ import hashlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple, NoReturn, cast
+from typing import IO, Any, NamedTuple
 
 from kci.diagnostics import finding
 from kci.errors import FindingsError, KciError, UnsafeError, rule_error
@@ -66,7 +66,12 @@ def unpack(artifact: Path, into_dir: Path) -> Unpacked:
             variant_dir = work / leg.variant
             with writing(variant_dir):
                 variant_dir.mkdir()
-            hashes = _extract(archive, members, leg, variant_dir)
+            seen: dict[str, str] = {}
+            hashes = {}
+            for member in members:
+                relative = _judge(member, leg, seen)
+                if not member.directory:
+                    hashes[relative] = _write(archive, member, variant_dir / relative)
         sealed = _check(artifact, leg, variant_dir, hashes)
         target = into_dir / leg.variant
         if target.exists() or target.is_symlink():
@@ -86,9 +91,15 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
         raise rule_error("KCI604", f"{artifact} is not a file", path=where)
     try:
         with artifact.open("rb") as raw:
-            yield TarStream(_decompressed(raw, artifact))
+            stream: IO[bytes] = raw
+            if artifact.name.endswith(".zst"):
+                reader: Any = zstandard().ZstdDecompressor(max_window_size=LIMITS.window)
+                stream = reader.stream_reader(raw, read_across_frames=True, closefd=False)
+            yield TarStream(stream)
     except RefusedError as error:
-        _refuse(artifact, error)
+        message = f"{artifact} is not safe to unpack: the member {error.member!r}: {error.reason}"
+        hint = "kci pack never creates such an archive; find out where it comes from"
+        raise UnsafeError(message, hint=hint, diagnostics=[finding("KCI605", message, path=where)]) from error
     except KciError:
         raise
     except OSError as error:
@@ -99,22 +110,6 @@ def _opened(artifact: Path) -> Iterator[TarStream]:
             raise
         message = f"{artifact} is truncated or corrupt: {error}"
         raise rule_error("KCI604", message, hint="download it again, or rerun its leg", path=where) from error
-
-
-def _refuse(artifact: Path, error: RefusedError) -> NoReturn:
-    message = f"{artifact} is not safe to unpack: the member {error.member!r}: {error.reason}"
-    raise UnsafeError(
-        message,
-        hint="kci pack never creates such an archive; find out where it comes from",
-        diagnostics=[finding("KCI605", message, path=str(artifact))],
-    )
-
-
-def _decompressed(raw: IO[bytes], artifact: Path) -> IO[bytes]:
-    if not artifact.name.endswith(".zst"):
-        return raw
-    reader: Any = zstandard().ZstdDecompressor(max_window_size=LIMITS.window)
-    return cast("IO[bytes]", reader.stream_reader(raw, read_across_frames=True, closefd=False))
 
 
 def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRecord:
@@ -130,17 +125,6 @@ def _leg(archive: TarStream, members: Iterator[Member], artifact: Path) -> LegRe
         return decode_leg(archive.read(first.size))
     except ValueError as error:
         raise rule_error("KCI604", f"{artifact}: {LEG_NAME} is invalid: {error}", path=str(artifact)) from error
-
-
-def _extract(archive: TarStream, members: Iterator[Member], leg: LegRecord, variant_dir: Path) -> dict[str, str]:
-    """Write the members that follow the leg; the hash of each file, taken on the way."""
-    seen: dict[str, str] = {}
-    hashes = {}
-    for member in members:
-        relative = _judge(member, leg, seen)
-        if not member.directory:
-            hashes[relative] = _write(archive, member, variant_dir / relative)
-    return hashes
 
 
 def _judge(member: Member, leg: LegRecord, seen: dict[str, str]) -> str:
