@@ -11,16 +11,24 @@ that is looked up in the libstdc++ of this machine, which has to be as new, with
 import datetime
 import hashlib
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
 import zlib
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from kci.tree.elf import read_elf
-from kci.verify.abi import DATA, LIBRARIES, above_cap, encode, is_std_name, is_torch_name, name_hash
+from kci.verify.abi import DATA, above_cap, is_std_name, is_torch_name, name_hash
+
+LIBRARIES = frozenset(
+    ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_cuda_linalg.so",
+     "libtorch_python.so")
+)  # fmt: skip
+"""The libraries of a torch wheel that a kernel for CPU or CUDA can link to."""
 
 VERSION = re.compile(r"torch-(\d+\.\d+)\.")
 
@@ -44,6 +52,15 @@ def of_libstdcpp() -> set[str]:
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     named = [line.split()[-1].replace("@@", "@").partition("@") for line in lines]
     return {name for name, _, version in named if is_std_name(name) and not above_cap(version, "x86_64")}
+
+
+def encode(masks: Mapping[int, int]) -> bytes:
+    """The table before compression: a count, the steps between the sorted hashes, then the masks."""
+    ordered = sorted(masks)
+    steps = [number - before for before, number in zip([0, *ordered], ordered, strict=False)]
+    # Bytes of equal weight lie together: the upper ones are mostly zero and compress to nothing.
+    planes = b"".join(bytes(step >> shift & 0xFF for step in steps) for shift in (24, 16, 8, 0))
+    return struct.pack("<I", len(ordered)) + planes + bytes(masks[number] for number in ordered)
 
 
 def main() -> None:

@@ -14,13 +14,13 @@ from kci.cli._signing import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.verify import verify_with_suppressions
-from kci.verify.compliance import Compliance, badge, compliance, shields
+from kci.verify.compliance import Compliance, compliance, shields
 from kci.verify.load_rules import default_python
 from kci.verify.requirements import verify_loading
 from kci.verify.signature_rules import check_signatures
 from kci.verify.verified_places import PlaceKind, places_of, said
 
-REPORTS = ("table", "shields", "badge")
+REPORTS = ("table", "shields")
 """Forms that say how many variants meet the requirements, not what was found."""
 
 
@@ -110,8 +110,6 @@ def _report(state: Compliance, output: str) -> int:
     """The state in one of the forms that are about variants instead of findings."""
     if output == "shields":
         click.echo(to_json(shields(state)))
-    elif output == "badge":
-        click.echo(badge(state), nl=False)
     else:
         rows = [
             (item.variant, "yes" if item.compliant else "no" if item.there else "missing", item.errors, item.warnings)

@@ -16,7 +16,7 @@ import re
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -27,17 +27,11 @@ from kci.files.dated_data import Dated, load_dated
 DATA = Path(__file__).parent / "data"
 
 
-class MacosTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[macos]` of `native.toml`."""
+class ForeignTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`[macos]` and `[windows]` of `native.toml`."""
 
     needed: tuple[str, ...]
-    newest: dict[str, str]
-
-
-class WindowsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`[windows]` of `native.toml`."""
-
-    needed: tuple[str, ...]
+    newest: dict[str, str] = {}
 
 
 class NativeTable(Dated, frozen=True):
@@ -48,8 +42,8 @@ class NativeTable(Dated, frozen=True):
     needed: dict[str, tuple[str, ...]]
     symbols: dict[str, tuple[str, ...]]
     namespaces: dict[str, tuple[str, ...]]
-    macos: MacosTable
-    windows: WindowsTable
+    macos: ForeignTable
+    windows: ForeignTable
 
 
 class AddedTable(Dated, frozen=True):
@@ -171,12 +165,6 @@ def cpp_namespace(name: str) -> str | None:
     return None if scope is None else (scope[0] if scope else "")
 
 
-LIBRARIES = frozenset(
-    ("libc10.so", "libc10_cuda.so", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_cuda_linalg.so",
-     "libtorch_python.so")
-)  # fmt: skip
-"""The libraries of a torch wheel that a kernel for CPU or CUDA can link to."""
-
 _NAMESPACES = frozenset(("at", "c10", "caffe2", "torch"))
 # A mangled name in `std::`: `St`, or one of the abbreviations for its types, also nested or as a table.
 _STD = re.compile(r"_Z(?:T[VTIS])?(?:N[rVK]*[RO]?)?S[tabsiod]")
@@ -245,15 +233,6 @@ def is_torch_name(name: str) -> bool:
 def is_std_name(name: str) -> bool:
     """Whether a symbol is of the C++ library."""
     return _STD.match(name) is not None
-
-
-def encode(masks: Mapping[int, int]) -> bytes:
-    """The table before compression: a count, the steps between the sorted hashes, then the masks."""
-    ordered = sorted(masks)
-    steps = [number - before for before, number in zip([0, *ordered], ordered, strict=False)]
-    # Bytes of equal weight lie together: the upper ones are mostly zero and compress to nothing.
-    planes = b"".join(bytes(step >> shift & 0xFF for step in steps) for shift in (24, 16, 8, 0))
-    return struct.pack("<I", len(ordered)) + planes + bytes(masks[number] for number in ordered)
 
 
 @cache

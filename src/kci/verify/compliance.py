@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -17,7 +16,6 @@ from kci.tree.manifest import read_manifest
 from kci.verify.verified_places import PlaceKind, VerifiedPlace, places_of
 
 _COLORS = {True: "brightgreen", False: "red", None: "lightgrey"}
-_HEX = {True: "#4c1", False: "#e05d44", None: "#9f9f9f"}
 _NAMES = {"cpu": "CPU", "cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "tpu": "TPU", "cann": "CANN", "metal": "Metal"}
 
 
@@ -145,18 +143,3 @@ def shields(state: Compliance) -> dict[str, object]:
         "message": state.message,
         "color": _COLORS[state.compliant],
     }
-
-
-def badge(state: Compliance) -> str:
-    """An SVG badge that needs no service."""
-    label, message = "kernel requirements", escape(state.message)
-    left, right = 7 * len(label) + 10, 7 * len(state.message) + 10
-    width = left + right
-    color = _HEX[state.compliant]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img">'
-        f"<title>{label}: {message}</title>"
-        f'<rect width="{left}" height="20" fill="#555"/><rect x="{left}" width="{right}" height="20" fill="{color}"/>'
-        '<g fill="#fff" text-anchor="middle" font-family="Verdana,Geneva,DejaVu Sans,sans-serif" font-size="11">'
-        f'<text x="{left // 2}" y="14">{label}</text><text x="{left + right // 2}" y="14">{message}</text></g></svg>\n'
-    )

@@ -122,31 +122,21 @@ def unfit(name: VariantName, environment: LoaderEnvironment) -> str:
     if name.backend not in ("universal", "cpu") and name.backend != environment.backend:
         wanted.append(f"the backend {name.backend}" + (f" {name.compute_version}" if name.compute_version else ""))
     have, needs = _minor(environment.torch), _minor(name.framework_version or "0")
+    compute = _minor(name.compute_version or "")
+    driver = _minor({"cuda": environment.cuda, "rocm": environment.rocm}.get(name.backend, ""))
+    known = bool(compute and driver) and name.backend == environment.backend
     if name.kind is Kind.FULL and have != needs:
         wanted.append(f"torch {name.framework_version}")
     elif name.kind is Kind.STABLE_ABI and have < needs:
         wanted.append(f"torch {name.framework_version} or newer")
-    elif name.backend == environment.backend == "cuda" and not _cuda_fits(name, environment):
+    elif known and name.backend == "cuda" and not (compute[0] == driver[0] and compute <= driver):
         wanted.append(f"CUDA {name.compute_version}, or a newer minor version of it")
-    elif name.backend == environment.backend == "rocm" and not _rocm_fits(name, environment):
+    elif known and name.backend == "rocm" and compute != driver:
         wanted.append(f"ROCm {name.compute_version}")
     if not wanted:
         return ""
     here = f"torch {environment.torch} for {environment.backend} on {this_system()}"
     return f"it needs {' and '.join(wanted)}; this is {here}"
-
-
-def _cuda_fits(name: VariantName, environment: LoaderEnvironment) -> bool:
-    if name.compute_version is None or not environment.cuda:
-        return True
-    wanted, have = _minor(name.compute_version), _minor(environment.cuda)
-    return wanted[0] == have[0] and wanted <= have
-
-
-def _rocm_fits(name: VariantName, environment: LoaderEnvironment) -> bool:
-    if name.compute_version is None or not environment.rocm:
-        return True
-    return _minor(name.compute_version) == _minor(environment.rocm)
 
 
 def _minor(version: str) -> tuple[int, ...]:

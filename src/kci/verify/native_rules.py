@@ -9,6 +9,7 @@ from kci.catalog.floors import floors
 from kci.diagnostics import Diagnostic, finding
 from kci.files.walk import Entry
 from kci.matrix.names import Kind, VariantName
+from kci.plurals import first_of
 from kci.tree.elf import Elf, ElfError, read_elf
 from kci.verify.abi import (
     above_cap,
@@ -202,6 +203,4 @@ def _stable(elf: Elf, version: tuple[int, ...], where: str) -> Iterator[Diagnost
 
 
 def _listed(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    more = f" and {len(ordered) - _SHOWN} more" if len(ordered) > _SHOWN else ""
-    return ", ".join(ordered[:_SHOWN]) + more
+    return first_of(sorted(names), _SHOWN)

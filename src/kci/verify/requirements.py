@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
-from kci.config.document import Document
 from kci.config.find_settings import find_settings
 from kci.config.reader import read_kernel
 from kci.config.suppression import SuppressedFinding, apply_settings, apply_source_comments
@@ -50,17 +50,14 @@ def apply_suppressions(found: Sequence[Diagnostic], place: VerifiedPlace) -> Ver
     suppressed: list[SuppressedFinding] = []
     kept = list(found)
     if sources:
-        kept = apply_source_comments(kept, _build_toml(place), suppressed.append)
+        document = None
+        if place.kind is PlaceKind.SOURCES:
+            with suppress(FindingsError):  # among the findings
+                document = read_kernel(place.path).document
+        kept = apply_source_comments(kept, document, suppressed.append)
     checked = {item.path for item in found}
     kept = apply_settings(kept, settings, checked, suppressed.append, verification=True)
     return Verification(tuple(kept), tuple(suppressed))
-
-
-def _build_toml(place: VerifiedPlace) -> Document | None:
-    try:
-        return read_kernel(place.path).document if place.kind is PlaceKind.SOURCES else None
-    except FindingsError:
-        return None
 
 
 VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
@@ -104,7 +101,10 @@ def verify_with_suppressions(
     path: str | os.PathLike[str], select: Sequence[str] = (), ignore: Sequence[str] = ()
 ) -> Verification:
     """The same, with what was looked at, and what was suppressed and why."""
-    _require_rules([*select, *ignore])
+    for name in (*select, *ignore):
+        if not name or not any(rule.startswith(name) for rule in rules()):
+            hint = "a rule has an id such as KCI742; KCI74 means all of KCI74x"
+            raise UsageError(f"there is no rule {name!r}", hint=hint)
     places = places_of(str(path))
     parts = [apply_suppressions(list(_check(place)), place) for place in places]
     found = [
@@ -135,14 +135,6 @@ def verify_loading(shown: str, python: Path) -> list[Diagnostic]:
         variant, _ = load_variant(Path(where).resolve(), where)
         found += check_loads(variant, python, environment)
     return found
-
-
-def _require_rules(names: Sequence[str]) -> None:
-    for name in names:
-        if not name or not any(rule.startswith(name) for rule in rules()):
-            raise UsageError(
-                f"there is no rule {name!r}", hint="a rule has an id such as KCI742; KCI74 means all of KCI74x"
-            )
 
 
 def _check(place: VerifiedPlace) -> Iterator[Diagnostic]:

@@ -97,24 +97,15 @@ class VariantDir(msgspec.Struct, frozen=True):
     def libraries(self) -> list[tuple[Entry, BinaryKind | None]]:
         """The native libraries, by content or by name, each with what its content is."""
         found = []
-        for item in self.files:
-            if item.regular and not item.link:
-                kind = _kind(item)
-                if kind is not None or _named_like_library(item.name):
-                    found.append((item, kind))
+        for item in self.regular(""):
+            try:
+                kind = binary_kind(item.path)
+            except OSError:
+                kind = None  # reported when the directory was read
+            name = item.path.name.lower()
+            if kind is not None or name.endswith(LIBRARY_SUFFIXES) or ".so." in name:
+                found.append((item, kind))
         return found
-
-
-def _kind(item: Entry) -> BinaryKind | None:
-    try:
-        return binary_kind(item.path)
-    except OSError:
-        return None  # reported when the directory was read
-
-
-def _named_like_library(name: str) -> bool:
-    name = name.rpartition("/")[2].lower()
-    return name.endswith(LIBRARY_SUFFIXES) or ".so." in name
 
 
 def load_variant(path: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:

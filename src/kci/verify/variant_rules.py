@@ -20,6 +20,7 @@ from kci.tree.digest import validate_dir
 from kci.tree.identity import kernel_id
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
 from kci.tree.pack import too_large, untransportable
+from kci.verify.abi import numbers
 from kci.verify.subject import VariantDir
 
 
@@ -28,7 +29,10 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
     names = {item.name for item in variant.files}
     if "__init__.py" not in names:
         yield finding("KCI702", "there is no __init__.py at the variant's root", path=variant.shown)
-    yield from _nested(variant, names)
+    package = python_name(variant.metadata.name) if variant.metadata is not None else ""
+    if package and ((variant.path / package).is_dir() or package in names):
+        message = f"the package holds an entry called {package}, as it is called itself"
+        yield finding("KCI703", message, path=variant.shown)
     for item in variant.files:
         if is_bytecode(item.name):
             yield finding("KCI705", "it is Python bytecode", path=variant.at(item.name))
@@ -42,16 +46,6 @@ def check_layout(variant: VariantDir) -> Iterator[Diagnostic]:
         return
     if size:
         yield finding("KCI709", f"no artifact can hold it: {size}", path=variant.shown)
-
-
-def _nested(variant: VariantDir, names: set[str]) -> Iterator[Diagnostic]:
-    if variant.metadata is None:
-        return
-    package = python_name(variant.metadata.name)
-    if (variant.path / package).is_dir() or package in names:
-        yield finding(
-            "KCI703", f"the package holds an entry called {package}, as it is called itself", path=variant.shown
-        )
 
 
 def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
@@ -77,17 +71,13 @@ def check_metadata(variant: VariantDir) -> Iterator[Diagnostic]:
         if depends_table().lookup(name, backend) is None:
             yield finding("KCI720", f"`python-depends` names {name!r}, unknown for {backend}", path=where)
     needed = kernels_minver(metadata.kernel_depends, len(metadata.upstreams))
-    if metadata.kernels_minver is not None and _numbers(metadata.kernels_minver) != _numbers(needed):
+    if metadata.kernels_minver is not None and numbers(metadata.kernels_minver) != numbers(needed):
         message = f"`kernels-minver` is {metadata.kernels_minver}, and the oldest loader that reads this is {needed}"
         yield finding("KCI725", message, path=where)
     if metadata.kci is not None and metadata.kci.variant != variant.path.name:
         message = f"it was built as {metadata.kci.variant}; a directory that is renamed is no other variant"
         yield finding("KCI722", message, path=where)
     yield from _module(variant, metadata)
-
-
-def _numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split(".")]
 
 
 def _module(variant: VariantDir, metadata: Metadata) -> Iterator[Diagnostic]:
