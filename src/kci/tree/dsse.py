@@ -168,7 +168,7 @@ def _key(data: bytes, *, private: bool) -> Any:
     """An ed25519 key, in PEM or as ssh-keygen writes it.
 
     Raises:
-        ValueError: it is none, or has a password.
+        ValueError: it is of another kind, or has a password.
         MissingToolError: the cryptography package is not installed.
     """
     try:
