@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,11 @@ from conftest import kernel
 from growth import assert_in_proportion
 from kci.config.model import Build
 from kci.errors import FindingsError
+from kci.inputs import stat_cache
+from kci.inputs.include_graph import IncludeGraph
 from kci.inputs.kernel_inputs import BINDING, Effect, KernelInputs
 from kci.inputs.source_tree import SourceTree
+from kci.inputs.stat_cache import StatCache
 
 CUDA = "torch213-cxx11-cu130-x86_64-linux"
 
@@ -295,3 +300,121 @@ def test_a_source_that_is_built_to_be_slow_to_search(tmp_path: Path, unit: str) 
 def test_files_that_include_each_other_end(tmp_path: Path) -> None:
     write(tmp_path, {"csrc/a.cu": '#include "a.cu"\n#include "b.h"', "csrc/b.h": '#include "a.cu"', "csrc/b.cpp": ""})
     assert labels(tmp_path, "csrc/b.h", build()) == {"a", "b"}
+
+
+# --- what an earlier run found ---
+
+REPOSITORY = {
+    "k/torch-ext/binding.cpp": "",
+    "k/csrc/a.cu": '#include "b.h"\n#include <d.h>\n#include "inc/c.h"\n#include HEADER',
+    "k/csrc/b.cpp": '#include "linked/d.h"\n#include "../../shared/s.h"\n#include <out/o.h>',
+    "k/csrc/b.h": "// 1",
+    "k/csrc/inc/c.h": "",
+    "k/one/d.h": '#include "deep.h"',
+    "k/one/deep.h": "",
+    "k/two/d.h": "",
+    "k/torch-ext/deep.h": "",
+    "shared/s.h": "",
+}
+
+
+def repository(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(stat_cache, "_TICK_NS", -(10**18))
+    write(root, dict(REPOSITORY))
+    (root / "k/csrc/linked").symlink_to("../one")
+    return root
+
+
+def answer(
+    root: Path, cache: StatCache | None, made: Build | None = None, extra: tuple[str, ...] = ("shared",)
+) -> object:
+    """Everything that is said about a kernel's files, and what its compiled variants are made of."""
+    inputs = KernelInputs(made or build(), root / "k", SourceTree(root, cache), extra)
+    files = [] if inputs.escapes() else [sorted(inputs.of(variant(name))) for name in (CPU, CUDA)]
+    if cache is not None:
+        cache.save()
+    return {label: sorted(part.files) for label, part in inputs._reached.items()}, inputs.escapes(), files
+
+
+def rewrite(path: Path, text: str) -> None:
+    """The same size and times, in the same inode."""
+    before = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+
+
+def relink(path: Path, to: str) -> None:
+    path.unlink()
+    path.symlink_to(to)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "a new header hides another": lambda root: write(root, {"k/csrc/inc/b.h": "", "k/one/b.h": ""}),
+    "a new directory has the name": lambda root: write(root, {"k/torch-ext/inc/c.h": ""}),
+    "a header of the repository comes": lambda root: write(root, {"k/inc/c.h": ""}),
+    "a header goes": lambda root: (root / "k/csrc/b.h").unlink(),
+    "a source goes": lambda root: (root / "k/csrc/b.cpp").unlink(),
+    "a directory goes": lambda root: shutil.rmtree(root / "k/csrc/inc"),
+    "a link leads elsewhere": lambda root: relink(root / "k/csrc/linked", "../two"),
+    "a link becomes a directory": lambda root: [
+        (root / "k/csrc/linked").unlink(),
+        write(root, {"k/csrc/linked/d.h": ""}),
+    ],
+    "a file becomes a link": lambda root: relink(root / "k/csrc/b.h", "../one/d.h"),
+    "the same size and times": lambda root: rewrite(root / "k/one/d.h", '#include "dxyz.h"'),
+    "the same size and times, of a source": lambda root: rewrite(
+        root / "k/csrc/a.cu", REPOSITORY["k/csrc/a.cu"].replace('"b.h"', '<b.h>').replace("inc/c.h", "inc/x.h")
+    ),
+    "a declared file goes": lambda root: (root / "shared/s.h").unlink(),
+    "a header outside of the kernel is no longer declared, and a link": lambda root: relink(
+        root / "k/csrc/linked", "../../shared"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_was_found_is_found_again_after_any_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    root = repository(tmp_path / "r", monkeypatch)
+    first = answer(root, StatCache(root, tmp_path / "c"))
+    assert first == answer(root, None)
+    CHANGES[what](root)
+    assert answer(root, StatCache(root, tmp_path / "c")) == answer(root, None)
+
+
+def test_what_was_found_is_not_searched_again_while_nothing_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = repository(tmp_path / "r", monkeypatch)
+    first = answer(root, StatCache(root, tmp_path / "c"))
+    with monkeypatch.context() as patched:
+        patched.setattr(IncludeGraph, "follow", lambda *_: pytest.fail("it was searched again"))
+        assert answer(root, StatCache(root, tmp_path / "c")) == first
+    for made, extra in ((build(torch='include = ["two"]'), ("shared",)), (build(), ("shared/s.h",)), (build(), ())):
+        assert answer(root, StatCache(root, tmp_path / "c"), made, extra) == answer(root, None, made, extra)
+
+
+def test_what_depends_on_files_outside_of_the_repository_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = repository(tmp_path / "r", monkeypatch)
+    (tmp_path / "outside").mkdir()
+    (root / "k/csrc/out").symlink_to(tmp_path / "outside")
+    write(root, {"k/csrc/b.cpp": '#include "out/o.h"'})
+    first = answer(root, StatCache(root, tmp_path / "c"))
+    write(tmp_path, {"outside/o.h": ""})
+    again = answer(root, StatCache(root, tmp_path / "c"))
+    assert again != first
+    assert again == answer(root, None)
+
+
+def test_a_record_of_another_kind_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = repository(tmp_path / "r", monkeypatch)
+    first = answer(root, StatCache(root, tmp_path / "c"))
+    for data in (b"\xc0", b"\x93\xa0\x90\x80"):
+        cache = StatCache(root, tmp_path / "c")
+        cache.put_result("k", data)
+        cache.save()
+        assert answer(root, StatCache(root, tmp_path / "c")) == first

@@ -65,6 +65,7 @@ def _require_text(name: str, root: Path) -> None:
 
 
 OUTPUT_DIRECTORIES = ("build", "dist", "result")
+_OUTPUT_PREFIXES = tuple(f"{folder}/" for folder in OUTPUT_DIRECTORIES)
 """Folders at the top of a kernel that hold what was built from it."""
 
 
@@ -75,7 +76,7 @@ def is_hidden(name: str) -> bool:
 
 def is_output(name: str) -> bool:
     """Whether a path relative to a kernel lies in one of its `OUTPUT_DIRECTORIES`."""
-    return name.startswith(tuple(f"{folder}/" for folder in OUTPUT_DIRECTORIES))
+    return name.startswith(_OUTPUT_PREFIXES)
 
 
 def is_own(name: str) -> bool:

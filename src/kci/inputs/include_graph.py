@@ -54,6 +54,8 @@ class Reached(msgspec.Struct, frozen=True):
     escapes: tuple[Escape, ...] = ()
     unlisted: frozenset[str] = frozenset()
     """Real paths of files that are read without a compiler saying so: named by flags, or by assembler."""
+    refused: frozenset[tuple[str, str]] = frozenset()
+    """Sources that are missing, or lie where none may lie; the real path is empty where no file is."""
 
 
 class IncludeGraph:
@@ -66,6 +68,8 @@ class IncludeGraph:
         self.tree = tree
         self.kernel = kernel
         self.allowed = allowed
+        self.beyond: list[str] = []
+        """Paths that the tree does not have, and that the file system was asked for."""
         self._places: dict[str, _Place] = {}
         self._files: dict[str, tuple[str, str] | None] = {}
         self._looked_up: dict[tuple[str, tuple[str, ...]], tuple[set[tuple[str, str]], list[_Place]]] = {}
@@ -79,8 +83,10 @@ class IncludeGraph:
         places, named = self._flagged(flags)
         named_places = dict.fromkeys([*(posixpath.normpath(self.inside(entry)) for entry in directories), *places])
         shared = tuple(named_places)
-        seen = {there for path in map(self.inside, sources) if (there := self._file(path)) is not None}
-        seen |= named
+        found_at = {path: self._file(path) for path in map(self.inside, sources)}
+        missing = [path for path, there in found_at.items() if there is None]
+        refused = {(posixpath.normpath(path), self.tree.file(path) or "") for path in missing}
+        seen = {*named, *filter(None, found_at.values())}
         unlisted = {real for _, real in named}
         escapes: set[Escape] = set()
         macros: dict[str, str] = {}
@@ -98,7 +104,7 @@ class IncludeGraph:
             waiting.extend(new)
             seen |= new
         unknown = self._unresolved(macros, searched, flags)
-        return Reached(frozenset(seen), unknown, tuple(sorted(escapes)), frozenset(unlisted))
+        return Reached(frozenset(seen), unknown, tuple(sorted(escapes)), frozenset(unlisted), frozenset(refused))
 
     def _included(self, item: tuple[str, str], shared: tuple[str, ...]) -> Reached:
         # components with the same directories share the answer
@@ -181,6 +187,7 @@ class IncludeGraph:
             real = self.tree.file(path)
             if real is None:
                 outside = f"{self.tree.root}/{path}"
+                self.beyond.append(outside)
                 real = os.path.realpath(outside) if os.path.isfile(outside) else None  # noqa: PTH113
                 if real is None or real.startswith(f"{self.tree.root}/"):
                     continue

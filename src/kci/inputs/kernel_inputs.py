@@ -11,9 +11,11 @@ compiler says that it read, and fails if that is more.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated
@@ -29,7 +31,7 @@ from kci.diagnostics import finding
 from kci.errors import FindingsError
 from kci.files.walk import is_bytecode, is_own
 from kci.inputs.include_graph import Escape, IncludeGraph, Reached
-from kci.inputs.source_tree import EntryKind, SourceTree
+from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.archs import compiled_components
 from kci.matrix.names import Kind
@@ -100,6 +102,16 @@ class RecordedInputs(msgspec.Struct, frozen=True):
     """The versions of what compiled it; empty where nothing was compiled."""
 
 
+_Asked = dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]]
+"""Sources, include directories and flags of each component."""
+
+
+class _KnownReach(msgspec.Struct, frozen=True, array_like=True):
+    state: str
+    looked_into: list[str]
+    reached: dict[str, Reached]
+
+
 class KernelInputs:
     """The files of one kernel, and which of its variants each decides.
 
@@ -140,7 +152,7 @@ class KernelInputs:
     def everything(self) -> frozenset[tuple[str, str]]:
         """Every file of the kernel and of what is declared: for builders that look at more than the native one."""
         places = (self.kernel, *self.graph.allowed)
-        return frozenset((path, self.tree.file(path) or "") for place in places for path in self._below(place))
+        return frozenset(item for place in places for item in self._below(place))
 
     def effect(self, path: str) -> Effect:
         """What the file at a path of the tree decides."""
@@ -251,12 +263,46 @@ class KernelInputs:
     def _reached(self) -> dict[str, Reached]:
         framework = self.build.torch or self.build.tvm_ffi
         shared = (*(framework.include or ()), *_INCLUDED_FROM) if framework is not None else _INCLUDED_FROM
-        found = {}
+        asked: _Asked = {}
         if framework is not None:
-            found[BINDING] = self.graph.follow(framework.src, shared, framework.cxx_flags or ())
+            asked[BINDING] = (framework.src, shared, framework.cxx_flags or ())
         for label, part in self.build.kernel.items():
-            found[label] = self.graph.follow(part.src, (*(part.include or ()), *shared), flags_of(part))
+            asked[label] = (part.src, (*(part.include or ()), *shared), flags_of(part))
+        remembered = self.tree.remembered
+        if remembered is None:
+            return {label: self.graph.follow(*words) for label, words in asked.items()}
+        with suppress(ValueError, FindingsError):  # no such record, or a file is gone
+            known = msgspec.msgpack.decode(remembered.result(self.kernel) or b"", type=_KnownReach)
+            if known.state == self._state(asked, known.reached, known.looked_into):
+                return known.reached
+        # A tree that looks at nothing yet, so that it says afterwards what counted.
+        seen = PatchedTree(self.tree, {})
+        graph = IncludeGraph(seen, self.kernel, self.graph.allowed)
+        found = {label: graph.follow(*words) for label, words in asked.items()}
+        if all(os.path.realpath(path).startswith(f"{seen.root}/") for path in graph.beyond):
+            with suppress(ValueError):  # a name that is not UTF-8
+                known = _KnownReach(self._state(asked, found, seen.listed()), seen.listed(), found)
+                remembered.put_result(self.kernel, msgspec.msgpack.encode(known))
         return found
+
+    def _state(self, asked: _Asked, reached: Mapping[str, Reached], looked_into: Iterable[str]) -> str:
+        """A digest of all that following includes depends on: what was asked, what directories list, what files hold.
+
+        A link counts with the place that it leads to, which may be changed by another one outside of the tree.
+        """
+        tree, plain = self.tree, EntryKind.FILE
+        said = [repr((self.kernel, self.graph.allowed, asked))]
+        for directory in looked_into:
+            entries = tree.entries(directory)
+            names = [name if kind is plain else self._led_to(directory, name, kind) for name, kind in entries.items()]
+            said += [f"{directory}//", *sorted(names)]
+        for real in sorted({real for part in reached.values() for _, real in part.files}):
+            said += [real, tree.digest(real)]
+        return hashlib.blake2b("\0".join(said).encode()).hexdigest()
+
+    def _led_to(self, directory: str, name: str, kind: EntryKind) -> str:
+        place = os.path.realpath(f"{self.tree.root}/{directory}/{name}") if kind is EntryKind.LINK else ""
+        return f"{name}/{kind.name}{place}"
 
     @cached_property
     def _package(self) -> tuple[frozenset[tuple[str, str]], frozenset[tuple[str, str]]]:
@@ -265,16 +311,13 @@ class KernelInputs:
         real = self.tree.real(where)
         if real is None or self.tree.kind(real) is not EntryKind.DIRECTORY:
             return frozenset(), frozenset()
-        entries = [(path[len(real) + 1 :], path) for path in self.tree.below(real)]
-        all_files, compiled = (
-            frozenset(
-                (f"{where}/{name}", self.tree.file(path) or "")
-                for name, path in entries
-                if is_installed(name, self.build, compiled=only)
-            )
-            for only in (False, True)
+        entries = {path[len(real) + 1 :]: behind for path, behind in self.tree.below(real).items()}
+        installed = [name for name in entries if is_installed(name, self.build, compiled=False)]
+        compiled = [name for name in installed if is_installed(name, self.build, compiled=True)]
+        all_files, some = (
+            frozenset((f"{where}/{name}", entries[name]) for name in names) for names in (installed, compiled)
         )
-        return all_files, compiled
+        return all_files, some
 
     @cached_property
     def _places(self) -> dict[str, frozenset[str]]:
@@ -288,35 +331,27 @@ class KernelInputs:
         if labels not in self._by_labels:
             self.refuse_escapes(label for label in labels if label in self._reached)
             parts = [self._reached.get(label, _NOTHING) for label in labels]
-            found = self._package[1].union(*(part.files for part in parts), *(self._listed(label) for label in labels))
+            found = self._package[1].union(*(part.files | part.refused for part in parts))
             if any(part.unknown for part in parts):
-                own = ((path, self.tree.file(path) or "") for path in self._below(self.kernel))
-                found |= {item for item in own if is_own(self.shown(item[0]))}
+                found |= {item for item in self._below(self.kernel) if is_own(self.shown(item[0]))}
                 found |= {item for part in self._reached.values() for item in part.files}
             self._by_labels[labels] = found
         return self._by_labels[labels]
 
-    def _listed(self, label: str) -> Iterator[tuple[str, str]]:
-        # those that are missing among them
-        framework = self.build.torch or self.build.tvm_ffi
-        part = framework if label == BINDING else self.build.kernel[label]
-        for entry in part.src if part is not None else ():
-            path = posixpath.normpath(self.graph.inside(entry))
-            yield path, self.tree.file(path) or ""
-
     def _may_be_any(self, path: str) -> bool:
         return (not self.kernel or path.startswith(f"{self.kernel}/")) and is_own(self.shown(path))
 
-    def _below(self, place: str) -> Iterator[str]:
+    def _below(self, place: str) -> list[tuple[str, str]]:
         if self.tree.kind(place) is EntryKind.DIRECTORY:
             # What build.toml says is counted by itself, without its comments.
-            yield from (path for path in self.tree.below(place) if self.shown(path) != BUILD_TOML)
-        else:
-            yield place
+            own = self.graph.inside(BUILD_TOML)
+            return [item for item in self.tree.below(place).items() if item[0] != own]
+        return [(place, self.tree.file(place) or "")]
 
     def _why(self, label: str, path: str) -> str:
         what = "the binding, which every compiled variant has" if label == BINDING else f"kernel.{label}"
-        if any(path == listed for listed, _ in self._listed(label)):
+        part = self.build.torch or self.build.tvm_ffi if label == BINDING else self.build.kernel[label]
+        if any(path == posixpath.normpath(self.graph.inside(entry)) for entry in (part.src if part else ())):
             return f"source of {what}"
         return f"included by {what}"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from kci.errors import FindingsError
@@ -35,7 +35,7 @@ class SourceTree:
 
     def __init__(self, root: Path, remembered: StatCache | None = None) -> None:
         self.root = os.path.realpath(root)
-        self._remembered = remembered
+        self.remembered = remembered
         self._entries: dict[str, Mapping[str, EntryKind]] = {}
         self._directories: dict[str, str | None] = {"": ""}
         self._digests: dict[str, str] = {}
@@ -64,6 +64,10 @@ class SourceTree:
         found = self.real(path)
         return found if found and self.kind(found) is EntryKind.FILE else None
 
+    def listed(self) -> list[str]:
+        """The directories that were looked into so far, sorted, also those that are not there."""
+        return sorted(self._entries)
+
     def kind(self, real: str) -> EntryKind | None:
         """What is at a path in which no directory is a link; None if nothing is."""
         if not real:
@@ -77,9 +81,11 @@ class SourceTree:
 
     def digest(self, real: str) -> str:
         """The SHA-256 of a regular file's content, in hex."""
-        if real not in self._digests:
+        found = self._digests.get(real)
+        if found is None:
             self._read(real, searched=False)
-        return self._digests[real]
+            found = self._digests[real]
+        return found
 
     def scan(self, real: str) -> Scan:
         """What a regular file may include."""
@@ -95,16 +101,21 @@ class SourceTree:
         except OSError as error:
             raise _unreadable(self.root, real, error) from error
 
-    def below(self, directory: str) -> Iterator[str]:
-        """Every path below a directory that is not a directory itself, links too; bytecode and .git are left out."""
+    def below(self, directory: str) -> dict[str, str]:
+        """Every path below a directory but those of directories, bytecode and .git, with the file that it leads to.
+
+        The file is empty for a link to none, and for what is neither a file nor a link.
+        """
+        found: dict[str, str] = {}
         for name, kind in sorted(self.entries(directory).items()):
             path = f"{directory}/{name}" if directory else name
             if is_bytecode(name) or name == ".git":
                 continue
             if kind is EntryKind.DIRECTORY:
-                yield from self.below(path)
+                found |= self.below(path)
             else:
-                yield path
+                found[path] = path if kind is EntryKind.FILE else self.file(path) or ""
+        return found
 
     def target(self, path: str) -> str:
         """What a link says."""
@@ -160,7 +171,7 @@ class SourceTree:
 
     def _read(self, real: str, *, searched: bool) -> None:
         place = f"{self.root}/{real}"
-        remembered = self._remembered
+        remembered = self.remembered
         try:
             before = os.stat(place) if remembered is not None else None  # noqa: PTH116
             if remembered is not None and before is not None and (known := remembered.get(real, before)) is not None:
@@ -244,11 +255,11 @@ class PatchedTree(SourceTree):
 
 
 def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
+    if entry.is_file(follow_symlinks=False):
+        return EntryKind.FILE
     if entry.is_symlink():
         return EntryKind.LINK
-    if entry.is_dir(follow_symlinks=False):
-        return EntryKind.DIRECTORY
-    return EntryKind.FILE if entry.is_file(follow_symlinks=False) else EntryKind.OTHER
+    return EntryKind.DIRECTORY if entry.is_dir(follow_symlinks=False) else EntryKind.OTHER
 
 
 def _unreadable(root: str, path: str, error: OSError) -> FindingsError:

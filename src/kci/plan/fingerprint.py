@@ -115,13 +115,13 @@ class Fingerprints:
     def _hashed(self, files: frozenset[tuple[str, str]]) -> tuple[str, str]:
         """A hash over the names of some files, and one over names and content."""
         if files not in self._of_files:
-            shown, tree = self.inputs.shown, self.inputs.tree
+            shown, digest = self.inputs.shown, self.inputs.tree.digest
             named, held = [], []
             for path, real in sorted(files):
                 name = shown(path)
                 behind = name if real == path else shown(real) if real else self._instead(path)
                 named.append(f"{name}\0{behind}\n")
-                held.append(f"{name}\0{tree.digest(real) if real else behind}\n")
+                held.append(f"{name}\0{digest(real) if real else behind}\n")
             self._of_files[files] = (_digest_of(named), _digest_of(held))
         return self._of_files[files]
 
