@@ -28,9 +28,9 @@ from kci.config.model import Build, Component
 from kci.config.reader import BUILD_TOML
 from kci.config.values import Version, python_name
 from kci.diagnostics import finding
-from kci.errors import FindingsError
+from kci.errors import FindingsError, rule_error
 from kci.files.walk import is_bytecode, is_own
-from kci.inputs.include_graph import Escape, IncludeGraph, Reached
+from kci.inputs.include_graph import IncludeGraph, Reached
 from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.inputs.stat_cache import StatCache
 from kci.matrix.archs import compiled_components
@@ -77,13 +77,7 @@ def package_path(build: Build) -> str:
 
 
 def is_installed(name: str, build: Build, *, compiled: bool) -> bool:
-    """Whether a variant carries a file of the package: a compiled one only what `pyext` says (docs/format.md#tree).
-
-    Args:
-        name: relative to the package.
-        build: the kernel's build.toml.
-        compiled: whether the variant is one of compiled code.
-    """
+    """Whether a variant carries a file of the package: a compiled one only what `pyext` says (docs/format.md#tree)."""
     if name in SEALED or is_bytecode(name):
         return False
     return not compiled or name.endswith(tuple(f".{ext}" for ext in ("py", *build.data_extensions)))
@@ -156,10 +150,10 @@ class KernelInputs:
 
     def effect(self, path: str) -> Effect:
         """What the file at a path of the tree decides."""
-        reads = {label for label, places in self._places.items() if path in places}
-        noarch, compiled = (path in places for places in self._package_places)
-        in_package, noarch = noarch, noarch and self.build.torch_noarch is not None
-        if compiled:
+        by_label, package, installed = self._places
+        reads = {label for label, places in by_label.items() if path in places}
+        noarch = path in package and self.build.torch_noarch is not None
+        if path in installed:
             return Effect(frozenset({BINDING}), noarch, "part of the Python package, which every variant has")
         if BINDING in reads:
             return Effect(frozenset({BINDING}), noarch, self._why(BINDING, path))
@@ -173,23 +167,21 @@ class KernelInputs:
             return Effect(frozenset(labels), noarch, "; ".join(reasons))
         if noarch:
             return Effect(frozenset(), True, "part of the Python package of variants without compiled code")
-        if in_package:
+        if path in package:
             return Effect(frozenset(), False, "in the Python package, but `pyext` does not have it installed")
         return Effect(frozenset(), False, "no component reads it")
 
-    @property
-    def tests(self) -> frozenset[tuple[str, str]]:
-        """The files of the kernel's tests, as `of` says them: their folder, and what pytest reads around it."""
-        return self._tests[0]
-
     def is_test(self, path: str) -> bool:
         """Whether the kernel's tests read a file, or might if it were there."""
-        files, folders = self._tests
+        files, folders = self.tests
         return any(path in item for item in files) or any(path.startswith(f"{folder}/") for folder in folders)
 
     @cached_property
-    def _tests(self) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
-        # the files, and the directories that they lie in, behind links too
+    def tests(self) -> tuple[frozenset[tuple[str, str]], frozenset[str]]:
+        """The files of the kernel's tests, as `of` says them, and the directories that they lie in, behind links too.
+
+        The tests are a folder, and what pytest reads around it.
+        """
         around = [self.kernel]
         while around[-1]:
             around.append(around[-1].rpartition("/")[0])
@@ -222,10 +214,13 @@ class KernelInputs:
         """The path in the tree of what `shown` named."""
         return posixpath.normpath(f"{self.kernel}/{shown}") if self.kernel else posixpath.normpath(shown)
 
-    def escapes(self, labels: Iterable[str] | None = None) -> list[tuple[str, Escape]]:
-        """Includes that lead out of the kernel's directory and are not declared, with the component that has them."""
-        wanted = self._reached if labels is None else labels
-        return [(label, item) for label in wanted for item in self._reached[label].escapes]
+    def escapes(self, labels: Iterable[str] | None = None) -> list[tuple[str, str]]:
+        """What to say about includes that lead out of the kernel and are not declared, with their component."""
+        return [
+            (label, f"{self.shown(it.file)!r} includes {it.name!r}, which leads out of the kernel, to {it.leads_to}")
+            for label in (self._reached if labels is None else labels)
+            for it in self._reached.get(label, _NOTHING).escapes
+        ]
 
     def unlisted(self, variant: Variant) -> frozenset[str]:
         """The real paths of files that a compiler reads and does not list: those that flags and assembler name."""
@@ -238,10 +233,10 @@ class KernelInputs:
 
     def refuse_escapes(self, labels: Iterable[str] | None = None) -> None:
         """Raise a FindingsError (KCI145) about what `escapes` finds."""
-        found = [self.escape_message(item) for _, item in self.escapes(labels)]
+        found = dict.fromkeys(message for _, message in self.escapes(labels))
         if found:
             path = self.shown_build_toml
-            problems = [finding("KCI145", message, hint=ESCAPE_HINT, path=path) for message in dict.fromkeys(found)]
+            problems = [finding("KCI145", message, hint=ESCAPE_HINT, path=path) for message in found]
             raise FindingsError(problems[0].message, hint=ESCAPE_HINT, diagnostics=problems)
 
     @property
@@ -249,14 +244,11 @@ class KernelInputs:
         """How messages name the kernel's build.toml."""
         return f"{self.kernel}/build.toml" if self.kernel else "build.toml"
 
-    def escape_message(self, item: Escape) -> str:
-        return f"{self.shown(item.file)!r} includes {item.name!r}, which leads out of the kernel, to {item.leads_to}"
-
     def _declared(self, entry: str) -> str:
         real = self.tree.real(entry)
         if not real:
             message = f"the declared input {entry!r} is not there, or not in the repository"
-            raise FindingsError(message, diagnostics=[finding("KCI333", message, path="kci.toml")])
+            raise rule_error("KCI333", message, path="kci.toml")
         return real
 
     @cached_property
@@ -320,16 +312,14 @@ class KernelInputs:
         return all_files, some
 
     @cached_property
-    def _places(self) -> dict[str, frozenset[str]]:
-        return {label: _with_parents(reached.files) for label, reached in self._reached.items()}
-
-    @cached_property
-    def _package_places(self) -> tuple[frozenset[str], ...]:
-        return tuple(_with_parents(part) for part in self._package)
+    def _places(self) -> tuple[dict[str, frozenset[str]], frozenset[str], frozenset[str]]:
+        # where a change touches what each component reads, what noarch variants carry, and what compiled ones do
+        by_label = {label: _with_parents(reached.files) for label, reached in self._reached.items()}
+        return by_label, _with_parents(self._package[0]), _with_parents(self._package[1])
 
     def _compiled(self, labels: tuple[str, ...]) -> frozenset[tuple[str, str]]:
         if labels not in self._by_labels:
-            self.refuse_escapes(label for label in labels if label in self._reached)
+            self.refuse_escapes(labels)
             parts = [self._reached.get(label, _NOTHING) for label in labels]
             found = self._package[1].union(*(part.files | part.refused for part in parts))
             if any(part.unknown for part in parts):
@@ -388,11 +378,6 @@ class SourceTrees:
 
 def inputs_for(build: Build, directory: Path, settings: FoundSettings | None = None) -> KernelInputs:
     """The inputs of a kernel in the repository that it lies in, with what its kci.toml declares.
-
-    Args:
-        build: what build.toml says.
-        directory: the kernel's directory.
-        settings: the kci.toml that holds for it; looked for if it is not given.
 
     Raises:
         FindingsError: kci.toml is not valid, or declares an input that is not there (KCI333).

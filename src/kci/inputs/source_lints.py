@@ -93,9 +93,8 @@ def source_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
             yield kernel.document.at_value(source.place, "KCI136", f"{quoted(source.text[:100])} does not exist", hint)
     if missing > MAX_MISSING:
         message = f"{missing - MAX_MISSING} more sources do not exist"
-        yield finding(
-            "KCI136", message, path=kernel.document.path, hint="are they generated, or is the checkout incomplete?"
-        )
+        hint = "are they generated, or is the checkout incomplete?"
+        yield finding("KCI136", message, path=kernel.document.path, hint=hint)
 
 
 def include_missing(kernel: Kernel, directory: Path) -> Iterator[Diagnostic]:
@@ -249,28 +248,26 @@ def _normal(path: str) -> str:
 def include_leaves_kernel(kernel: Kernel, settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI145: an include of a file outside of the kernel that kci.toml does not declare, once for each component."""
     try:
-        inputs = KernelInputs(
-            kernel.build, Path(kernel.directory), tree, settings.settings.inputs_of(kernel.build.name)
-        )
-        found = inputs.escapes()
+        declared = settings.settings.inputs_of(kernel.build.name)
+        found = KernelInputs(kernel.build, Path(kernel.directory), tree, declared).escapes()
     except KciError:
         return  # said where the input is declared, or by the lint of sources
-    for label, item in found:
+    for label, message in found:
         name = "torch" if kernel.build.torch is not None else "tvm-ffi"
         place: KeyPath = (name, "src") if label == BINDING else ("kernel", label, "src")
-        yield kernel.document.at_value(place, "KCI145", inputs.escape_message(item), ESCAPE_HINT)
+        yield kernel.document.at_value(place, "KCI145", message, ESCAPE_HINT)
 
 
 def declared_input_missing(settings: FoundSettings, tree: SourceTree) -> Iterator[Diagnostic]:
     """KCI333: `[[inputs]]` names what is not in the repository."""
-    document = settings.document
-    for index, entry in enumerate(settings.settings.inputs if document is not None else ()):
+    if settings.document is None:
+        return
+    for index, entry in enumerate(settings.settings.inputs):
         for number, path in enumerate(entry.paths):
-            if document is not None and not tree.real(path):
+            if not tree.real(path):
                 message = f"{quoted(path[:100])} is not in the repository"
-                span = document.value_span(("inputs", index, "paths", number))
                 hint = "name a file or directory relative to kci.toml"
-                yield finding("KCI333", message, hint=hint, path=document.path, span=span)
+                yield settings.document.at_value(("inputs", index, "paths", number), "KCI333", message, hint)
 
 
 _STANDARD = re.compile(r"--?std=(?:c|gnu)\+\+(\d\d)")
@@ -288,7 +285,8 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
 
     What is compiled for the stable ABI includes other headers, which accept an older one; so do sources without torch.
     """
-    old = [flag for flag in flags_of(kernel) if flag.place[0] != "tvm-ffi" and _STANDARD.fullmatch(flag.text)]
+    named = [(flag, _STANDARD.fullmatch(flag.text)) for flag in flags_of(kernel) if flag.place[0] != "tvm-ffi"]
+    old = [(flag, int(found[1])) for flag, found in named if found is not None]
     if not old:
         return
     torches: dict[str, set[Version]] = {}
@@ -296,29 +294,19 @@ def lint_standards(kernel: Kernel, catalog: Catalog, directory: Path) -> Iterato
         if variant.kind is Kind.FULL and variant.torch:
             torches.setdefault(variant.backend, set()).add(Version.parse(variant.torch))
     tree = SourceTree(directory)
-    for flag in old:
+    for flag, year in old:
+        standard = year - 100 if year >= _OLD_CENTURY else year  # `98` was before `11`
         built = torches.get(flag.backend, set()) if flag.backend else set[Version]().union(*torches.values())
-        needed = {torch: _needed(torch) for torch in sorted(built)}
-        lacking = [torch for torch, standard in needed.items() if _named(flag.text) < standard]
+        needed = {
+            torch: max(least for since, least in floors().cxx_standard.items() if Version.parse(since) <= torch)
+            for torch in sorted(built)
+        }
+        lacking = [torch for torch, least in needed.items() if standard < least]
         others = _NOT_GIVEN.get(str(flag.place[-2]), ())
         if lacking and any(
             not _ASKING.isdisjoint(scan(_content(tree, path)).names) for path in flag.src if not path.endswith(others)
         ):
             which = ", ".join(map(str, lacking))
-            message = (
-                f"`{flag.text}` is older than C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
-            )
-            yield kernel.document.at_value(
-                flag.place, "KCI159", message, "remove it: each build has the standard of its torch"
-            )
-
-
-def _needed(torch: Version) -> int:
-    return max(standard for since, standard in floors().cxx_standard.items() if Version.parse(since) <= torch)
-
-
-def _named(flag: str) -> int:
-    # `98` was before `11`
-    found = _STANDARD.fullmatch(flag)
-    assert found is not None  # noqa: S101  - the caller has asked
-    return int(found[1]) - 100 if int(found[1]) >= _OLD_CENTURY else int(found[1])
+            asked = f"C++{needed[lacking[-1]]}, which the headers of torch {which} ask for"
+            hint = "remove it: each build has the standard of its torch"
+            yield kernel.document.at_value(flag.place, "KCI159", f"`{flag.text}` is older than {asked}", hint)

@@ -93,11 +93,7 @@ class StatCache:
     def put_written(self, digests: Mapping[str, str]) -> None:
         """Remember files that were written just now, where the file system tells the next change from this one.
 
-        Args:
-            digests: the hex SHA-256 of each file, by its path below the root.
-
-        Raises:
-            OSError: one is not there.
+        `digests` are the hex SHA-256 by path below the root. Raises an OSError if a file is not there.
         """
         before = {path: Path(self._root, path).lstat() for path in digests}
         wait_ns = max(map(_at_rest_ns, before.values()), default=0) - time.time_ns() + 1

@@ -1,6 +1,6 @@
 """Lints that need the catalog: what a build.toml means at the toolkits and torch versions that it is built with.
 
-One function per rule, each a generator of diagnostics; `MATRIX_LINTS` is the registry. A capability of a component is
+One function per rule, each a generator of findings; `MATRIX_LINTS` is the registry. A capability of a component is
 judged at every CUDA version of the kernel's own release variants, by what the toolkit can generate code for
 (`kci.catalog.arch_tables`) and by what the reference's intersection makes of the list (`kci.matrix.archs`).
 """
@@ -66,13 +66,18 @@ class Subject:
         return [compute for compute in self.computes(component.backend) if not too_old(component, compute)]
 
 
-Lint = Callable[[Subject], Iterator[Diagnostic]]
+Found = tuple[KeyPath, str, str]
+"""The place of a finding, its message and its hint."""
 
 
 def lint_matrix(kernel: Kernel, catalog: Catalog) -> list[Diagnostic]:
     """What every lint of `MATRIX_LINTS` finds in a kernel."""
-    subject = Subject(kernel, catalog)
-    return [diagnostic for lint in MATRIX_LINTS for diagnostic in lint(subject)]
+    subject, document = Subject(kernel, catalog), kernel.document
+    return [
+        (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
+        for rule, lint in MATRIX_LINTS.items()
+        for place, message, hint in lint(subject)
+    ]
 
 
 # --- capabilities -----------------------------------------------------------------------------------------------------
@@ -93,7 +98,7 @@ class _Entry(NamedTuple):
     """The toolkit could generate it, and the intersection drops it."""
 
 
-def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
+def capability_unknown(subject: Subject) -> Iterator[Found]:
     """KCI150: no toolkit ever generated code for a capability."""
     for place, entries in arch_lists(subject.kernel, Backend.CUDA):
         for index, entry in enumerate(entries):
@@ -101,7 +106,7 @@ def capability_unknown(subject: Subject) -> Iterator[Diagnostic]:
                 message = f"{quoted(entry[:40])} is not a capability that any CUDA toolkit supports"
                 near = _near_capability(entry)
                 hint = f'write "{near}"' if near else "such as 8.0, 9.0a, 10.0f or 12.0+PTX"
-                yield subject.kernel.document.at_value((*place, index), "KCI150", message, hint)
+                yield (*place, index), message, hint
 
 
 _CAPABILITY = re.compile(r"(?:sm_?|compute_?|cc)?(\d{1,2})[._]?(\d)([af]?)(\+?ptx)?", re.IGNORECASE | re.ASCII)
@@ -116,7 +121,7 @@ def _near_capability(text: str) -> str:
     return near if toolkits().ever_built(near) else ""
 
 
-def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
+def capability_gone(subject: Subject) -> Iterator[Found]:
     """KCI151: a newer toolkit of the matrix does not have a capability any more, and excludes it."""
     for entry in subject.entries:
         if entry.too_new:
@@ -127,19 +132,19 @@ def capability_gone(subject: Subject) -> Iterator[Diagnostic]:
                 f"list {new} as well" if new else "remove it, or bound `general.cuda.maxver`, if that is not intended"
             )
             if not new or new not in _siblings(subject, entry):
-                yield subject.kernel.document.at_value(entry.place, "KCI151", message, hint)
+                yield entry.place, message, hint
 
 
-def capability_lost(subject: Subject) -> Iterator[Diagnostic]:
+def capability_lost(subject: Subject) -> Iterator[Found]:
     """KCI152: a toolkit could build a capability, and the reference's intersection drops it."""
     for entry in subject.entries:
         if entry.lost:
             reason, hint = _why_lost(entry, _siblings(subject, entry))
             message = f"capability {entry.text} is dropped at CUDA {_list(entry.lost)}: {reason}"
-            yield subject.kernel.document.at_value(entry.place, "KCI152", message, hint)
+            yield entry.place, message, hint
 
 
-def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
+def capability_not_yet(subject: Subject) -> Iterator[Found]:
     """KCI153: an older toolkit of the matrix cannot build some capabilities yet, and leaves them out. Once per list."""
     lists: dict[KeyPath, dict[Version, list[str]]] = {}
     for entry in subject.entries:
@@ -151,19 +156,19 @@ def capability_not_yet(subject: Subject) -> Iterator[Diagnostic]:
     for place, by_version in lists.items():
         parts = [f"CUDA {version} cannot build {', '.join(texts)} yet" for version, texts in sorted(by_version.items())]
         hint = "nothing to do, unless they are required"
-        yield subject.kernel.document.at_key(place, "KCI153", f"{'; '.join(parts)}: not built there", hint)
+        yield place, f"{'; '.join(parts)}: not built there", hint
 
 
-def capability_refused(subject: Subject) -> Iterator[Diagnostic]:
+def capability_refused(subject: Subject) -> Iterator[Found]:
     """KCI154: the intersection keeps a capability that the toolkit cannot generate: the compiler stops."""
     for entry in subject.entries:
         if entry.refused:
             message = f"capability {entry.text} is required for CUDA {_list(entry.refused)}, which cannot build it"
             hint = "remove it, or narrow the CUDA versions with `general.cuda` or `cuda-minver`"
-            yield subject.kernel.document.at_value(entry.place, "KCI154", message, hint)
+            yield entry.place, message, hint
 
 
-def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
+def archs_empty(subject: Subject) -> Iterator[Found]:
     """KCI155: nothing of a component's list is left at a toolkit: the reference stops there."""
     for backend, name in ((Backend.CUDA, "CUDA"), (Backend.ROCM, "ROCm")):
         for place, wanted in arch_lists(subject.kernel, backend):
@@ -178,10 +183,10 @@ def archs_empty(subject: Subject) -> Iterator[Diagnostic]:
                 hint = "list an arch that it supports, or narrow the versions"
                 if meant and backend is Backend.CUDA:
                     hint = "write [" + ", ".join(f'"{near}"' for near in meant) + "]"
-                yield subject.kernel.document.at_key(place, "KCI155", message, hint)
+                yield place, message, hint
 
 
-def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
+def gfx_unsupported(subject: Subject) -> Iterator[Found]:
     """KCI156: a ROCm target outside of the reference's list: silently dropped from builds, never built for noarch."""
     allowed = subject.catalog.archs.rocm
     for place, entries in arch_lists(subject.kernel, Backend.ROCM):
@@ -189,9 +194,7 @@ def gfx_unsupported(subject: Subject) -> Iterator[Diagnostic]:
         for index, entry in enumerate(entries):
             if entry not in allowed:
                 message = f"{quoted(entry[:40])} is not a target that ROCm variants are built for{effect}"
-                yield subject.kernel.document.at_value(
-                    (*place, index), "KCI156", message, f"remove it; {one_of(allowed)}"
-                )
+                yield (*place, index), message, f"remove it; {one_of(allowed)}"
 
 
 def _entries(subject: Subject) -> Iterator[_Entry]:
@@ -239,7 +242,7 @@ def _why_lost(entry: _Entry, siblings: Iterable[str]) -> tuple[str, str]:
 # --- the matrix as a whole --------------------------------------------------------------------------------------------
 
 
-def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
+def component_left_out(subject: Subject) -> Iterator[Found]:
     """KCI157: `cuda-minver` leaves a component out of some variants, which is most often meant."""
     bare = _bare(subject)  # nothing_left reports those
     for label, component in subject.cuda_components():
@@ -248,10 +251,10 @@ def component_left_out(subject: Subject) -> Iterator[Diagnostic]:
         if without and len(missing) < len(subject.computes(Backend.CUDA)):
             message = f"component `{label}` is left out of the variants for CUDA {_list(without)}"
             hint = "nothing to do, if the binding compiles without it"
-            yield subject.kernel.document.at_value(("kernel", label, "cuda-minver"), "KCI157", message, hint)
+            yield ("kernel", label, "cuda-minver"), message, hint
 
 
-def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
+def nothing_left(subject: Subject) -> Iterator[Found]:
     """KCI158: `cuda-minver` leaves every CUDA component out of a variant, or one component out of all."""
     components = dict(subject.cuda_components())
     versions = subject.computes(Backend.CUDA)
@@ -260,11 +263,11 @@ def nothing_left(subject: Subject) -> Iterator[Diagnostic]:
         place: KeyPath = ("kernel", label, "cuda-minver")
         if versions and len(_without(subject, component)) == len(versions):
             message = f"component `{label}` is in no variant: CUDA {versions[-1]} is the newest that is built"
-            yield subject.kernel.document.at_value(place, "KCI158", message, "lower `cuda-minver`")
+            yield place, message, "lower `cuda-minver`"
         elif bare:
             message = f"the variants for CUDA {_list(bare)} have no component: `cuda-minver` excludes all of them"
             hint = "raise `general.cuda.minver`, so that they are not built, or lower `cuda-minver`"
-            yield subject.kernel.document.at_value(place, "KCI158", message, hint)
+            yield place, message, hint
             bare = []
 
 
@@ -279,7 +282,7 @@ def _without(subject: Subject, component: CudaComponent) -> list[Version]:
     return [version for version in subject.computes(Backend.CUDA) if version not in inside]
 
 
-def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
+def stable_abi_newer(subject: Subject) -> Iterator[Found]:
     """KCI160: a stable ABI newer than the torch that a variant is built with: its configuration fails."""
     by_backend: dict[str, list[Variant]] = {}
     for variant in subject.variants:
@@ -297,12 +300,12 @@ def stable_abi_newer(subject: Subject) -> Iterator[Diagnostic]:
         place: KeyPath = ("torch", "stable-abi")
         if table is not None and table.every is None:
             place = (*place, backend)
-        yield subject.kernel.document.at_value(place, "KCI160", message, f"use at most {versions[0].minor_text}")
+        yield place, message, f"use at most {versions[0].minor_text}"
         if table is not None and table.every is not None:
             return  # one value, one finding
 
 
-def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
+def bounds_drop_everything(subject: Subject) -> Iterator[Found]:
     """KCI161: bounds leave no row of the catalog for a backend that has some."""
     build = subject.kernel.build
     told: set[KeyPath] = set()
@@ -317,10 +320,10 @@ def bounds_drop_everything(subject: Subject) -> Iterator[Diagnostic]:
             told.add(cause)
             message = f"no {backend} variant is left: the catalog ({subject.catalog.name}) has {_versions(mine, cause)}"
             hint = "widen the bound, or choose a catalog that has the versions"
-            yield subject.kernel.document.at_value(cause, "KCI161", message, hint)
+            yield cause, message, hint
 
 
-def backend_without_rows(subject: Subject) -> Iterator[Diagnostic]:
+def backend_without_rows(subject: Subject) -> Iterator[Found]:
     """KCI162: a declared backend for which the catalog has nothing that a release could have. KCI130 has [torch]'s."""
     build = subject.kernel.build
     for index, backend in enumerate(build.general.backends if build.torch is None else ()):
@@ -332,7 +335,7 @@ def backend_without_rows(subject: Subject) -> Iterator[Diagnostic]:
         hint = "add a row with an overlay in kci.toml"
         if build.torch_noarch is not None:
             hint = f"`kci build --variant torch-{backend}` builds it by name"
-        yield subject.kernel.document.at_value(("general", "backends", index), "KCI162", message, hint)
+        yield ("general", "backends", index), message, hint
 
 
 _BOUND_RULES = ("KCI202", "KCI203", "KCI204", "KCI205")
@@ -356,17 +359,20 @@ def _list(versions: Iterable[Version]) -> str:
     return ", ".join(map(str, versions))
 
 
-MATRIX_LINTS: tuple[Lint, ...] = (
-    capability_unknown,
-    capability_gone,
-    capability_lost,
-    capability_not_yet,
-    capability_refused,
-    archs_empty,
-    gfx_unsupported,
-    component_left_out,
-    nothing_left,
-    stable_abi_newer,
-    bounds_drop_everything,
-    backend_without_rows,
-)
+MATRIX_LINTS: dict[str, Callable[[Subject], Iterator[Found]]] = {
+    "KCI150": capability_unknown,
+    "KCI151": capability_gone,
+    "KCI152": capability_lost,
+    "KCI153": capability_not_yet,
+    "KCI154": capability_refused,
+    "KCI155": archs_empty,
+    "KCI156": gfx_unsupported,
+    "KCI157": component_left_out,
+    "KCI158": nothing_left,
+    "KCI160": stable_abi_newer,
+    "KCI161": bounds_drop_everything,
+    "KCI162": backend_without_rows,
+}
+"""Each rule, and what finds it."""
+_OF_KEYS = ("KCI153", "KCI155")
+"""The rules that are about a key, not about its value."""

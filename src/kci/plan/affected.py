@@ -48,11 +48,12 @@ class KernelEnd(msgspec.Struct, frozen=True, dict=True):
         return {
             variant.name
             for variant in self.toolchains
-            if (effect.noarch if variant.kind is Kind.NOARCH else self._compiles(variant, effect))
+            if (
+                effect.noarch
+                if variant.kind is Kind.NOARCH
+                else effect.labels & {BINDING, *active(self.kernel.build, variant)}
+            )
         }
-
-    def _compiles(self, variant: Variant, effect: Effect) -> bool:
-        return BINDING in effect.labels or bool(effect.labels & active(self.kernel.build, variant).keys())
 
 
 class View(msgspec.Struct, frozen=True, dict=True):
@@ -118,7 +119,10 @@ def affected(
     decisions: list[Touch] = []
     for path in sorted(set(changed)):
         if path in settings:
-            found = [_by_settings(path, settings[path], view) for view in views]
+            found = [
+                _by_keys(path, settings[path], view, "decides no variant", tuple(sorted(view.retested)))
+                for view in views
+            ]
         else:
             owners = [view for view in views if _is_inside(path, view.directory)]
             # A kernel inside another one's directory owns its files alone; who reads it besides says so.
@@ -207,21 +211,14 @@ def _by_build_toml(path: str, view: View) -> Touch:
     if view.then is None:
         return Touch(path, view.name, tuple(sorted(view.moved)), "the kernel could not be planned at the base")
     keys = changed_keys(view.then.kernel.document.data, view.now.kernel.document.data)
+    return _by_keys(path, keys, view, "is not an input of a variant", ())
+
+
+def _by_keys(path: str, keys: Sequence[str], view: View, otherwise: str, tests: tuple[str, ...]) -> Touch:
     if not keys:
         return Touch(path, view.name, (), "only comments and layout changed in it")
-    nothing = "" if view.made_otherwise else ", which is not an input of a variant"
-    return Touch(path, view.name, view.made_otherwise, f"{_shown(keys)} changed{nothing}")
-
-
-def _by_settings(path: str, keys: tuple[str, ...], view: View) -> Touch:
-    if not keys:
-        return Touch(path, view.name, (), "only comments and layout changed in it")
-    nothing = "" if view.made_otherwise else ", which decides no variant"
-    tests = tuple(sorted(view.retested))
-    again = f"; the tests run again on {', '.join(tests)}" if tests else ""
-    return Touch(path, view.name, view.made_otherwise, f"{_shown(keys)} changed{nothing}{again}", tests)
-
-
-def _shown(keys: Sequence[str]) -> str:
     more = f" and {len(keys) - _SHOWN_KEYS} more keys" if len(keys) > _SHOWN_KEYS else ""
-    return ", ".join(keys[:_SHOWN_KEYS]) + more
+    nothing = "" if view.made_otherwise else f", which {otherwise}"
+    again = f"; the tests run again on {', '.join(tests)}" if tests else ""
+    reason = f"{', '.join(keys[:_SHOWN_KEYS])}{more} changed{nothing}{again}"
+    return Touch(path, view.name, view.made_otherwise, reason, tests)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from kci.catalog.runners import default_prices, quotas
 from kci.diagnostics import Diagnostic, finding
-from kci.errors import FindingsError
+from kci.errors import rule_error
 from kci.plan.machines import OWN_MINUTES, Pool
 from kci.plan.plan import Estimate, Leg, Part, Plan
 from kci.plurals import count
@@ -105,7 +105,7 @@ def check_budget(
         fitting = _fitting([*_narrower(plan.legs), *others], max_jobs, max_cost)
         message = f"the plan takes {'; '.join(over)}. The most go to {_largest(made)}"
         hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
-        raise FindingsError(message, hint=hint, diagnostics=[finding("KCI309", message, hint=hint)])
+        raise rule_error("KCI309", message, hint=hint)
     if max_cost is not None and made.unpriced:
         message = f"{made.unpriced} of {made.legs} legs run on runners without a known price and are counted as free"
         return [finding("KCI310", message, hint="give their runners a price in kci.toml")]

@@ -14,8 +14,7 @@ from kci.catalog.runners import Runners
 from kci.config.document import MAX_BYTES, parse_document
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
 from kci.config.settings import Settings
-from kci.diagnostics import finding
-from kci.errors import FindingsError, KciError
+from kci.errors import KciError, rule_error
 from kci.files.git import GitRefusedError, list_blobs, read_blob, read_objects, ref_names, run_git
 from kci.inputs.source_tree import EntryKind, PatchedTree, SourceTree
 from kci.matrix.variants import KernelMatrix, Matrix, Variant
@@ -49,18 +48,18 @@ def changes_since(directory: Path, base: str) -> Changes:
         FindingsError: it is no repository, there is no such base, or its history is not here (KCI312).
     """
     if base.startswith("-"):
-        raise _no_base(f"{base!r} is not a revision", "name a branch, a tag or a commit")
+        raise rule_error("KCI312", f"{base!r} is not a revision", hint="name a branch, a tag or a commit")
     found = _DIFFERENCE.fullmatch(_git(directory, "rev-parse", "--show-toplevel", f"{base}^{{commit}}...HEAD") or b"")
     if found is None:
         if _git(directory, "rev-parse", "--show-toplevel") is None:
-            raise _no_base(f"{directory} is not in a git repository", "--affected needs one; plan without it")
-        near = suggestion(base, ref_names(directory))
-        raise _no_base(
-            f"there is no commit {base!r} here", near or "fetch it: `fetch-depth: 0` of actions/checkout does"
-        )
+            message, hint = f"{directory} is not in a git repository", "--affected needs one; plan without it"
+        else:
+            message = f"there is no commit {base!r} here"
+            hint = suggestion(base, ref_names(directory)) or "fetch it: `fetch-depth: 0` of actions/checkout does"
+        raise rule_error("KCI312", message, hint=hint)
     if not found[2]:
         hint = "fetch the whole history: `fetch-depth: 0` of actions/checkout does"
-        raise _no_base(f"HEAD and {base!r} have no common commit here", hint)
+        raise rule_error("KCI312", f"HEAD and {base!r} have no common commit here", hint=hint)
     root, parted = Path(os.fsdecode(found[1])), found[2].decode()
     # Without rename detection a renamed file is one that went and one that came, so both of its names count.
     changed = _git(
@@ -69,7 +68,7 @@ def changes_since(directory: Path, base: str) -> Changes:
     )  # fmt: skip
     untracked = _git(root, "ls-files", "-z", "--others", "--exclude-standard")
     if changed is None or untracked is None:
-        raise _no_base(f"git cannot compare the files with {base!r}", "see what `git diff` says")
+        raise rule_error("KCI312", f"git cannot compare the files with {base!r}", hint="see what `git diff` says")
     names = {os.fsdecode(name) for name in (changed + untracked).split(b"\0") if name}
     return Changes(root, parted, tuple(sorted(names)))
 
@@ -88,7 +87,7 @@ def merged_into(directory: Path, head: str) -> str:
     if not found or found[0] == head:
         message = "HEAD is not the merge commit that GitHub makes of a pull request, so what it changes is unknown"
         hint = "check it out with `fetch-depth: 2` and no `ref`, as actions/checkout does, or name a commit"
-        raise _no_base(message, hint)
+        raise rule_error("KCI312", message, hint=hint)
     return found[1]
 
 
@@ -96,24 +95,16 @@ def clean_commit(directory: Path) -> str | None:
     """The commit of HEAD if the directory's tracked files are as it has them; None if not, or outside of git."""
     if shutil.which("git") is None:
         return None
-    commit = _text(_git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"))
+    commit = _git(directory, "rev-parse", "--verify", "--quiet", "HEAD^{commit}") or b""
     changed = _git(directory, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=none")
-    return commit if changed == b"" else None
+    return commit.decode("ascii", "replace").strip() or None if changed == b"" else None
 
 
 def _git(directory: Path, *arguments: str) -> bytes | None:
     try:
         return run_git(directory, *arguments)
     except GitRefusedError as error:
-        raise _no_base(error.message, error.hint) from error
-
-
-def _text(raw: bytes | None) -> str | None:
-    return raw.decode("ascii", "replace").strip() or None if raw is not None else None
-
-
-def _no_base(message: str, hint: str) -> FindingsError:
-    return FindingsError(message, hint=hint, diagnostics=[finding("KCI312", message, hint=hint)])
+        raise rule_error("KCI312", error.message, hint=error.hint) from error
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -165,7 +156,12 @@ def only_affected(
     by_path = {kernel.directory: kernel for kernel in kernels}
     deciding = {where: path for path in settings if (where := _relative(path, changes.root)) in changes.files}
     origin = Base(changes.root, changes.base)
-    before = _before(then, origin) if deciding else now
+    before: Terms | None = now
+    if deciding:
+        try:
+            before = then(origin)
+        except KciError:
+            before = None
     tree = SourceTree(changes.root)
     old_tree = PatchedTree(tree, _patch(changes))
     views = []
@@ -211,13 +207,6 @@ def _at_base(
     return end
 
 
-def _before(then: Callable[[Base], Terms], base: Base) -> Terms | None:
-    try:
-        return then(base)
-    except KciError:
-        return None
-
-
 def _toolchains(selected: KernelMatrix, terms: Terms) -> dict[Variant, str]:
     return {variant: image_of(variant, terms.runners, container=terms.container) for variant in selected.each_once()}
 
@@ -234,7 +223,7 @@ def _patch(changes: Changes) -> dict[str, tuple[EntryKind, bytes] | None]:
         else:
             message = f"{path} of {changes.base[:12]} is not here: the clone is a partial one"
             hint = "fetch it: a clone without --filter has all"
-            raise FindingsError(message, hint=hint, diagnostics=[finding("KCI312", message, hint=hint)])
+            raise rule_error("KCI312", message, hint=hint)
     return found
 
 

@@ -19,8 +19,7 @@ from msgspec import Meta
 from kci.config.model import Build, CudaComponent, RocmComponent
 from kci.config.reader import Kernel
 from kci.config.values import HEADER_ENDINGS, HIP_ENDINGS, Version
-from kci.diagnostics import finding
-from kci.errors import FindingsError
+from kci.errors import rule_error
 from kci.files.bounded_json import read_json, require_schema
 from kci.files.dated_data import Dated, load_dated
 from kci.inputs.kernel_inputs import active
@@ -101,11 +100,12 @@ def read_durations(path: Path) -> tuple[Duration, ...]:
     try:
         read = read_json(path, _File)
         require_schema(read.schema, SCHEMA)
+        return read.durations
     except OSError as error:
-        raise _refused(f"cannot read {path}: {error.strerror}", path) from error
+        message = f"cannot read {path}: {error.strerror}"
     except ValueError as error:
-        raise _refused(f"{path} is not a file of recorded durations: {error}", path) from error
-    return read.durations
+        message = f"{path} is not a file of recorded durations: {error}"
+    raise rule_error("KCI311", message, hint="remove the file; the plan then uses kci's estimates", path=str(path))
 
 
 def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:
@@ -113,11 +113,6 @@ def encode(earlier: Iterable[Duration], latest: Iterable[Duration]) -> bytes:
     entries = {(entry.kernel, entry.variant): entry for entry in (*earlier, *latest)}
     text = msgspec.json.encode(_File(SCHEMA, tuple(sorted(entries.values()))))
     return msgspec.json.format(text, indent=2) + b"\n"
-
-
-def _refused(message: str, path: Path) -> FindingsError:
-    hint = "remove the file; the plan then uses kci's estimates"
-    return FindingsError(message, hint=hint, diagnostics=[finding("KCI311", message, hint=hint, path=str(path))])
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -110,7 +110,7 @@ class Fingerprints:
 
     def tests(self) -> str:
         """A hash of what the kernel's tests are made of."""
-        return self._hashed(self.inputs.tests)[1]
+        return self._hashed(self.inputs.tests[0])[1]
 
     def _hashed(self, files: frozenset[tuple[str, str]]) -> tuple[str, str]:
         """A hash over the names of some files, and one over names and content."""

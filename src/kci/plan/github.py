@@ -16,7 +16,7 @@ import msgspec
 
 from kci.catalog.runners import is_hosted
 from kci.diagnostics import Diagnostic, Severity, finding
-from kci.errors import FindingsError, UsageError
+from kci.errors import FindingsError, UsageError, rule_error
 from kci.files.portable_names import twins
 from kci.plan.plan import LeftOut, Leg, Plan, TestLeg, promised
 from kci.plan.sharding import MAX_MATRIX, MAX_SHARDS, allowances, shard_count, shard_of
@@ -55,7 +55,7 @@ def github_matrix(plan: Plan, shard: int | None = None) -> str:
     if shard is None and len(plan.shards) > 1:
         message = f"{len(plan.legs)} legs, and GitHub allows {MAX_MATRIX} jobs in one matrix"
         hint = f"print each of the {len(plan.shards)} matrices with --shard 0 to {len(plan.shards) - 1}"
-        raise FindingsError(message, hint=hint, diagnostics=[finding("KCI305", message, hint=hint)])
+        raise rule_error("KCI305", message, hint=hint)
     if shard is not None and not 0 <= shard < max(1, len(plan.shards)):
         raise UsageError(f"there is no shard {shard}", hint=f"the plan has {max(1, len(plan.shards))}, counted from 0")
     return _matrix(plan.tier, [leg for leg in plan.legs if leg.shard == (shard or 0)])

@@ -1,6 +1,6 @@
 """Lints of kci.toml: what is of the right type and still cannot be meant.
 
-One function per rule, each a generator of diagnostics; `SETTINGS_LINTS` is the registry.
+One function per rule, each a generator of findings; `SETTINGS_LINTS` is the registry.
 """
 
 from __future__ import annotations
@@ -10,31 +10,29 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from kci.catalog.runners import default_runners, hosted_runners
-from kci.config.document import Document, KeyPath
+from kci.config.document import KeyPath
 from kci.config.find_settings import FoundSettings
 from kci.config.settings import Machine, MachinesByBackend, Settings, by_name
 from kci.config.values import Tier, is_branch, quoted
-from kci.diagnostics import Diagnostic, finding, in_file_order
+from kci.diagnostics import Diagnostic, in_file_order
+from kci.matrix.kernel_lints import Found
 from kci.matrix.migrations import MIGRATIONS
 from kci.suggest import nearest, one_of
 
 
 class _Subject(NamedTuple):
     settings: Settings
-    document: Document
     kernels: Collection[str] | None
     """The names of all kernels of the repository; None where nobody looked."""
 
-    def at(self, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-        span = self.document.value_span(path)
-        return finding(rule, message, hint=hint, path=self.document.path, span=span)
-
-    def at_key(self, path: KeyPath, rule: str, message: str, hint: str = "") -> Diagnostic:
-        return finding(rule, message, hint=hint, path=self.document.path, span=self.document.key_span(path))
-
     def machines(self) -> Iterator[tuple[KeyPath, Machine]]:
         for name, table in (("runners", self.settings.runners), ("test", self.settings.test)):
-            yield from _machines(name, table)
+            for backend in table.__struct_encode_fields__:
+                by_system = by_name(table, backend)
+                for system in by_system.__struct_encode_fields__ if by_system else ():
+                    machine = by_name(by_system, system)
+                    if machine is not None:
+                        yield (name, backend, system), machine
 
 
 def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) -> list[Diagnostic]:
@@ -42,14 +40,19 @@ def lint_settings(found: FoundSettings, kernels: Collection[str] | None = None) 
 
     Without the names of all kernels of the repository, names of kernels are not judged.
     """
-    if found.document is None:
+    document = found.document
+    if document is None:
         return []
-    subject = _Subject(found.settings, found.document, kernels)
-    said = [diagnostic for lint in SETTINGS_LINTS for diagnostic in lint(subject)]
+    subject = _Subject(found.settings, kernels)
+    said = [
+        (document.at_key if rule in _OF_KEYS else document.at_value)(place, rule, message, hint)
+        for rule, lint in SETTINGS_LINTS.items()
+        for place, message, hint in lint(subject)
+    ]
     return sorted(said, key=in_file_order)
 
 
-def label_malformed(subject: _Subject) -> Iterator[Diagnostic]:
+def label_malformed(subject: _Subject) -> Iterator[Found]:
     """KCI322: a label or group that no runner can have."""
     for path, machine in subject.machines():
         labels = [((*path, "labels", index), label) for index, label in enumerate(machine.labels or ())]
@@ -58,13 +61,13 @@ def label_malformed(subject: _Subject) -> Iterator[Diagnostic]:
         for place, label in labels:
             if not _LABEL.fullmatch(label):
                 message = f"{quoted(label[:60])} is not a runner label"
-                yield subject.at(place, "KCI322", message, "letters, digits, spaces and `_ . - / :`, at most 256")
+                yield place, message, "letters, digits, spaces and `_ . - / :`, at most 256"
 
 
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_./: -]{0,254}[A-Za-z0-9_])?", re.ASCII)
 
 
-def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
+def label_misspelt(subject: _Subject) -> Iterator[Found]:
     """KCI323: a label that is nearly one of GitHub's own. Larger runners have other names."""
     import difflib
 
@@ -79,19 +82,19 @@ def label_misspelt(subject: _Subject) -> Iterator[Diagnostic]:
                 message = (
                     f"GitHub has no hosted runner {quoted(label[:60])}: without a self-hosted one, jobs wait forever"
                 )
-                yield subject.at((*path, "labels", index), "KCI323", message, f"did you mean `{near[0]}`?")
+                yield (*path, "labels", index), message, f"did you mean `{near[0]}`?"
 
 
-def price_without_currency(subject: _Subject) -> Iterator[Diagnostic]:
+def price_without_currency(subject: _Subject) -> Iterator[Found]:
     """KCI324: a price without a currency, or an unknown currency."""
     for path, machine in subject.machines():
         shared = _of_any(subject, path)
         if machine.price is not None and machine.currency is None and not (shared and shared.currency is not None):
             message = "`price` without `currency`: a cost cannot be stated"
-            yield subject.at((*path, "price"), "KCI324", message, 'add `currency = "USD"`, or another currency')
+            yield (*path, "price"), message, 'add `currency = "USD"`, or another currency'
         if machine.currency is not None and not re.fullmatch(r"[A-Z]{3}", machine.currency, re.ASCII):
             message = f"{quoted(machine.currency[:20])} is not a currency code"
-            yield subject.at((*path, "currency"), "KCI324", message, "three capital letters, such as USD or EUR")
+            yield (*path, "currency"), message, "three capital letters, such as USD or EUR"
 
 
 def _of_any(subject: _Subject, path: KeyPath) -> Machine | None:
@@ -100,7 +103,7 @@ def _of_any(subject: _Subject, path: KeyPath) -> Machine | None:
     return by_name(table.any, str(path[2])) if table.any else None
 
 
-def currencies_mixed(subject: _Subject) -> Iterator[Diagnostic]:
+def currencies_mixed(subject: _Subject) -> Iterator[Found]:
     """KCI325: prices in several currencies, which cannot be added up."""
     first: str | None = None
     for path, machine in subject.machines():
@@ -111,48 +114,40 @@ def currencies_mixed(subject: _Subject) -> Iterator[Diagnostic]:
             message = (
                 f"this price is in {machine.currency[:20]}, an earlier one in {first[:20]}: they cannot be added up"
             )
-            yield subject.at((*path, "currency"), "KCI325", message, "state every price in one currency")
+            yield (*path, "currency"), message, "state every price in one currency"
 
 
-def unknown_kernel(subject: _Subject) -> Iterator[Diagnostic]:
+def unknown_kernel(subject: _Subject) -> Iterator[Found]:
     """KCI326: a limit, an overlay or inputs for a kernel that the repository does not have."""
     if subject.kernels is None:
         return
-    settings = subject.settings
-    meant: list[tuple[KeyPath, str | None]] = [
-        *((("limits", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.limits)),
-        *((("overlay", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.overlay)),
-        *((("inputs", index, "kernel"), entry.kernel) for index, entry in enumerate(settings.inputs)),
-    ]
-    for path, name in meant:
-        if name is not None and name not in subject.kernels:
-            yield subject.at(
-                path, "KCI326", f"no kernel here is named {quoted(name[:60])}", nearest(name, subject.kernels)
-            )
+    for key in ("limits", "overlay", "inputs"):
+        for index, entry in enumerate(getattr(subject.settings, key)):
+            if entry.kernel is not None and entry.kernel not in subject.kernels:
+                message = f"no kernel here is named {quoted(entry.kernel[:60])}"
+                yield (key, index, "kernel"), message, nearest(entry.kernel, subject.kernels)
 
 
-def limit_empty(subject: _Subject) -> Iterator[Diagnostic]:
+def limit_empty(subject: _Subject) -> Iterator[Found]:
     """KCI327: an entry of `limits` that limits nothing."""
     for index, entry in enumerate(subject.settings.limits):
         if entry.max_jobs is entry.cores is entry.timeout_minutes is None:
             message = "this entry of `limits` sets no limit"
-            yield subject.at_key(("limits", index), "KCI327", message, "add `max-jobs`, `cores` or `timeout-minutes`")
+            yield ("limits", index), message, "add `max-jobs`, `cores` or `timeout-minutes`"
 
 
-def tier_name_taken(subject: _Subject) -> Iterator[Diagnostic]:
+def tier_name_taken(subject: _Subject) -> Iterator[Found]:
     """KCI328: a custom tier with the name of a built-in one."""
     for name in subject.settings.tiers:
         if name in list(Tier):
             message = f"`{name}` is a built-in tier: a custom tier needs another name"
-            yield subject.at_key(
-                ("tiers", name), "KCI328", message, f'for example `[tiers.my-{name}]` with `base = "{name}"`'
-            )
+            yield ("tiers", name), message, f'for example `[tiers.my-{name}]` with `base = "{name}"`'
         elif not re.fullmatch(r"[a-z][a-z0-9-]{0,63}", name, re.ASCII):
             message = f"{quoted(name[:60])} cannot be a tier's name"
-            yield subject.at_key(("tiers", name), "KCI328", message, "lower-case letters, digits and dashes")
+            yield ("tiers", name), message, "lower-case letters, digits and dashes"
 
 
-def tier_unknown(subject: _Subject) -> Iterator[Diagnostic]:
+def tier_unknown(subject: _Subject) -> Iterator[Found]:
     """KCI329: a pull request or schedule names a tier that does not exist."""
     known = [*(str(tier) for tier in Tier), *subject.settings.tiers]
     for key, tier in (
@@ -160,10 +155,10 @@ def tier_unknown(subject: _Subject) -> Iterator[Diagnostic]:
         ("schedule", subject.settings.schedule.tier),
     ):
         if tier not in known:
-            yield subject.at((key, "tier"), "KCI329", f"there is no tier {quoted(tier[:60])}", nearest(tier, known))
+            yield (key, "tier"), f"there is no tier {quoted(tier[:60])}", nearest(tier, known)
 
 
-def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
+def value_impossible(subject: _Subject) -> Iterator[Found]:
     """KCI330: a value of the right type that cannot be one: a cron line, a commit, an image, a number."""
     settings = subject.settings
     values: list[tuple[KeyPath, bool, str]] = []
@@ -199,20 +194,15 @@ def value_impossible(subject: _Subject) -> Iterator[Diagnostic]:
         values.append((("mirrors", name), bool(_MIRROR.fullmatch(address)), "an address for git, or of an archive"))
     prefix, branch = settings.publish.repo_prefix, settings.publish.branch
     values.append((("publish", "repo-prefix"), prefix is None or bool(_OWNER.fullmatch(prefix)), "an owner on the Hub"))
-    values.append(
-        (
-            ("publish", "branch"),
-            branch is None or is_branch(branch),
-            "the name of a branch; only {version} stands for something",
-        )
-    )
+    expected = "the name of a branch; only {version} stands for something"
+    values.append((("publish", "branch"), branch is None or is_branch(branch), expected))
     environment = settings.publish.environment
     values.append((("publish", "environment"), bool(_LABEL.fullmatch(environment)), "the name of an environment"))
     tags = bool(settings.publish.tags) and all(_TAG.fullmatch(tag) for tag in settings.publish.tags)
     values.append((("publish", "tags"), tags, "patterns for tags, such as `v*`"))
     for path, fine, expected in values:
         if not fine:
-            yield subject.at(path, "KCI330", f"`{'.'.join(map(str, path))[:100]}` must be {expected}")
+            yield path, f"`{'.'.join(map(str, path))[:100]}` must be {expected}", ""
 
 
 _MOST_EXPENSIVE = 1_000_000
@@ -274,29 +264,29 @@ def _is_zone(name: str) -> bool:
     return name in known if known else bool(re.fullmatch(r"[A-Za-z_]+(?:/[A-Za-z0-9_+-]+)+", name, re.ASCII))
 
 
-def digest_of_several(subject: _Subject) -> Iterator[Diagnostic]:
+def digest_of_several(subject: _Subject) -> Iterator[Found]:
     """KCI334: one digest for the images of several compute versions: it names one of them, or none."""
     for path, image in _images(subject.settings):
         if len(path) == 3 and "{compute}" in image and "@sha256:" in image:
             message = "`{compute}` stands for several versions, and the digest is that of one image"
             hint = f'a table has an image for each version: `[{".".join(map(str, path))}]` with `"13.0" = "..."`'
-            yield subject.at(path, "KCI334", message, hint)
+            yield path, message, hint
 
 
-def cores_without_effect(subject: _Subject) -> Iterator[Diagnostic]:
+def cores_without_effect(subject: _Subject) -> Iterator[Found]:
     """KCI336: threads for compilers that have none."""
     for index, entry in enumerate(subject.settings.limits):
         if entry.cores is not None and entry.backend not in (None, "cuda"):
             message = f"`cores` has no effect for {entry.backend}: only nvcc compiles with several threads"
-            yield subject.at(("limits", index, "cores"), "KCI336", message, 'use `max-jobs`, or `backend = "cuda"`')
+            yield ("limits", index, "cores"), message, 'use `max-jobs`, or `backend = "cuda"`'
 
 
-def branch_of_one_version(subject: _Subject) -> Iterator[Diagnostic]:
+def branch_of_one_version(subject: _Subject) -> Iterator[Found]:
     """KCI338: the branch of one version, for kernels of whatever version."""
     branch = subject.settings.publish.branch
     if branch is not None and re.fullmatch(r"v[0-9]+", branch):
         message = f"`{branch[:20]}` is the branch of one version, and kernels of every version would go there"
-        yield subject.at(("publish", "branch"), "KCI338", message, 'write `branch = "v{version}"`, or leave it out')
+        yield ("publish", "branch"), message, 'write `branch = "v{version}"`, or leave it out'
 
 
 def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
@@ -306,37 +296,31 @@ def _images(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             yield ("images", backend, *keys), image
 
 
-def runner_without_labels(subject: _Subject) -> Iterator[Diagnostic]:
+def runner_without_labels(subject: _Subject) -> Iterator[Found]:
     """KCI331: a runner with neither labels nor group where kci knows no runner to take them from."""
     for path, machine in subject.machines():
         shared = _of_any(subject, path)
         known = path[0] == "runners" and path[2] in default_runners().runner
         if not (known or any(item and (item.labels or item.group) for item in (machine, shared))):
             message = f"the entry does not select a runner and there is no default for {path[2]}: it has no effect"
-            yield subject.at_key(path, "KCI331", message, "add `labels` or `group`")
+            yield path, message, "add `labels` or `group`"
 
 
-def _machines(name: str, table: MachinesByBackend) -> Iterator[tuple[KeyPath, Machine]]:
-    for backend in table.__struct_encode_fields__:
-        by_system = by_name(table, backend)
-        for system in by_system.__struct_encode_fields__ if by_system else ():
-            machine = by_name(by_system, system)
-            if machine is not None:
-                yield (name, backend, system), machine
-
-
-SETTINGS_LINTS: tuple[Callable[[_Subject], Iterator[Diagnostic]], ...] = (
-    label_malformed,
-    label_misspelt,
-    price_without_currency,
-    currencies_mixed,
-    unknown_kernel,
-    limit_empty,
-    tier_name_taken,
-    tier_unknown,
-    value_impossible,
-    runner_without_labels,
-    digest_of_several,
-    cores_without_effect,
-    branch_of_one_version,
-)
+SETTINGS_LINTS: dict[str, Callable[[_Subject], Iterator[Found]]] = {
+    "KCI322": label_malformed,
+    "KCI323": label_misspelt,
+    "KCI324": price_without_currency,
+    "KCI325": currencies_mixed,
+    "KCI326": unknown_kernel,
+    "KCI327": limit_empty,
+    "KCI328": tier_name_taken,
+    "KCI329": tier_unknown,
+    "KCI330": value_impossible,
+    "KCI331": runner_without_labels,
+    "KCI334": digest_of_several,
+    "KCI336": cores_without_effect,
+    "KCI338": branch_of_one_version,
+}
+"""Each rule, and what finds it."""
+_OF_KEYS = ("KCI327", "KCI328", "KCI331")
+"""The rules that are about a key, not about its value."""

@@ -21,7 +21,7 @@ from kci.config.find_settings import FoundSettings, find_settings, locate
 from kci.config.reader import Kernel, read_kernel, shown_file
 from kci.config.settings import KCI_TOML
 from kci.config.suppression import apply_comments, apply_settings
-from kci.diagnostics import Diagnostic, Severity, finding, in_file_order
+from kci.diagnostics import Diagnostic, Severity, in_file_order
 from kci.errors import FindingsError, KciError
 from kci.inputs.kernel_inputs import SourceTrees
 from kci.inputs.source_lints import (
@@ -146,8 +146,7 @@ def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[D
     try:
         return load_catalog(settings.catalog), []
     except KciError as error:
-        span = settings.document.value_span(("catalog",))
-        problem = finding("KCI332", error.message, hint=error.hint, path=settings.document.path, span=span)
+        problem = settings.document.at_value(("catalog",), "KCI332", error.message, error.hint)
         return load_catalog(), [problem, *error.diagnostics]
 
 

@@ -22,8 +22,8 @@ from kci.config.find_settings import FoundSettings, interpret_settings, settings
 from kci.config.reader import Kernel
 from kci.config.settings import KCI_TOML, Settings
 from kci.config.values import SYSTEMS, Backend, Tier
-from kci.diagnostics import Diagnostic, Severity, finding
-from kci.errors import FindingsError, KciError, UsageError
+from kci.diagnostics import Diagnostic, Severity
+from kci.errors import FindingsError, KciError, UsageError, rule_error
 from kci.matrix.names import this_system
 from kci.matrix.selection import Narrow, compute_matrix, noarch_by_name
 from kci.matrix.variants import Matrix, Variant
@@ -214,8 +214,7 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             message = f"nothing is selected: no variant of {what} in the tier {matrix.tier} matches"
         else:
             message = f"nothing is selected: {what} has no variant in the tier {matrix.tier}"
-        hint = self._nearest_selection(choice)
-        raise FindingsError(message, hint=hint, diagnostics=[finding("KCI217", message, hint=hint)])
+        raise rule_error("KCI217", message, hint=self._nearest_selection(choice))
 
     def _nearest_selection(self, choice: Choice) -> str:
         """What might have been meant by a choice that selects nothing."""
