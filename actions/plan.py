@@ -52,12 +52,11 @@ def main() -> None:
     )
     index = trees_so_far()
     places = [unpacked(Path(place)) for place in lines_input("published")]
-    places += index.write_manifests(runner_temp() / "kci-manifests")
     known, problems = read_published(places)
     request = kci.PlanRequest(
         choice=choice,
         affected=affected_base(),
-        published=known,
+        published=known | index.published(),
         trees=index.carried(),
         fingerprints=True,
         callers=callers or None,

@@ -10,10 +10,10 @@ import pytest
 from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE, KernelRecord, RunPlan, TestRecord, write_record
 from kci.ci.tree_index import INDEX_FILE, KEPT_DAYS, TreeIndex, TreePlace, next_index, read_index, today
 from kci.errors import FindingsError
-from kci.files.bounded_json import read_json
+from kci.files.replace import write_atomic
 from kci.plan.hardware_tests import TestPass, tree_under_test
 from kci.plan.plan import TestLeg
-from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present
+from kci.tree.manifest import FILE_NAME, Manifest, Origin, Present, encode, read_published
 
 
 def manifest(kernel: str, version: int = 1) -> Manifest:
@@ -146,14 +146,14 @@ def test_of_several_attempts_the_newest_index_counts(tmp_path: Path) -> None:
     assert read_index(tmp_path).trees == {}
 
 
-def test_manifests_for_the_plan(tmp_path: Path) -> None:
-    known = next_index(hand_over(tmp_path / "1", TreeIndex(), good("aa"), good("bb", 2)), "41", 6)
-    written = known.write_manifests(tmp_path / "manifests")
-    assert [path.relative_to(tmp_path).as_posix() for path in written] == [
-        f"manifests/aa/{FILE_NAME}",
-        f"manifests/bb/{FILE_NAME}",
-    ]
-    assert read_json(written[1], Manifest) == manifest("bb", 2)
+def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None:
+    told = Present(CUDA, "0" * 64, "cuda", Origin(""), fingerprint="1" * 64)
+    untold = Present("torch-rocm", "0" * 64, "rocm", Origin(""))
+    tree = msgspec.structs.replace(manifest("aa"), present=(told, untold))
+    write_atomic(tmp_path / FILE_NAME, encode(tree))
+    known = TreeIndex({"aa": TreePlace("41", 1, tree)})
+    assert known.published().keys() == {("aa", CUDA)}
+    assert known.published() == read_published([tmp_path / FILE_NAME])[0]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2}', '{"trees": {"a": {"run": 1}}}'])

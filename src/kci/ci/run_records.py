@@ -35,13 +35,20 @@ SILENT = "the job ended silently: it was cancelled, ran out of time, or its mach
 
 _Shape = TypeVar("_Shape")
 _Key = TypeVar("_Key")
-_Record = TypeVar("_Record", "VariantFailure", "KernelRecord", "TestRecord")
+_Attempted = TypeVar("_Attempted", "VariantFailure", "KernelRecord", "TestRecord")
 
 Text = Annotated[str, Meta(max_length=4000)]
 Attempt = Annotated[int, Meta(ge=1)]
 
 
-class VariantFailure(msgspec.Struct, frozen=True):
+class _Record(msgspec.Struct, frozen=True, kw_only=True):
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+
+
+class VariantFailure(_Record, frozen=True):
     """A variant that its leg could not build."""
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -52,13 +59,9 @@ class VariantFailure(msgspec.Struct, frozen=True):
     """The first line that says what is wrong."""
     replay: Text
     """The command that does the same on another machine."""
-    schema: int = SCHEMA
-
-    def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
 
 
-class KernelRecord(msgspec.Struct, frozen=True):
+class KernelRecord(_Record, frozen=True):
     """What became of one kernel: written by the job that merges it, whatever the result."""
 
     kernel: Annotated[str, Meta(pattern=NAME_PATTERN)]
@@ -72,15 +75,14 @@ class KernelRecord(msgspec.Struct, frozen=True):
     """Why no good tree was made, apart from missing variants."""
     manifest: Manifest | None = None
     """The tree's, if there is one."""
-    schema: int = SCHEMA
 
     def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
+        super().__post_init__()
         if self.manifest is not None and self.manifest.kernel != self.kernel:
             raise ValueError(f"the record of {self.kernel!r} has the tree of {self.manifest.kernel!r}")
 
 
-class TestRecord(msgspec.Struct, frozen=True):
+class TestRecord(_Record, frozen=True):
     """What came of testing a kernel's tree on one kind of machine."""
 
     __test__ = False  # pytest would take it for a test
@@ -96,10 +98,6 @@ class TestRecord(msgspec.Struct, frozen=True):
     replay: Text = ""
     tree: Text = ""
     """What was tested; see `tree_under_test`."""
-    schema: int = SCHEMA
-
-    def __post_init__(self) -> None:
-        require_schema(self.schema, SCHEMA)
 
 
 class RunPlan(msgspec.Struct, frozen=True):
@@ -195,8 +193,8 @@ def read_run_plan(folder: Path) -> RunPlan | None:
     return max(read_uploaded(folder, PLAN_FILE, RunPlan), key=lambda plan: plan.attempt, default=None)
 
 
-def _newest(records: Iterable[_Record], key: Callable[[_Record], _Key]) -> dict[_Key, _Record]:
-    found: dict[_Key, _Record] = {}
+def _newest(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
+    found: dict[_Key, _Attempted] = {}
     for record in records:
         before = found.setdefault(key(record), record)
         if before.attempt < record.attempt:

@@ -29,9 +29,9 @@ from kci.ci.run_records import (
     read_uploaded,
 )
 from kci.files.bounded_json import require_schema
-from kci.files.replace import write_atomic
+from kci.plan.fingerprint import Key, PublishedVariant
 from kci.plan.hardware_tests import CarriedTree, TestPass, tree_under_test
-from kci.tree.manifest import FILE_NAME, Manifest, encode
+from kci.tree.manifest import Manifest
 from kci.tree.metadata import NAME_PATTERN
 
 INDEX_FILE = "kci-trees.json"
@@ -75,14 +75,14 @@ class TreeIndex(msgspec.Struct, frozen=True):
             kernel: CarriedTree(place.run, place.manifest.digests, place.passed) for kernel, place in self.trees.items()
         }
 
-    def write_manifests(self, folder: Path) -> list[Path]:
-        """Write the manifests as files, one for each kernel, for `read_published`."""
-        written = []
-        for kernel, place in sorted(self.trees.items()):
-            path = folder / kernel / FILE_NAME
-            write_atomic(path, encode(place.manifest))
-            written.append(path)
-        return written
+    def published(self) -> dict[Key, PublishedVariant]:
+        """The variants of the trees, as `read_published` tells those of files."""
+        return {
+            (kernel, entry.variant): PublishedVariant(entry.fingerprint, place.manifest.inputs.get(entry.inputs or ""))
+            for kernel, place in self.trees.items()
+            for entry in place.manifest.present
+            if entry.fingerprint is not None
+        }
 
 
 def today() -> int:

@@ -8,8 +8,9 @@ result, and its leg stays what it was.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -73,63 +74,46 @@ def watch_leg(workspace: Workspace, request: LegRequest, run: WatchedRun, replay
     Returns:
         one result for the build and the torch it was made with, and one for each other torch that it was loaded with.
     """
-    variant = request.variant
+    variant, kernel = request.variant, Path(request.kernel.directory)
     base = run.result(
         request.kernel.build.name, variant.name, variant.system, variant.torch or "", variant.compute or "", replay
     )
-    others = [torch for torch in variant.loads if torch != variant.torch]
     try:
         built = build_leg(workspace, request, log)
     except KciError as error:
-        unknown = _with(base, LegOutcome.SKIPPED, "it was not built")
-        return [_with(base, *_failure(error)), *(msgspec.structs.replace(unknown, torch=torch) for torch in others)]
+        first = first_error(error)
+        more = error.message[-_KEPT:] if isinstance(error, BuildFailedError | FindingsError) else ""
+        # A machine that lacks something says nothing about the kernel; all else does.
+        outcome = LegOutcome.SKIPPED if isinstance(error, MissingToolError) else LegOutcome.FAILED
+        told = f"{first}\n{more}" if more.strip() not in ("", first) else first
+        failed = msgspec.structs.replace(base, outcome=outcome, error=told)
+        unknown = msgspec.structs.replace(base, outcome=LegOutcome.SKIPPED, error="it was not built")
+        others = [torch for torch in variant.loads if torch != variant.torch]
+        return [failed, *(msgspec.structs.replace(unknown, torch=torch) for torch in others)]
     results = [] if variant.torch in variant.loads else [base]
     for torch in variant.loads:
-        results.append(_loaded(base, request, built.directory, torch, log))
+        test = ["kci", "test", str(kernel), f"--tree={request.output}", f"--variant={base.variant}", f"--torch={torch}"]
+        under = msgspec.structs.replace(base, torch=torch, replay=f"{base.replay} && {shlex.join(test)}"[:4000])
+        test_run = partial(run_kernel_tests, built.directory, kernel, log, cache=request.options.cache, torch=torch)
+        results.append(_tested(under, test_run, f"with torch {torch}", log))
     return results
 
 
-def _loaded(base: LegResult, request: LegRequest, directory: Path, torch: str, log: Log) -> LegResult:
-    kernel = Path(request.kernel.directory)
-    test = ["kci", "test", str(kernel), f"--tree={request.output}", f"--variant={base.variant}", f"--torch={torch}"]
-    under = msgspec.structs.replace(base, torch=torch, replay=f"{base.replay} && {shlex.join(test)}"[:4000])
+def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, log: Log) -> LegResult:
+    """The result with what comes of loading and testing."""
     try:
-        report = run_kernel_tests(directory, kernel, log, cache=request.options.cache, torch=torch)
-    except MissingToolError as error:
-        return _with(under, LegOutcome.SKIPPED, _end(error.message))
-    return _judged(under, report, f"with torch {torch}", log)
-
-
-def _judged(result: LegResult, report: TestReport, where: str, log: Log) -> LegResult:
-    """The result as what came of loading and testing has it."""
+        report = test_run()
+    except (MissingToolError, FindingsError) as error:
+        return msgspec.structs.replace(result, outcome=LegOutcome.SKIPPED, error=error.message[-_KEPT:])
     log(f"{result.variant} {where}: {report.state}, {report.passed} passed, {report.failed} failed")
     if report.state in (TestState.PASSED, TestState.NOTHING_RAN):
         return result
-    return _with(result, LegOutcome.FAILED, _told(report))
-
-
-def _with(result: LegResult, outcome: LegOutcome, error: str) -> LegResult:
-    return msgspec.structs.replace(result, outcome=outcome, error=error)
-
-
-def _failure(error: KciError) -> tuple[LegOutcome, str]:
-    """A machine that lacks something says nothing about the kernel; all else does."""
-    outcome = LegOutcome.SKIPPED if isinstance(error, MissingToolError) else LegOutcome.FAILED
-    first = first_error(error)
-    more = error.message if isinstance(error, BuildFailedError | FindingsError) else ""
-    return outcome, f"{first}\n{_end(more)}" if more.strip() not in ("", first) else first
-
-
-def _told(report: TestReport) -> str:
-    """What pytest or Python says last is the error; the rest is how it came about."""
+    # What pytest or Python says last is the error; the rest is how it came about.
     lines = [line for line in report.output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E ")]
     last = (errors or lines or [str(report.state)])[-1].removeprefix("E").strip()
-    return f"error: {report.state}: {last}\n{_end(report.output)}"
-
-
-def _end(text: str) -> str:
-    return text[-_KEPT:]
+    told = f"error: {report.state}: {last}\n{report.output[-_KEPT:]}"
+    return msgspec.structs.replace(result, outcome=LegOutcome.FAILED, error=told)
 
 
 def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]:
@@ -183,21 +167,12 @@ def watch_hardware(
         compute = name.compute_version or environment.cuda or environment.rocm or ""
         result = run.result(kernel.build.name, directory.name, system, torch, compute, shlex.join(test))
         result = msgspec.structs.replace(result, hardware=True)
-        try:
-            report = run_kernel_tests(directory, Path(kernel.directory), log, cache=cache, python=python)
-        except (MissingToolError, FindingsError) as error:
-            yield _with(result, LegOutcome.SKIPPED, error.message)
-            continue
-        yield _judged(result, report, "on this machine", log)
+        test_run = partial(run_kernel_tests, directory, Path(kernel.directory), log, cache=cache, python=python)
+        yield _tested(result, test_run, "on this machine", log)
 
 
 def write_results(folder: Path, results: Sequence[LegResult]) -> list[Path]:
-    """Write each result into a separate file.
-
-    Args:
-        folder: it is made if it is missing.
-        results: of one leg.
-    """
+    """Write each result of a leg into a separate file of a folder, which is made if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for result in results:
