@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from kci.ci.run_records import SILENT, KernelRecord, RunPlan, TestRecord, VariantFailure
+from kci.ci.run_records import SILENT, KernelRecord, RunPlan, TestRecord
 from kci.ci.tree_index import TreeIndex, untested
 from kci.errors import UsageError
 from kci.plan.github import FORK_RULE
@@ -34,7 +34,7 @@ class JobEnding(enum.StrEnum):
 
 
 class GateRow(msgspec.Struct, frozen=True):
-    """Something that was to be done and was not."""
+    """Something that the plan has and the run has not done."""
 
     kernel: str
     variant: str
@@ -49,8 +49,7 @@ class GateRow(msgspec.Struct, frozen=True):
 def read_results(text: str) -> dict[str, JobEnding]:
     """Jobs and how they ended, from words `name=result`.
 
-    Raises:
-        UsageError: a word is none of these, a job is named twice, or the plan job is not among them.
+    UsageError if a word is none of these, a job is named twice, or the plan job is not among them.
     """
     found: dict[str, JobEnding] = {}
     for word in text.split():
@@ -59,7 +58,7 @@ def read_results(text: str) -> dict[str, JobEnding]:
             raise UsageError(f"{word[:80]!r} does not say how a job ended", hint="write job=${{ needs.job.result }}")
         found[name] = JobEnding(result)
     if PLAN_JOB not in found:
-        raise UsageError("it is not said how the plan job ended", hint="add plan=${{ needs.plan.result }}")
+        raise UsageError("the result of the plan job is missing", hint="add plan=${{ needs.plan.result }}")
     return found
 
 
@@ -69,9 +68,7 @@ def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
     A job is skipped where it has nothing to do, and the records say whether there was something. A job can fail beside
     complete records, in a step of the repository's own for example.
 
-    Args:
-        results: how the jobs ended.
-        ready: how many kernels can be published.
+    `ready` is the number of kernels that can be published.
     """
     bad = [f"{name} ({result})" for name, result in results.items() if result in ("failure", "cancelled")]
     if bad:
@@ -91,11 +88,7 @@ def judge(
 
     A record counts only if no newer attempt has made a new plan: then it is about an older run of everything.
 
-    Args:
-        plan: what was to be done.
-        records: what became of each kernel.
-        tests: what came of the tests of each kernel, by their legs.
-        index: where the trees of earlier runs are, which are tested where nothing is built.
+    `index` has the trees of earlier runs, which are tested where nothing is built.
     """
     found = [
         GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
@@ -126,16 +119,14 @@ def _of_kernel(tier: str, record: KernelRecord, legs: list[Leg]) -> Iterator[Gat
     failures = {failure.variant: failure for failure in record.failures}
     lacking = [(leg, name) for leg in legs for name in leg.variants if name not in present]
     for leg, name in lacking:
-        failure = failures.get(name) or _silent(tier, leg, name)
-        yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", failure.error, failure.replay)
+        words = ["kci", "build", f"--variant={name}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
+        error, replay = SILENT, shlex.join([*words, "--", leg.path])
+        if failure := failures.get(name):
+            error, replay = failure.error, failure.replay
+        yield GateRow(record.kernel, name, f"{record.kernel} / {leg.name}", error, replay)
     if record.error or (not record.complete and not lacking):
         error = record.error or f"the tree lacks {', '.join(record.missing) or 'something that was planned'}"
         yield GateRow(record.kernel, "", f"{record.kernel} / merge", error, "")
-
-
-def _silent(tier: str, leg: Leg, variant: str) -> VariantFailure:
-    words = ["kci", "build", f"--variant={variant}", f"--container={leg.image or 'none'}", f"--tier={tier}"]
-    return VariantFailure(leg.kernel, leg.name, variant, 1, SILENT, shlex.join([*words, "--", leg.path]))
 
 
 class Releasable(msgspec.Struct, frozen=True):
@@ -156,12 +147,7 @@ def releasable(
 ) -> list[Releasable]:
     """The kernels that can be published, by name. One that failed stops no other.
 
-    Args:
-        plan: what was to be done.
-        records: what became of each kernel in this run.
-        tests: what came of the tests of this run.
-        index: where the trees of earlier runs are, for kernels that have not changed since.
-        run: the id of this run.
+    `run` is the id of this run; `index` has the trees of earlier ones, for kernels that have not changed since.
     """
     built = {leg.kernel for leg in plan.legs}
     skipped = {item.kernel for item in plan.skipped}

@@ -127,11 +127,7 @@ def ci_run() -> CiRun:
 
 
 def write_record(path: Path, record: msgspec.Struct) -> None:
-    """Write what a job uploads besides what it builds, whole or not at all.
-
-    Raises:
-        ClientError: it cannot be written.
-    """
+    """Write what a job uploads besides what it builds, whole or not at all. ClientError if it cannot be written."""
     write_atomic(path, msgspec.json.encode(record))
 
 
@@ -143,8 +139,7 @@ def write_failure(folder: Path, failure: VariantFailure) -> None:
 def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "record of a run") -> Iterator[_Shape]:
     """What jobs have uploaded below a folder under a name, which may be a pattern.
 
-    Raises:
-        FindingsError: a file cannot be read, or is no such record.
+    FindingsError if a file cannot be read, or is no such record.
     """
     for path in sorted(folder.rglob(name)):
         try:
@@ -156,40 +151,24 @@ def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "rec
 
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
-    """The failures of a kernel's variants; of several of one variant the newest.
-
-    Raises:
-        FindingsError: one cannot be read.
-    """
+    """The failures of a kernel's variants; of several of one variant the newest. Raises as `read_uploaded`."""
     found = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
     newest = _newest((item for item in found if item.kernel == kernel), lambda item: item.variant)
     return [newest[name] for name in sorted(newest)]
 
 
 def read_records(folder: Path) -> dict[str, KernelRecord]:
-    """The records below a folder by kernel; of several of one kernel the newest.
-
-    Raises:
-        FindingsError: one cannot be read.
-    """
+    """The records below a folder by kernel; of several of one kernel the newest. Raises as `read_uploaded`."""
     return _newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel)
 
 
 def read_tests(folder: Path) -> dict[tuple[str, str], TestRecord]:
-    """The records of tests below a folder by kernel and leg; of several of one leg the newest.
-
-    Raises:
-        FindingsError: one cannot be read.
-    """
+    """The records of tests below a folder by kernel and leg, the newest ones. Raises as `read_uploaded`."""
     return _newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg))
 
 
 def read_run_plan(folder: Path) -> RunPlan | None:
-    """The newest plan below a folder; None if there is none.
-
-    Raises:
-        FindingsError: one cannot be read.
-    """
+    """The newest plan below a folder; None if there is none. FindingsError if one cannot be read."""
     return max(read_uploaded(folder, PLAN_FILE, RunPlan), key=lambda plan: plan.attempt, default=None)
 
 

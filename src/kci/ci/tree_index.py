@@ -93,13 +93,8 @@ def today() -> int:
 def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
     """The index that a run starts with.
 
-    Args:
-        earlier: a folder with the plan and the records of the run before it; None if there is none.
-        run: the id of that run.
-        day: the day of the run that starts.
-
-    Raises:
-        FindingsError: what the earlier run uploaded cannot be read.
+    `earlier` is a folder with the plan and the records of the run before it, whose id is `run`; `day` is today.
+    FindingsError if what the earlier run uploaded cannot be read.
     """
     if earlier is None or not earlier.is_dir():
         return TreeIndex(day=day)
@@ -135,11 +130,7 @@ def untested(
 
     Those of a kernel that was built and not merged are not among them.
 
-    Args:
-        plan: what was to be done.
-        records: what became of each kernel.
-        tests: what came of the tests.
-        index: where the trees of earlier runs are, as the plan knew it.
+    `index` has the trees of earlier runs, as the plan knew them.
     """
     found = {}
     for test in plan.tests:
@@ -163,8 +154,7 @@ def untested(
 def read_index(folder: Path) -> TreeIndex:
     """The index that a run was planned with, from the folder with what its jobs uploaded.
 
-    Raises:
-        FindingsError: it cannot be read.
+    FindingsError if it cannot be read.
     """
     found = read_uploaded(folder, INDEX_FILE, TreeIndex, "index of trees")
     return max(found, key=lambda index: (index.attempt, index.day), default=TreeIndex())

@@ -62,17 +62,9 @@ class WatchedRun(msgspec.Struct, frozen=True):
 
 
 def watch_leg(workspace: Workspace, request: LegRequest, run: WatchedRun, replay: str, log: Log) -> list[LegResult]:
-    """Build a variant and load it, whatever comes of it.
+    """Build a variant and load it, whatever comes of it; `replay` is the command that builds it elsewhere.
 
-    Args:
-        workspace: where the variant comes from.
-        request: what to build.
-        run: what it is a part of.
-        replay: the command that builds the variant elsewhere.
-        log: takes lines of progress.
-
-    Returns:
-        one result for the build and the torch it was made with, and one for each other torch that it was loaded with.
+    There is one result for the build and the torch it was made with, and one for each other torch that loaded it.
     """
     variant, kernel = request.variant, Path(request.kernel.directory)
     base = run.result(
@@ -119,14 +111,8 @@ def _tested(result: LegResult, test_run: Callable[[], TestReport], where: str, l
 def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]:
     """The directories of variants that legs have built, the newest attempt of each, in the order of their names.
 
-    Args:
-        artifacts: a folder of artifacts; it is missing where no leg built anything.
-        names: the variants that are wanted.
-        into: an existing directory.
-
-    Raises:
-        FindingsError: an artifact cannot be read.
-        UnsafeError: likewise.
+    The folder of artifacts is missing where no leg built anything. FindingsError or UnsafeError if an artifact cannot
+    be read.
     """
     sources = find_sources([artifacts]) if artifacts.is_dir() else []
     found = []
@@ -139,22 +125,10 @@ def unpack_legs(artifacts: Path, names: Sequence[str], into: Path) -> list[Path]
 def watch_hardware(
     kernel: Kernel, variants: Sequence[Path], python: Path, system: str, run: WatchedRun, cache: Path, log: Log
 ) -> Iterator[LegResult]:
-    """Load and test variants on this machine.
+    """Load and test directories of variants on this machine: a result for each that its torch can load.
 
-    Args:
-        kernel: whose tests are run.
-        variants: directories of built variants.
-        python: a Python with torch for this machine's hardware, kernels and pytest.
-        system: of this machine.
-        run: what it is a part of.
-        cache: where environments are kept.
-        log: takes lines of progress.
-
-    Returns:
-        a result for each variant that this Python's torch can load; the others are said to be left out, and have none.
-
-    Raises:
-        MissingToolError: the Python has no torch or no loader.
+    `python` has torch for this machine's hardware, kernels and pytest; `system` is that of the machine.
+    MissingToolError if the Python has no torch or no loader.
     """
     environment = probe(python)
     for directory in variants:

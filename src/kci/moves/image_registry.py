@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
@@ -67,8 +67,7 @@ def behind_tag(image: ImageReference) -> str:
 
     A tag for several systems means one digest for all, and one for each; all of these count.
 
-    Raises:
-        FindingsError: it cannot be told.
+    FindingsError if it cannot be told.
     """
     if not image.tag:
         raise FindingsError("it has a digest and no tag, so nothing says what is newer")
@@ -88,7 +87,11 @@ def behind_tag(image: ImageReference) -> str:
         reason = f"there is no tag {image.tag}" if answer.status == _MISSING else f"the registry says {answer.status}"
         raise FindingsError(f"{image.host}: {reason}")
     newest = f"sha256:{hashlib.sha256(answer.body).hexdigest()}"
-    return "" if image.digest in {newest, *_listed(answer.body)} else newest
+    try:
+        listed = {item.digest for item in decode_json(answer.body, _Index).manifests}
+    except ValueError as error:
+        raise FindingsError(f"the registry's answer cannot be read: {error}") from None
+    return "" if image.digest in {newest, *listed} else newest
 
 
 class _Platform(msgspec.Struct, frozen=True):
@@ -99,12 +102,9 @@ class _Index(msgspec.Struct, frozen=True):
     manifests: tuple[_Platform, ...] = ()
 
 
-def _listed(body: bytes) -> set[str]:
-    try:
-        index = decode_json(body, _Index)
-    except ValueError as error:
-        raise FindingsError(f"the registry's answer cannot be read: {error}") from None
-    return {item.digest for item in index.manifests}
+class _Told(msgspec.Struct, frozen=True):
+    token: str | None = None
+    access_token: str | None = None
 
 
 def _token(image: ImageReference, refused: WebAnswer) -> str:
@@ -119,10 +119,10 @@ def _token(image: ImageReference, refused: WebAnswer) -> str:
     if answer.status != _OK:
         raise FindingsError(f"{image.host}: it gives no token without an account ({answer.status})")
     try:
-        told = decode_json(answer.body, dict[str, Any])
+        told = decode_json(answer.body, _Told)
     except ValueError as error:
         raise FindingsError(f"{image.host}: its token cannot be read: {error}") from None
-    token = told.get("token") or told.get("access_token")
-    if not isinstance(token, str) or not token.isprintable() or not token.isascii():
+    token = told.token or told.access_token
+    if not token or not token.isprintable() or not token.isascii():
         raise FindingsError(f"{image.host}: its token cannot be read")
     return token

@@ -44,12 +44,11 @@ def next_catalog(
     Args:
         workspace: the kernels and the catalog in force.
         day: the day of the pages; the edition is named after it.
-        indexes: where the wheels of torch are listed: addresses or files.
-        table: where the reference's table is; None for none.
+        indexes: addresses or files that list the wheels of torch.
+        table: address or file of the reference's table.
         root: what names of files are relative to.
 
-    Raises:
-        FindingsError: a page cannot be read, or is not what it should be.
+    FindingsError if a page cannot be read, or is not what it should be.
     """
     known = [row for edition in editions() for row in load_catalog(edition).rows]
     published = published_table(read_listing(table, root), table, known) if table is not None else []
@@ -78,8 +77,7 @@ class Impact(msgspec.Struct, frozen=True):
 def impact(workspace: Workspace, proposed: Catalog) -> Impact:
     """Compare the matrices of the catalog in force and another one, for which the overlays of kci.toml hold too.
 
-    Raises:
-        FindingsError: a build.toml cannot be read any more.
+    FindingsError if a build.toml cannot be read any more.
     """
     after = msgspec.structs.replace(workspace, catalog=proposed)
     diffs = diff_matrices(workspace.matrix().kernels, after.matrix().kernels)
@@ -113,9 +111,8 @@ def impact_lines(found: Impact, unknown: Sequence[str] = ()) -> list[str]:
             continue
         counts = f"{len(kernel.added)} come, {len(kernel.removed)} go, {len(kernel.changed)} change"
         lines.append(f"{kernel.name}: {counts}, {kernel.same} stay")
-        lines += [f"  + {item.name}" for item in kernel.added]
-        lines += [f"  - {item.name}" for item in kernel.removed]
-        lines += [f"  ~ {item.name}" for item in kernel.changed]
+        for sign, items in (("+", kernel.added), ("-", kernel.removed), ("~", kernel.changed)):
+            lines += [f"  {sign} {item.name}" for item in items]
     if not lines:
         lines.append("no variant changes")
     if (takes := found.to_build) is not None:

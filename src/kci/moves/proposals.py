@@ -48,8 +48,7 @@ class WantedMoves(msgspec.Struct, frozen=True):
 def wanted_moves(workspace: Workspace, day: str) -> WantedMoves:
     """The pull requests that should be open, as far as kci.toml lets them be; a new edition is named after the day.
 
-    Raises:
-        FindingsError: a listing cannot be read, so that nothing is known; or the catalog is one that kci cannot write.
+    FindingsError if a listing cannot be read, so that nothing is known; or the catalog is one that kci cannot write.
     """
     moves = workspace.settings.settings.schedule.moves
     if moves.pull_requests == PullRequests.NONE:

@@ -14,6 +14,7 @@ import hashlib
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -117,13 +118,13 @@ def decide_pulls(wanted: Sequence[WantedPull], known: Iterable[KnownPull], most:
     for pull in sorted(known, key=lambda item: -item.number):
         by_branch.setdefault(pull.branch, []).append(pull)
     still = {item.branch for item in wanted}
-    actions = [
-        _unwanted(pull)
-        for branch, pulls in by_branch.items()
-        if branch not in still
-        for pull in pulls
-        if pull.state is PullState.OPEN
-    ]
+    actions = []
+    for pull in (pull for branch, pulls in by_branch.items() if branch not in still for pull in pulls):
+        if pull.state is PullState.OPEN:
+            kind, reason = PullActionKind.CLOSE, "it is not needed any more"
+            if not pull.own:
+                kind, reason = PullActionKind.LEAVE, f"{reason}, but somebody has committed to it"
+            actions.append(PullAction(kind, pull.branch, reason, pull.number))
     kept = sum(
         any(pull.state is PullState.OPEN for pull in by_branch.get(item.branch, ()))
         for item in wanted
@@ -139,13 +140,6 @@ def decide_pulls(wanted: Sequence[WantedPull], known: Iterable[KnownPull], most:
         if action is not None:
             actions.append(action)
     return sorted(actions, key=lambda action: action.branch)
-
-
-def _unwanted(pull: KnownPull) -> PullAction:
-    if not pull.own:
-        reason = "it is not needed any more, but somebody has committed to it"
-        return PullAction(PullActionKind.LEAVE, pull.branch, reason, pull.number)
-    return PullAction(PullActionKind.CLOSE, pull.branch, "it is not needed any more", pull.number)
 
 
 def _about(wanted: WantedPull, pulls: Sequence[KnownPull]) -> PullAction | None:
@@ -208,11 +202,10 @@ class GitHubPulls:
         )
         self._api = GitHubApi(repository, hint, run)
         self._author, self._base, self._commit = author, base, commit
-        self._refs: set[str] | None = None
 
     def pulls(self, branches: Sequence[str]) -> Iterator[KnownPull]:
         """Those of kci on some branches, and all others of kci that are open."""
-        for branch in sorted({*branches, *self._branches()}):
+        for branch in sorted({*branches, *self._branches}):
             query = f"state=all&head={self._api.owner}:{quote(branch)}&base={quote(self._base)}"
             found = self._api.told(list[_Pull], "GET", f"pulls?{query}&sort=created&direction=desc&per_page={_PAGE}")
             for pull in found:
@@ -257,17 +250,16 @@ class GitHubPulls:
         tree = self._api.told(_Object, "POST", "git/trees", base_tree=base.tree.sha, tree=entries)
         message = f"{wanted.title}\n\n{_TRAILER}{wanted.content}\n"
         commit = self._api.told(_Object, "POST", "git/commits", message=message, tree=tree.sha, parents=[self._commit])
-        if wanted.branch in self._branches():
+        if wanted.branch in self._branches:
             self._api.ask("PATCH", f"git/refs/heads/{wanted.branch}", sha=commit.sha, force=True)
         else:
             self._api.ask("POST", "git/refs", ref=f"refs/heads/{wanted.branch}", sha=commit.sha)
-            self._branches().add(wanted.branch)
+            self._branches.add(wanted.branch)
 
+    @cached_property
     def _branches(self) -> set[str]:
-        if self._refs is None:
-            found = self._api.told(list[_Ref], "GET", f"git/matching-refs/heads/{PREFIX}")
-            self._refs = {item.ref.removeprefix("refs/heads/") for item in found}
-        return self._refs
+        found = self._api.told(list[_Ref], "GET", f"git/matching-refs/heads/{PREFIX}")
+        return {item.ref.removeprefix("refs/heads/") for item in found}
 
 
 def carry_out_pulls(actions: Iterable[PullAction], tracker: GitHubPulls) -> list[str]:

@@ -114,8 +114,7 @@ def choose_pins(
         fixed: pins that win over both; see `fixed_pins`.
         own: what to take for kci's own actions in place of the major tag; see `release_pin`.
 
-    Raises:
-        FindingsError: one action has two pins (KCI403), or a pin lacks its version or contradicts it (KCI404).
+    FindingsError if one action has two pins (KCI403), or a pin lacks its version or contradicts it (KCI404).
     """
     shipped = shipped_pins() | ({OWN: own} if own else {})
     chosen = {**shipped, **(fixed or {})}

@@ -195,8 +195,7 @@ def _recorded(results: list[LegResult]) -> RecordedRun:
 def append(history: Path, runs: Iterable[RecordedRun]) -> list[Path]:
     """Write runs into a history, a directory that is made if it is missing; returns the files that are new.
 
-    Raises:
-        OSError: one cannot be written; those before it are there.
+    OSError if one cannot be written; those before it are there.
     """
     written = []
     history.mkdir(parents=True, exist_ok=True)
@@ -219,8 +218,7 @@ def each_run(history: Path, report: Callable[[Diagnostic], None]) -> Iterator[Re
 
     What is wrong with a file goes to `report`.
 
-    Raises:
-        OSError: there is no such directory.
+    OSError if there is no such directory.
     """
     files = sorted(entry for entry in history.iterdir() if entry.suffix == ".json")
     for _, group in groupby(files, key=lambda path: path.name[:_DIGITS]):

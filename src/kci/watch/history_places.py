@@ -54,11 +54,7 @@ class HistoryBranch:
         return into / FOLDER
 
     def record(self, runs: Sequence[RecordedRun]) -> int:
-        """Append runs; returns the number of new files.
-
-        Raises:
-            FindingsError: the repository cannot be read or written.
-        """
+        """Append runs; returns the number of new files. FindingsError if the repository cannot be read or written."""
         who = ["-c", "user.name=kci", "-c", "user.email=kci@users.noreply.github.com"]
         refused = ""
         with tempfile.TemporaryDirectory(prefix="kci-history-") as folder:
@@ -99,8 +95,7 @@ class HistoryDataset:
     def record(self, runs: Sequence[RecordedRun]) -> int:
         """Append runs, in one commit; returns the number of new files.
 
-        Raises:
-            FindingsError: the dataset cannot be read or written.
+        FindingsError if the dataset cannot be read or written.
         """
         there = set(self._ask(lambda: self._client.list_repo_files(self.repo_id, repo_type="dataset")))
         files = {f"{FOLDER}/{name}": raw for name, raw in map(run_file, runs)}
