@@ -28,7 +28,6 @@ from kci.remote.run_state import (
     LegProgress,
     Placement,
     RunEvent,
-    Waiting,
     why_move,
 )
 from kci.workspace.workspace import Choice, open_workspace
@@ -345,10 +344,11 @@ def test_what_was_moved_is_known_to_the_next_client(world: World) -> None:
 def test_when_a_leg_moves(world: World, pending: float, running: bool, away: float, moves: bool) -> None:
     leg: EngineLeg = world.driver.legs[LEG]
     assert leg.job.timeout == 15
-    assert bool(why_move(leg, LegProgress(), Waiting(pending, running, away), 600)) is moves
+    seen = {"pending": pending, "running": running, "away": away}
+    assert bool(why_move(leg, LegProgress(), 600, **seen)) is moves
     moved = LegProgress(now=Placement(2, "other"))
-    assert why_move(leg, moved, Waiting(pending, running, away), 600) == ""
-    assert why_move(msgspec.structs.replace(leg, fallback=None), LegProgress(), Waiting(9e9, False, 9e9), 600) == ""
+    assert why_move(leg, moved, 600, **seen) == ""
+    assert why_move(msgspec.structs.replace(leg, fallback=None), LegProgress(), 600, **seen) == ""
 
 
 def test_a_fallback_has_to_be_another_engine_of_kci_toml(kernel_dir: Path) -> None:

@@ -141,7 +141,7 @@ FORGED = {
     "another kernel's": ('"kernel":"relu","passed":true,"tested":["torch-cuda"]', "of something else: relu"),
     "another variant's": ('"kernel":"swiglu","passed":true,"tested":["torch-cpu"]', "swiglu torch-cpu"),
     "nothing tested": ('"kernel":"swiglu","passed":true', "none of torch-cuda was tested"),
-    "none": ("junk", "kci-test.json is no record of a test"),
+    "none": ("junk", "kci-test.json is not the record of a test"),
     "control characters": ('"kernel":"swiglu","passed":false,"error":"a\\\\u001b]0;b\\\\u0007"', "swiglu a ]0;b"),
 }
 

@@ -58,7 +58,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         f"PYTHONPATH={shlex.quote(str(library))}:$PYTHONPATH PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 "
         f'exec {shlex.quote(sys.executable)} "$@"',
     )
-    monkeypatch.setattr(kernel_tests, "_python", lambda *_: made)
+    monkeypatch.setattr(kernel_tests, "ensure_runtime", lambda *_, **__: made)
     return made
 
 

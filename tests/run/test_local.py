@@ -138,11 +138,16 @@ def test_the_table_says_what_became_of_each(kernel_dir: Path, tmp_path: Path) ->
     assert again.stdout.count("reused") == 3
 
 
-@pytest.mark.parametrize("into", ["swiglu/build", "elsewhere/tree"])
-def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(kernel_dir: Path, tmp_path: Path, into: str) -> None:
+@pytest.mark.parametrize(
+    ("into", "engine"), [("swiglu/build", ()), ("elsewhere/tree", ()), ("tree", ("--engine", "local"))]
+)
+def test_kci_toml_suppresses_in_a_tree_wherever_it_is_made(
+    kernel_dir: Path, tmp_path: Path, into: str, engine: tuple[str, ...]
+) -> None:
     source = kernel_dir / "torch-ext" / "swiglu" / "__init__.py"
     source.write_text("import numpy  # kci: ignore[KCI771] it is there, says the source\n" + source.read_text())
-    command = ("run", kernel_dir, "--only", "torch-cpu", "--cache", tmp_path / "cache", "--into", tmp_path / into)
+    where = ("--cache", tmp_path / "cache", "--into", tmp_path / into)
+    command = ("run", kernel_dir, "--only", "torch-cpu", *where, *engine)
     assert kci(*command).code == 1
     path = "build/torch-*/__init__.py"
     (kernel_dir / "kci.toml").write_text(f'[[lint.ignore]]\nrule = "KCI771"\npath = "{path}"\nreason = "it is there"\n')

@@ -46,11 +46,6 @@ def choose_engines(known: Mapping[str, EngineSettings], asked: str) -> dict[str,
     raise UsageError(f"there is no engine {asked[:60]!r}", hint=hint)
 
 
-def sent_to(engines: Mapping[str, EngineSettings], asked: str) -> dict[str, EngineSettings]:
-    """Those of a run's engines to which legs go at first: all, or the one that was named."""
-    return {asked: engines[asked]} if asked in engines else dict(engines)
-
-
 class SentLeg(msgspec.Struct, frozen=True):
     """A leg of a plan, the hardware that it needs if it tests, and the engine that it goes to."""
 
@@ -156,14 +151,9 @@ def let_through() -> tuple[str, ...]:
 
 def need_of(backend: str, archs: Iterable[str] | None) -> HardwareNeed:
     """The hardware on which a variant runs: for CUDA the lowest capability that it has code for, for ROCm its archs."""
-    known = tuple(archs or ())
-    match backend:
-        case Backend.CUDA:
-            return HardwareNeed(backend, min(map(_plain, known), key=_number, default=""))
-        case Backend.ROCM:
-            return HardwareNeed(backend, archs=tuple(sorted(known)))
-        case _:
-            return HardwareNeed(backend)
+    if backend == Backend.CUDA:
+        return HardwareNeed(backend, min(map(_plain, archs or ()), key=_number, default=""))
+    return HardwareNeed(backend, archs=tuple(sorted(archs or ())) if backend == Backend.ROCM else ())
 
 
 def has_hardware(engine: EngineSettings, need: HardwareNeed) -> bool:

@@ -7,7 +7,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
@@ -23,7 +23,7 @@ from kci.matrix.names import parse_variant_name
 from kci.matrix.variants import Matrix
 from kci.plan.budget import check_budget, estimate
 from kci.plan.plan import LeftOut, Leg, Plan
-from kci.remote.engine_choice import SentLeg, choose_engines, let_through, need_of, priced, sent_to, share_out, takes
+from kci.remote.engine_choice import SentLeg, choose_engines, let_through, need_of, priced, share_out, takes
 from kci.remote.job import EngineJob, HardwareNeed, JobFile
 from kci.remote.leg_sources import pack_sources, place_of
 from kci.run.local import tree_places
@@ -35,14 +35,12 @@ from kci.workspace.workspace import Choice, Workspace
 
 SCHEMA = 1
 RUN_FILE = "run.json"
-TEST_MINUTES = 10
-"""What testing a tree on one kind of hardware takes, roughly."""
-TEST_TIMEOUT = 60
-"""When it is given up, unless a limit of the kernel or backend says otherwise: as the plan's own tests."""
+TEST_MINUTES, TEST_TIMEOUT = 10, 60
+"""What testing a tree on one kind of hardware takes, roughly; and its limit, as of the plan's own tests."""
 
 
 class EngineLeg(msgspec.Struct, frozen=True):
-    """A leg and its place."""
+    """A leg on its engine."""
 
     name: str
     """`<kernel>/<leg>`, which tells it from all others of the run."""
@@ -85,10 +83,10 @@ class EngineRun(msgspec.Struct, frozen=True, kw_only=True):
     engines: dict[str, EngineSettings]
     planned: Planned
     trees: dict[str, str]
-    """Where each kernel's tree goes."""
+    """By kernel."""
     left: tuple[LeftOut, ...] = ()
     untested: tuple[LeftOut, ...] = ()
-    """What is built and was to be tested, and has no engine for that."""
+    """What is built, and no engine tests."""
     max_cost: float | None = None
     schema: int = SCHEMA
 
@@ -106,9 +104,8 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int | None = None
     max_cost: float | None = None
     test: bool = False
-    """Whether the merged trees are tested as well."""
     allow_empty: bool = False
-    """Whether it is fine that there is nothing to test."""
+    """Whether a run is good that tests nothing."""
 
 
 def runs_folder(cache: Path) -> Path:
@@ -119,24 +116,19 @@ def runs_folder(cache: Path) -> Path:
 def prepare_run(workspace: Workspace, request: EngineRequest, cache: Path) -> tuple[Path, EngineRun]:
     """Decide everything about a run and write it down; nothing is submitted yet.
 
-    Args:
-        workspace: the kernels.
-        request: what to do with them.
-        cache: below which the run's folder is made.
-
     Returns:
-        The run's folder, and the run.
+        The run's folder, which is made below the cache, and the run.
 
     Raises:
         UsageError: there is no such engine.
-        FindingsError: nothing is selected, a kernel is faulty, nothing would be tested, or the run costs more than it
-            may.
+        FindingsError: nothing is selected or tested, a kernel is faulty, or the run costs too much.
     """
     engines = choose_engines(workspace.settings.settings.engines, request.engine)
     plan = plan_run(workspace, PlanRequest(choice=request.choice)).plan
     if plan.faulty:
         raise refuse_faulty(plan.faulty, len(workspace.kernels))
-    first = sent_to(engines, request.engine)
+    # A leg goes to a fallback later at most, where one engine was named.
+    first = {request.engine: engines[request.engine]} if request.engine in engines else engines
     placed, left = _placed(map(SentLeg, plan.legs), first)
     untested: list[LeftOut] = []
     if request.test:
@@ -203,10 +195,7 @@ def _placed(work: Iterable[SentLeg], engines: Mapping[str, EngineSettings]) -> t
 def group_tests(matrix: Matrix, built: Iterable[Leg], timeouts: Mapping[tuple[str, str], int | None]) -> list[SentLeg]:
     """The legs that test what these legs have built: one for the variants of a kernel that need the same hardware.
 
-    Args:
-        matrix: with the archs of each variant.
-        built: the legs.
-        timeouts: in minutes, by kernel and backend, where a limit says so.
+    The timeouts are in minutes, by kernel and backend.
     """
     archs = {(kernel.name, item.name): item.archs for kernel in matrix.kernels for item in kernel.variants}
     grouped: dict[tuple[str, str, HardwareNeed], list[tuple[str, Leg]]] = {}
@@ -247,17 +236,17 @@ def _require_affordable(plan: Plan, legs: list[Leg], max_cost: float | None) -> 
 
 
 def _planned(plan: Plan) -> Planned:
-    """What each tree is to have: what was left is missing in it, and said to be."""
+    """What each tree must have; what is left out is missing in it."""
     left: dict[str, set[str]] = {}
     for item in plan.left_out:
         left.setdefault(item.kernel, set()).add(item.variant)
+    wanted = {kernel.name: tuple(sorted({*kernel.planned, *left.get(kernel.name, ())})) for kernel in plan.kernels}
     kernels = {
-        kernel.name: PlannedKernel(
-            kernel.name, tuple(sorted({*kernel.planned, *left.get(kernel.name, ())})), kernel.version
-        )
+        kernel.name: PlannedKernel(kernel.name, wanted[kernel.name], kernel.version, tree=kernel.tree)
         for kernel in plan.kernels
+        if wanted[kernel.name]
     }
-    return Planned({name: kernel for name, kernel in kernels.items() if kernel.planned}, plan.commit)
+    return Planned(kernels, plan.commit, plan.suppressions)
 
 
 class _Jobs:
@@ -290,7 +279,7 @@ class _Jobs:
         leg, need, engine, kernel = item.leg, item.need, self.engines[item.engine], self.kernels[item.leg.kernel]
         own = [sys.executable, "-m", "kci"] if engine.type is EngineKind.LOCAL else ["kci"]
         words = [part.replace("{image}", leg.image) for part in engine.kci or own]
-        words += ["build" if need is None else "test", str(PurePosixPath("source") / place_of(self.workspace, kernel))]
+        words += ["build" if need is None else "test", place_of(self.workspace, kernel)]
         words += self._build_words(leg, engine) if need is None else self._test_words(need, engine)
         if self.workspace.catalog_name:
             words += ["--catalog", "catalog.toml" if self.workspace.catalog_file else self.workspace.catalog_name]

@@ -33,7 +33,6 @@ from kci.remote.run_state import (
     Placement,
     RunEvent,
     RunState,
-    Waiting,
     why_move,
 )
 from kci.run.local import TreeResult
@@ -90,9 +89,8 @@ class Driver(RunState):
 
         Raises:
             KeyboardInterrupt: the user stopped it; legs that run go on.
-            ClientError: this machine could not take what a leg handed back. All others have come to their end, unless
-                the journal cannot be written either.
-            KciError: an engine cannot be used at all. The run can be resumed.
+            ClientError: this machine could not take what a leg handed back; the other legs have ended.
+            KciError: an engine cannot be used. The run can be resumed.
         """
         for name in sorted(self._concerned()):
             self.engine(name)  # what is missing is known before anything is submitted
@@ -116,11 +114,7 @@ class Driver(RunState):
             raise ClientError(f"{what}\n{first.message}", hint=first.hint)
 
     def release_tests(self, trees: Sequence[TreeResult]) -> None:
-        """Have the legs begin that test what was merged.
-
-        Raises:
-            FindingsError: a tree cannot be read.
-        """
+        """Have the legs begin that test what was merged."""
         by_kernel = {tree.kernel: tree for tree in trees}
         for leg in self.journal.of(LegPhase.HELD):
             job = self.legs[leg].job
@@ -190,16 +184,13 @@ class Driver(RunState):
             elif status.state is JobState.STOPPED:
                 self.fail(leg, BuildFailedError(status.reason))
             else:
-                self._goes_on(leg, job, status)
-
-    def _goes_on(self, leg: str, job: str, status: JobStatus) -> None:
-        self.doubts.discard(job)
-        if status.state is JobState.RUNNING:
-            self.running.add(job)
-            self.pending.pop(leg, None)
-        else:
-            self.running.discard(job)
-        self._say(leg, f"{status.state} {status.reason}".strip())
+                self.doubts.discard(job)
+                if status.state is JobState.RUNNING:
+                    self.running.add(job)
+                    self.pending.pop(leg, None)
+                else:
+                    self.running.discard(job)
+                self._say(leg, f"{status.state} {status.reason}".strip())
 
     def _settle(self, name: str) -> None:
         """Find out what became of batches whose submission was interrupted."""
@@ -250,7 +241,16 @@ class Driver(RunState):
             other = self.legs[leg].fallback
             if other is None or other.engine != name or self.journal.legs[leg].moved or len(taken) == room:
                 continue
-            why = self._why_move(leg)
+            planned, now = self.legs[leg], time.monotonic()
+            away = self.away.get(planned.engine)
+            why = why_move(
+                planned,
+                self.journal.legs[leg],
+                self.run.engines[planned.engine].fallback_minutes * 60,
+                pending=now - self.pending.get(leg, now),
+                running=self.job_name(leg) in self.running,
+                away=now - away.since if away else 0.0,
+            )
             if why and self.too_dear([*legs, *taken], moved=leg):
                 self._say(leg, f"{why}; moving it to {name} would cost more than --max-cost")
             elif why:
@@ -258,17 +258,6 @@ class Driver(RunState):
                 self.pending[leg] = time.monotonic()
                 taken.append(leg)
         return taken
-
-    def _why_move(self, leg: str) -> str:
-        planned, now = self.legs[leg], time.monotonic()
-        away = self.away.get(planned.engine)
-        waiting = Waiting(
-            pending=now - self.pending.get(leg, now),
-            running=self.job_name(leg) in self.running,
-            away=now - away.since if away else 0.0,
-        )
-        limit = self.run.engines[planned.engine].fallback_minutes * 60
-        return why_move(planned, self.journal.legs[leg], waiting, limit)
 
     def _submit_batch(self, name: str, legs: Sequence[str]) -> None:
         batch = f"kci-{self.run.id}-b{self.journal.batches + 1}"
@@ -312,12 +301,10 @@ class Driver(RunState):
         self._leave(leg, at, why)
 
     def _leave(self, leg: str, at: Placement, why: str) -> None:
-        """Write down that an attempt is over which does not count."""
         name = self.place(leg, at).engine
         self.note(RunEvent.LEFT_BEHIND, [leg], attempt=at.attempt, reason=f"attempt {at.attempt} on {name}: {why}")
 
     def _fetch(self, name: str, leg: str, at: Placement) -> None:
-        """Bring what an attempt handed back, and judge it."""
         job, engine = self.job(leg, at), self.engine(name)
         place = self.folder / "fetched" / job.name
         behind = at is not self.journal.legs[leg].now
@@ -346,7 +333,7 @@ class Driver(RunState):
         self.note(event, [leg], seconds=fetched.result.seconds, attempt=number, reason=said)
 
     def _get_stuck(self, leg: str, job: str, error: KciError) -> None:
-        """Leave a leg as it is, for whoever resumes the run."""
+        """Leave a leg as it is until the run is resumed."""
         self.stuck[job] = error
         self._say(leg, error.message)
 
@@ -369,12 +356,6 @@ class Driver(RunState):
 @contextmanager
 def driving(folder: Path, run: EngineRun, changed: Changed, log: Callable[[str], None]) -> Iterator[Driver]:
     """Take hold of a run; another client of the same run waits.
-
-    Args:
-        folder: the run's.
-        run: what it is.
-        changed: told of every change of a leg.
-        log: takes lines for people.
 
     Raises:
         FindingsError: the journal cannot be read.

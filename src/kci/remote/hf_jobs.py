@@ -6,9 +6,9 @@ hands back it writes into a bucket that it mounts. So no job is ever given a tok
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote
 
 from kci.config.engine_settings import EngineSettings
@@ -34,8 +34,6 @@ cp "$here/log.txt" {_RESULTS}/log.txt
 if [ -f "$here/{RESULT_FILE}" ]; then cp "$here/{RESULT_FILE}" {_RESULTS}/{RESULT_FILE}; fi
 exit $code
 """
-
-_Value = TypeVar("_Value")
 
 
 class HfJobsEngine(Engine):
@@ -74,24 +72,20 @@ class HfJobsEngine(Engine):
 
     def cancel(self, handles: Handles) -> None:
         for handle in handles.values():
-            self._asked(functools.partial(self.api.cancel_job, job_id=handle, namespace=self.settings.namespace))
+            with self._asking():
+                self.api.cancel_job(job_id=handle, namespace=self.settings.namespace)
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:  # noqa: ARG002
         place = quote(f"{self.home.run}/{name}/{file}", safe="")
         url = f"{self.api.endpoint}/buckets/{self.settings.bucket}/resolve/{place}"
         headers = self.library.utils.build_hf_headers(token=self.api.token)
         session = self.library.utils.get_session()
-        try:
-            with session.stream("GET", url, headers=headers, follow_redirects=True) as answer:
-                if answer.status_code == 404:
-                    raise FileNotFoundError(file)
-                if answer.status_code != 200:
-                    raise EngineAwayError(f"the bucket answers {answer.status_code} for {file}")
-                yield from answer.iter_bytes(_CHUNK)
-        except (KciError, FileNotFoundError):
-            raise
-        except Exception as error:
-            raise self._judged(error) from error
+        with self._asking(), session.stream("GET", url, headers=headers, follow_redirects=True) as answer:
+            if answer.status_code == 404:
+                raise FileNotFoundError(file)
+            if answer.status_code != 200:
+                raise EngineAwayError(f"the bucket answers {answer.status_code} for {file}")
+            yield from answer.iter_bytes(_CHUNK)
 
     def _send(self, batch: Batch) -> str:
         add = self.library.CommitOperationAdd
@@ -103,11 +97,10 @@ class HfJobsEngine(Engine):
             for item in job.inputs:
                 files[f"{self.home.run}/inputs/{item.sha256}"] = self.home.inputs / item.sha256
         operations = [add(path_in_repo=name, path_or_fileobj=str(path)) for name, path in sorted(files.items())]
-        done = self._asked(
-            lambda: self.api.create_commit(
+        with self._asking():
+            done = self.api.create_commit(
                 self.settings.repository, operations, commit_message=batch.name, repo_type="dataset"
             )
-        )
         return str(done.oid)
 
     def _start(self, job: EngineJob, revision: str) -> str:
@@ -128,8 +121,8 @@ class HfJobsEngine(Engine):
             volume(type="bucket", source=self.settings.bucket, mount_path=_RESULTS,
                    path=f"{self.home.run}/{job.name}"),
         ]  # fmt: skip
-        started = self._asked(
-            lambda: self.api.run_job(
+        with self._asking():
+            started = self.api.run_job(
                 image=image,
                 command=["sh", "-c", _SCRIPT],
                 flavor=flavor,
@@ -139,12 +132,12 @@ class HfJobsEngine(Engine):
                 volumes=volumes,
                 namespace=self.settings.namespace,
             )
-        )
         return str(started.id)
 
     def _listed(self) -> list[Any]:
         labels = {_RUN_LABEL: self.home.run}
-        return self._asked(lambda: list(self.api.list_jobs(labels=labels, namespace=self.settings.namespace)))
+        with self._asking():
+            return list(self.api.list_jobs(labels=labels, namespace=self.settings.namespace))
 
     def _status(self, name: str, said: Any) -> JobStatus:
         stage, message = ("", "") if said is None else (str(said.stage), printable(said.message or "")[:200])
@@ -162,10 +155,13 @@ class HfJobsEngine(Engine):
         why = f"Hugging Face says {stage}" if stage else "Hugging Face does not know it any more"
         return JobStatus(JobState.LOST, f"{why} {message}".strip())
 
-    def _asked(self, ask: Callable[[], _Value]) -> _Value:
-        """What the Hub answers; what can go wrong becomes one of kci's errors."""
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Have what can go wrong with the Hub become one of kci's errors."""
         try:
-            return ask()
+            yield
+        except (KciError, FileNotFoundError):
+            raise
         except Exception as error:
             raise self._judged(error) from error
 

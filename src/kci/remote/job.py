@@ -1,6 +1,5 @@
 """A leg as a job that any machine can run: everything that it needs to know, as JSON in a folder of its own.
 
-An engine invents nothing: the command, the hardware, the limits and the inputs with their digests are all in here.
 What is taken from the folder afterwards may be anything: it comes from a machine that ran foreign code.
 """
 
@@ -39,11 +38,7 @@ _RESULT_BYTES = 256 * 1024
 _CHUNK = 1024 * 1024
 
 Read = Callable[[str], Iterator[bytes]]
-"""The content of a file of a job's folder, by its name there, in parts.
-
-Raises:
-    FileNotFoundError: there is none.
-"""
+"""The content of a file of a job's folder, by its name there, in parts; or `FileNotFoundError`."""
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,99}\Z")]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
@@ -57,7 +52,7 @@ class HardwareNeed(msgspec.Struct, frozen=True):
     minimum: str = ""
     """The lowest CUDA capability that will do, such as `8.0`."""
     archs: tuple[str, ...] = ()
-    """The ROCm archs of which one will do."""
+    """ROCm archs, any of which will do."""
 
 
 class JobFile(msgspec.Struct, frozen=True):
@@ -150,7 +145,7 @@ def printable(text: str) -> str:
 
 
 def write_job(folder: Path, job: EngineJob) -> None:
-    """Make a job's folder; nothing starts yet. What a client that was killed had begun to write is written again."""
+    """Make a job's folder, also where a client that was killed had begun it; nothing starts yet."""
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(SCRIPT, folder / SCRIPT_NAME)
@@ -158,12 +153,15 @@ def write_job(folder: Path, job: EngineJob) -> None:
 
 
 def add_input(inputs: Path, source: Path, digest: str) -> None:
-    """Put an input where jobs look for it, under its digest."""
+    """Put an input where jobs look for it, under its digest: a link if it is on the same disk."""
     place = inputs / digest
     if place.is_file():
         return
     with writing(place):
         inputs.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):
+            place.hardlink_to(source)
+            return
         beside = inputs / f".{digest}.new"
         shutil.copyfile(source, beside)
         flush(beside)
@@ -171,11 +169,11 @@ def add_input(inputs: Path, source: Path, digest: str) -> None:
 
 
 def read_file(folder: Path, name: str) -> Iterator[bytes]:
-    """The content of a file that a job wrote, in parts; a link or a device is not one.
+    """The content of a file that a job wrote, in parts.
 
     Raises:
-        FileNotFoundError: there is none.
-        UnsafeError: it is no plain file.
+        FileNotFoundError: it does not exist.
+        UnsafeError: it is a link, a pipe or a device.
     """
     try:
         file = open_plain(folder / name)
@@ -189,7 +187,7 @@ def read_file(folder: Path, name: str) -> Iterator[bytes]:
 
 
 class Fetched(msgspec.Struct, frozen=True):
-    """What a job has handed back, as far as it keeps to what was agreed."""
+    """The files that a job has handed back."""
 
     result: JobResult
     artifacts: tuple[Path, ...]
@@ -197,16 +195,11 @@ class Fetched(msgspec.Struct, frozen=True):
 
 
 def fetch_into(folder: Path, job: EngineJob, read: Read) -> Fetched:
-    """Copy a job's log and artifacts; of what it hands back, only what was asked for, and no more of it than may be.
-
-    Args:
-        folder: where to put them.
-        job: whose they are.
-        read: reads a file of the job's folder.
+    """Copy a job's log, and the artifacts that it was asked for, into a folder.
 
     Raises:
         UnsafeError: a file is larger than it may be, or larger than the job said.
-        FindingsError: there is no result, it is that of another job, or a file is not the one that it names.
+        FindingsError: the result is missing or of another job, or a file differs from it.
         EngineAwayError: the engine cannot be reached.
         ClientError: this machine cannot write what it brings.
     """

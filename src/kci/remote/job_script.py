@@ -7,8 +7,8 @@ It is copied beside the job and needs Python 3.8 and nothing else. Arguments: wh
     status FOLDER...   one word for each: unknown, running, ended, lost
     cancel FOLDER...   ask each to end
 
-A job is begun by whoever makes its `claim` first, so that a job which was submitted twice runs once. While it runs, it
-and its command hold a lock on `alive`, so that nobody has to guess from a number whether a process is still there.
+The process that makes a job's `claim` first begins it, so that a job which was submitted twice runs once. While it
+runs, it and its command hold a lock on `alive`: a process number could be another's by now.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _lock(folder: pathlib.Path) -> int | None:
-    """The open `alive` file, locked; None if whoever runs the job has it."""
+    """The open `alive` file, locked; None if the process that runs the job has it."""
     handle = os.open(folder / "alive", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,7 +69,7 @@ def _lock(folder: pathlib.Path) -> int | None:
 
 
 def _claim(folder: pathlib.Path, whose: str) -> bool:
-    """Whether this process may run the job: nobody has begun it, or the same job of the same queue has."""
+    """Whether this process may run the job: it has not begun, or the same job of the same queue has begun it."""
     try:
         handle = os.open(folder / "claim", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -80,7 +80,7 @@ def _claim(folder: pathlib.Path, whose: str) -> bool:
             file.write((whose + "\n").encode())
             file.flush()
             os.fsync(file.fileno())
-    except OSError:  # half a name would be nobody's
+    except OSError:  # half a name would claim it for no process
         (folder / "claim").unlink()
         raise
     return True

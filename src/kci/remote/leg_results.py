@@ -6,7 +6,6 @@ It comes from machines that ran foreign code.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -17,11 +16,9 @@ from kci.files.bounded_json import read_record
 from kci.remote.engine_plan import EngineRun
 from kci.remote.job import EngineJob, Fetched, log_tail
 from kci.remote.run_state import LegPhase, RunEvent, RunState
-from kci.run.local import TreeResult
+from kci.run.local import TreeResult, merged_tree
 from kci.tree.artifacts import CiRun, find_sources, require_bound
-from kci.tree.merge import merge
 from kci.tree.unpack import unpack
-from kci.verify import verify
 
 _RECORD_BYTES = 1024 * 1024
 
@@ -46,19 +43,19 @@ def require_built(job: EngineJob, fetched: Fetched, run: EngineRun) -> str:
 
 
 def require_passed(job: EngineJob, fetched: Fetched, _run: EngineRun) -> str:
-    """Judge what a leg that tests handed back: nothing but the good record of this kernel's variants is believed.
-
-    Returns:
-        what was tested, for people.
+    """Judge the record that a leg that tests handed back; returns what was tested, for people.
 
     Raises:
         BuildFailedError: it did not come to testing.
         FindingsError: a test failed, or the record is not that of this leg.
     """
     said = _failed(job, fetched)
-    record = _record(fetched.artifacts)
-    if record is None:
+    if not fetched.artifacts:
         raise BuildFailedError(said or f"{job.kernel} was not tested: its leg left no {TEST_FILE}")
+    try:
+        record = read_record(fetched.artifacts[0], TestRecord, _RECORD_BYTES)
+    except (OSError, ValueError) as error:
+        raise FindingsError(f"{TEST_FILE} is not the record of a test: {one_line(str(error))}") from error
     strange = sorted(set(record.tested) - set(job.variants))
     if record.kernel != job.kernel or strange:
         what = f"{record.kernel} {' '.join(strange)}".strip()
@@ -89,24 +86,11 @@ def merge_run(state: RunState) -> list[TreeResult]:
             )
     results = []
     for kernel, artifacts in sorted(built.items()):
-        tree = Path(run.trees[kernel])
         planned = msgspec.structs.replace(run.planned, kernels={kernel: run.planned.kernels[kernel]})
-        (manifest,) = merge(artifacts, tree, planned, allow_partial=True, run=CiRun(run.id))
-        # What is missing is said leg by leg.
-        findings = tuple(item for item in verify(tree) if item.rule != "KCI721")
-        results.append(TreeResult(kernel, tree, manifest, findings))
+        results.append(merged_tree(kernel, artifacts, Path(run.trees[kernel]), planned, CiRun(run.id)))
     if results:
         state.journal.note(RunEvent.MERGED, ())
     return results
-
-
-def _record(artifacts: Iterable[Path]) -> TestRecord | None:
-    for path in artifacts:
-        try:
-            return read_record(path, TestRecord, _RECORD_BYTES)
-        except (OSError, ValueError) as error:
-            raise FindingsError(f"{path.name} is no record of a test: {one_line(str(error))}") from error
-    return None
 
 
 def _failed(job: EngineJob, fetched: Fetched) -> str:

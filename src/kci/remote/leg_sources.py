@@ -22,19 +22,16 @@ TREE = "tree.tar"
 
 
 def place_of(workspace: Workspace, kernel: Kernel) -> str:
-    """Where a kernel lies in the sources that travel: as in its repository, so that kci.toml is found above it."""
+    """Where a kernel lies in the archive of sources: as in its repository, so that kci.toml is found above it."""
     directory, root = Path(kernel.directory).resolve(), workspace.settings.root.resolve()
-    return directory.relative_to(root).as_posix() if directory.is_relative_to(root) else kernel.build.name
+    below = directory.relative_to(root) if directory.is_relative_to(root) else kernel.build.name
+    return (PurePosixPath("source") / below).as_posix()
 
 
 def pack_sources(workspace: Workspace, kernel: Kernel, inputs: Path) -> JobFile:
-    """The archive of all that a kernel's legs read, the same bytes for the same files, in the folder of inputs.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
-    root, place = workspace.settings.root, PurePosixPath("source") / place_of(workspace, kernel)
-    files = {str(place / item.name): item.path for item in walk(Path(kernel.directory)) if is_own(item.name)}
+    """The archive of all that a kernel's legs read, the same bytes for the same files, in the folder of inputs."""
+    root, place = workspace.settings.root, place_of(workspace, kernel)
+    files = {f"{place}/{item.name}": item.path for item in walk(Path(kernel.directory)) if is_own(item.name)}
     if workspace.settings.document is not None:
         files[f"source/{KCI_TOML}"] = root / KCI_TOML
         catalog = workspace.settings.settings.catalog
@@ -51,11 +48,7 @@ def pack_sources(workspace: Workspace, kernel: Kernel, inputs: Path) -> JobFile:
 
 
 def pack_variants(tree: Path, variants: Iterable[str], inputs: Path) -> JobFile:
-    """The archive of some variants of a tree, in the folder of inputs.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
+    """The archive of some variants of a tree, in the folder of inputs."""
     files = {f"tree/{name}/{item.name}": item.path for name in variants for item in walk(tree / name)}
     return _pack(TREE, files, inputs)
 

@@ -71,13 +71,13 @@ class Engine(ABC):
         """Have jobs run. A job that was submitted before under its name must not run twice.
 
         Raises:
-            EngineAwayError: nobody can tell whether they were submitted; `find` will.
+            EngineAwayError: they may have been submitted; `find` will tell.
             KciError: the engine refuses them.
         """
 
     @abstractmethod
     def find(self, batch: Batch) -> Handles:
-        """Those jobs of a batch that were submitted, whether or not whoever did it came to note that down."""
+        """The jobs of a batch that were submitted, also by a client that was killed before it noted that."""
 
     @abstractmethod
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:

@@ -142,7 +142,7 @@ class LegProgress(msgspec.Struct):
         self.now = Placement(self.attempts, engine)
 
     def take(self, attempt: int) -> None:
-        """Have the result of an attempt that was left behind be the leg's."""
+        """Take the result of an attempt that was left behind."""
         (taken,) = (item for item in self.behind if item.attempt == attempt)
         self.behind = [item for item in self.behind if item is not taken]
         if self.now.batch:
@@ -154,15 +154,10 @@ class Journal:
     """The journal of one run; its lock must be held."""
 
     def __init__(self, folder: Path, legs: Iterable[str], held: Iterable[str] = ()) -> None:
-        """Read what there is, and go on behind it.
-
-        Args:
-            folder: the run's.
-            legs: all of it, by name.
-            held: those that cannot begin before something else has ended.
+        """Read the journal of the legs with these names, and go on behind it; those that are `held` begin later.
 
         Raises:
-            FindingsError: a line cannot be read; what follows the last end of a line is left out, and `torn`.
+            FindingsError: a line is not of a journal. An unfinished last line is left out, and `torn` says so.
             ClientError: the file cannot be read or written.
         """
         self.path = folder / JOURNAL_FILE
@@ -270,7 +265,6 @@ class RunState:
         self.legs = {leg.name: leg for leg in run.legs}
 
     def place(self, leg: str, at: Placement | None = None) -> EngineLeg:
-        """A leg, as it is where an attempt is."""
         return self.legs[leg].on((at or self.journal.legs[leg].now).engine)
 
     def job_name(self, leg: str, at: Placement | None = None) -> str:
@@ -284,11 +278,9 @@ class RunState:
         return [leg for leg in self.journal.of(*phases) if self.place(leg).engine == engine]
 
     def behind(self) -> list[tuple[str, Placement]]:
-        """The attempts on engines that their legs have moved away from."""
         return [(leg, at) for leg, progress in self.journal.legs.items() for at in progress.behind]
 
     def behind_on(self, engine: str) -> list[tuple[str, Placement]]:
-        """The attempts of these that one engine has."""
         return [(leg, at) for leg, at in self.behind() if self.place(leg, at).engine == engine]
 
     def here(self, engine: str) -> dict[str, tuple[str, Placement]]:
@@ -297,9 +289,9 @@ class RunState:
         return {self.job_name(leg, at): (leg, at) for leg, at in [*now, *self.behind_on(engine)]}
 
     def too_dear(self, legs: Sequence[str], moved: str = "") -> bool:
-        """Whether submitting these, and one more that moves, would bring the run above its limit; restarts cost too.
+        """Whether these submissions, and one more that moves, would bring the run above its limit.
 
-        A submission costs the plan's minutes at the price of its engine.
+        Each costs the plan's minutes at the price of its engine, a restart as well.
         """
         if self.run.max_cost is None:
             return False
@@ -317,18 +309,7 @@ class RunState:
         return spent > self.run.max_cost * (1 + 1e-9)
 
 
-class Waiting(msgspec.Struct, frozen=True):
-    """What one client has seen of a leg and of the engine that it is for; in seconds."""
-
-    pending: float
-    """For how long it has been seen to wait: to be submitted, or in the engine's queue."""
-    running: bool
-    """Whether it was running when the engine was last asked."""
-    away: float
-    """For how long the engine has not been reached; 0 if it answers."""
-
-
-def why_move(leg: EngineLeg, progress: LegProgress, waiting: Waiting, limit: float) -> str:
+def why_move(leg: EngineLeg, progress: LegProgress, limit: float, *, pending: float, running: bool, away: float) -> str:
     """Why a leg should go to the fallback as soon as that has room for it; empty if it should stay.
 
     A leg that runs stays, also where its engine cannot be reached, until it must have come to its end there: what it
@@ -337,14 +318,16 @@ def why_move(leg: EngineLeg, progress: LegProgress, waiting: Waiting, limit: flo
     Args:
         leg: what was planned.
         progress: how far it has come.
-        waiting: what is known of its waiting.
         limit: how many seconds are too many.
+        pending: the seconds that it has waited, to be submitted or in the engine's queue.
+        running: what its engine said last.
+        away: the seconds since its engine answered; 0 if it answers.
     """
     if leg.fallback is None or progress.moved or progress.phase not in OPEN:
         return ""
-    longest = limit + (leg.job.timeout * 60 if waiting.running else 0)
-    if waiting.away and waiting.away >= longest:
-        return f"{leg.engine} cannot be reached for {waiting.away / 60:.0f} min"
-    if not waiting.running and waiting.pending >= limit:
-        return f"it has waited for {leg.engine} for {waiting.pending / 60:.0f} min"
+    longest = limit + (leg.job.timeout * 60 if running else 0)
+    if away and away >= longest:
+        return f"{leg.engine} cannot be reached for {away / 60:.0f} min"
+    if not running and pending >= limit:
+        return f"it has waited for {leg.engine} for {pending / 60:.0f} min"
     return ""

@@ -55,7 +55,7 @@ class SshEngine(ScriptEngine):
         """Ask the host's own Python. Without any job's folder nothing was submitted."""
         places = " ".join(shlex.quote(f"{self.folder}/jobs/{name}") for name in names)
         python = shlex.quote(self.settings.python)
-        # The script of whichever of the jobs is there: they are all the same.
+        # The script of any of the jobs: they are the same.
         found = f's="$f/{SCRIPT_NAME}"; if [ -f "$s" ]; then exec {python} "$s" {verb} {places}; fi'
         done = self._do(self._run(f"for f in {places}; do {found}; done; for f in {places}; do echo unknown; done"))
         words = str(done.stdout).split()
@@ -128,13 +128,7 @@ class SshEngine(ScriptEngine):
         return self.connection
 
     def _do(self, work: Coroutine[Any, Any, _Value], seconds: float = _CALL_SECONDS) -> _Value:
-        """Run a step to its end; what can go wrong with a host becomes one of kci's errors.
-
-        Raises:
-            UnsafeError: the host's key is not the known one.
-            FindingsError: the host does not let this user in.
-            EngineAwayError: the host cannot be reached, or the connection broke.
-        """
+        """Run a step to its end; what can go wrong with a host becomes one of kci's errors."""
         host = self.settings.host
         try:
             return self.runner.run(asyncio.wait_for(work, seconds))

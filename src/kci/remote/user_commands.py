@@ -5,15 +5,12 @@ A command is a list of arguments, not a line for a shell. What it is told stands
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from kci.config.engine_settings import EngineSettings
 from kci.errors import BuildFailedError, ClientError, UsageError
-from kci.files.full_disk import says_full, writing
-from kci.remote.job import EngineJob, JobState, JobStatus, printable, read_file
+from kci.files.full_disk import says_full
+from kci.remote.job import EngineJob, JobState, JobStatus, add_input, printable, read_file
 from kci.remote.protocol import Batch, Engine, EngineAwayError, EngineHome, Handles, asked
 
 _AWAY = 75
@@ -38,20 +35,21 @@ class CommandEngine(Engine):
         self.write(batch)
         handles = {}
         for job in batch.jobs:
-            _link_inputs(self.home.job(job.name), job, self.home.inputs)
-            handles[job.name] = self._handle("submit", self._run("submit", job.name, "", self._told(job)))
+            for item in job.inputs:  # in its own folder, so that the folder is all that has to travel
+                add_input(self.home.job(job.name) / "inputs", self.home.inputs / item.sha256, item.sha256)
+            handles[job.name] = self._handle("submit", self._run("submit", job.name, job=job))
         return handles
 
     def find(self, batch: Batch) -> Handles:
-        said = {job.name: self._run("find", job.name, "", self._told(job)) for job in batch.jobs}
+        said = {job.name: self._run("find", job.name, job=job) for job in batch.jobs}
         return {name: self._handle("find", text) for name, text in said.items() if text}
 
     def poll(self, handles: Handles) -> Mapping[str, JobStatus]:
-        return {name: self._status(self._run("poll", name, handle, {})) for name, handle in handles.items()}
+        return {name: self._status(self._run("poll", name, handle)) for name, handle in handles.items()}
 
     def cancel(self, handles: Handles) -> None:
         for name, handle in handles.items():
-            self._run("cancel", name, handle, {})
+            self._run("cancel", name, handle)
 
     def read(self, name: str, handle: str, file: str) -> Iterator[bytes]:
         """Without a `fetch` command the job's folder is one that all machines share."""
@@ -60,22 +58,20 @@ class CommandEngine(Engine):
         into = self.home.folder / "brought" / name
         if name not in self.brought:
             into.mkdir(parents=True, exist_ok=True)
-            self._run("fetch", name, handle, {"into": str(into)})
+            self._run("fetch", name, handle, into=str(into))
             self.brought.add(name)
         return read_file(into, file)
 
-    def _told(self, job: EngineJob) -> dict[str, str]:
-        return {
-            "image": job.image,
-            "cores": str(job.cores),
-            "memory_gb": str(job.memory_gb),
-            "timeout": str(job.timeout),
-            "backend": job.hardware.backend,
-        }
-
-    def _run(self, verb: str, name: str, handle: str, told: Mapping[str, str]) -> str:
-        places = {"name": name, "handle": handle, "folder": str(self.home.job(name)), "python": self.settings.python}
-        command = [_filled(part, {**places, **told}) for part in getattr(self.settings, verb)]
+    def _run(self, verb: str, name: str, handle: str = "", into: str = "", job: EngineJob | None = None) -> str:
+        told = {"name": name, "handle": handle, "folder": str(self.home.job(name)), "python": self.settings.python}
+        if into:
+            told["into"] = into
+        if job is not None:
+            told |= {key: str(getattr(job, key)) for key in ("image", "cores", "memory_gb", "timeout")}
+            told["backend"] = job.hardware.backend
+        command = list(getattr(self.settings, verb))
+        for word, value in told.items():
+            command = [part.replace("{" + word + "}", value) for part in command]
         done = asked(command, f"the command `{verb}` ({command[0]})", _SECONDS)
         said = printable(done.stderr.strip()[-500:])
         if done.returncode == _AWAY:
@@ -96,24 +92,5 @@ class CommandEngine(Engine):
     def _status(self, text: str) -> JobStatus:
         word, _, reason = text.partition(" ")
         if word not in list(JobState):
-            raise BuildFailedError(f"the command `poll` said {text[:80]!r}, none of {', '.join(JobState)}")
+            raise BuildFailedError(f"the command `poll` said {text[:80]!r}; it prints one of {', '.join(JobState)}")
         return JobStatus(JobState(word), printable(reason.strip()[:200]))
-
-
-def _filled(text: str, told: Mapping[str, str]) -> str:
-    for name, value in told.items():
-        text = text.replace("{" + name + "}", value)
-    return text
-
-
-def _link_inputs(folder: Path, job: EngineJob, inputs: Path) -> None:
-    """Have a job's inputs in its own folder, so that the folder is all that has to travel."""
-    for item in job.inputs:
-        place = folder / "inputs" / item.sha256
-        with writing(place):
-            place.parent.mkdir(exist_ok=True)
-            if not place.exists():
-                try:
-                    os.link(inputs / item.sha256, place)
-                except OSError:
-                    shutil.copyfile(inputs / item.sha256, place)

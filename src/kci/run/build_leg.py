@@ -66,9 +66,7 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         UnsafeError: something else than a variant of this kernel stands where it would go.
         MissingToolError: this machine lacks something that the build needs.
         BuildFailedError: the compiler refused; nothing is left behind.
-        FindingsError: the kernel's files are not as build.toml says, or break a rule about sources; or an artifact was
-            asked for, and the binary does not meet the requirements; or it is not reproducible (KCI512), which was to
-            be checked.
+        FindingsError: the sources or the binary do not meet the requirements, or it is not reproducible (KCI512).
     """
     request = _with_mirrors(workspace, request)
     if request.options.archs and request.variant.backend not in ("cuda", "rocm"):
@@ -76,7 +74,11 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     if request.options.check_reproducible and request.options.builder == "nix":
         raise UsageError("kci does not build twice with nix", hint="nix build --rebuild compares two builds")
     check_replaceable(request.directory, request.kernel.build.name)
-    _require_sources(workspace, request)
+    _refuse_errors(
+        source_findings(request.kernel, workspace.settings, request.options.cache / "inputs"),
+        f"{request.variant.name} is not built: the kernel's sources do not meet",
+        "`kci check` lists all findings",
+    )
     own = image_of(request.variant, workspace.runners)
     image = choose_image(request.options.container, own, log)
     if image is None:
@@ -86,7 +88,9 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
         with locked(request.directory, log):  # a build of the same variant may be about to replace it
             findings = tuple(verify(request.directory, select=_ABOUT_BINARIES))
             if request.artifact is not None:
-                _require_packable(request.directory, findings)
+                what = f"{request.directory} was built and is not packed: it does not meet"
+                hint = "build in the leg's image (--container auto), which meets those about older systems"
+                _refuse_errors(findings, what, hint)
                 request.artifact.parent.mkdir(parents=True, exist_ok=True)
                 pack(request.directory, request.artifact, record)
         return BuiltLeg(request.directory, record, request.artifact, findings)
@@ -101,31 +105,14 @@ def build_leg(workspace: Workspace, request: LegRequest, log: Log) -> BuiltLeg:
     return BuiltLeg(request.directory, record, request.artifact)
 
 
-def _require_sources(workspace: Workspace, request: LegRequest) -> None:
-    """Refuse what no merge would take, before anything is compiled."""
-    found = source_findings(request.kernel, workspace.settings, request.options.cache / "inputs")
-    errors = [item for item in found if item.severity is Severity.ERROR]
-    if errors:
-        message = (
-            f"{request.variant.name} is not built: the kernel's sources do not meet {len(errors)} of the requirements"
-        )
-        raise FindingsError(message, hint="`kci check` lists all findings", diagnostics=errors)
-
-
-def _require_packable(directory: Path, findings: Sequence[Diagnostic]) -> None:
+def _refuse_errors(findings: Sequence[Diagnostic], what: str, hint: str) -> None:
     errors = [item for item in findings if item.severity is Severity.ERROR]
     if errors:
-        message = f"{directory} was built and is not packed: it does not meet {len(errors)} of the requirements"
-        hint = "build in the leg's image (--container auto), which meets those about older systems"
-        raise FindingsError(message, hint=hint, diagnostics=findings)
+        raise FindingsError(f"{what} {len(errors)} of the requirements", hint=hint, diagnostics=findings)
 
 
 def leg_commands(workspace: Workspace, request: LegRequest) -> list[str]:
-    """The shell lines that `build_leg` would run; nothing is installed, written or compiled.
-
-    Raises:
-        KciError: as `build_leg`.
-    """
+    """The shell lines that `build_leg` would run; nothing is installed, written or compiled."""
     request = _with_mirrors(workspace, request)
     own = image_of(request.variant, workspace.runners)
     image = {"none": None, "auto": own or None}.get(request.options.container, request.options.container)

@@ -151,7 +151,7 @@ class KeptBuilds:
 
 
 def _changed(path: Path) -> float:
-    """When something was changed last; 0 if another run has removed it meanwhile."""
+    """When a file was changed last; 0 if another run has removed it meanwhile."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -159,14 +159,14 @@ def _changed(path: Path) -> float:
 
 
 def _finish_record(record: Path) -> None:
-    """Remove what a kci left that was killed while it wrote the record; what it was about is taken all the same."""
+    """Remove what a kci left that was killed while it wrote the record; the build itself is whole."""
     if any(os.path.lexists(beside(record, purpose)) for purpose in ("lock", "new", "old")):
         with suppress(OSError), locked(record):
             recover(record, silent)
 
 
 def _digest(directory: Path) -> str:
-    """The digest of a variant whose files are as its metadata says; empty if there is none."""
+    """The digest of a variant whose files are as its metadata says; empty for another directory."""
     try:
         return read_sealed(directory).digest
     except (OSError, KciError):

@@ -23,7 +23,7 @@ from kci.config.values import python_name
 from kci.errors import FindingsError, MissingToolError, UsageError, one_line
 from kci.files.cache import made_once
 from kci.matrix.names import Kind, VariantName, parse_variant_name, this_system
-from kci.processes.process import Finished, Log, guarded, run, silent
+from kci.processes.process import Log, guarded, run, silent
 from kci.suggest import containing, suggestion
 from kci.toolchains.downloads import install, pip_install
 from kci.toolchains.environment import ensure_runtime
@@ -58,7 +58,7 @@ class TestState(enum.StrEnum):
     NOT_RUN = "not run"
     """This machine has not what it needs."""
     OTHER_TORCH = "for another torch"
-    """It has the full ABI of one torch version, and was to be loaded with another."""
+    """It has the full ABI of one torch version, and the test asks for another."""
 
 
 class TestReport(msgspec.Struct, frozen=True):
@@ -77,16 +77,16 @@ class TestReport(msgspec.Struct, frozen=True):
 
 
 def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = False) -> list[Path]:
-    """The variant directories of a tree that are to be tested.
+    """The variant directories to test.
 
     Args:
         tree: a tree, or a variant directory.
         names: which; by default all that this machine's system could load.
-        isolation: they are to be loaded with a torch of kci's own, which is one for the CPU.
+        isolation: whether kci's own torch loads them, which is one for the CPU.
 
     Raises:
         UsageError: a name is not in the tree.
-        FindingsError: there is no variant at all.
+        FindingsError: the tree has no variant.
         MissingToolError: this machine can load none of them.
     """
     if (tree / FILE_NAME).is_file():
@@ -98,19 +98,18 @@ def variants_of(tree: Path, names: Sequence[str] = (), *, isolation: bool = Fals
         if name not in found:
             hint = suggestion(name, list(found)) or containing(name, found) or f"it has {', '.join(sorted(found)[:5])}"
             raise UsageError(f"{tree} has no variant {name!r}", hint=hint)
-    chosen = [found[name] for name in names or found if names or _could_load(name, isolation)]
+    chosen = [found[name] for name in names]
+    for name in found if not names else ():
+        parts = parse_variant_name(name)
+        if parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu"):
+            chosen.append(found[name])
     if not chosen:
         raise nothing_run({name: lacking(name) for name in found})
     return chosen
 
 
 def lacking(name: str, environment: LoaderEnvironment | None = None) -> str:
-    """What this machine lacks for loading a variant; empty if it can.
-
-    Args:
-        name: the variant's.
-        environment: the Python that would load it; without one, that of kci's own for the CPU.
-    """
+    """What this machine lacks for loading a variant, by default with kci's own torch for the CPU; empty if it can."""
     parts = parse_variant_name(name)
     if parts.system not in (None, this_system()):
         return f"needs a machine of {parts.system}"
@@ -125,27 +124,17 @@ def lacking(name: str, environment: LoaderEnvironment | None = None) -> str:
 
 def has_device(backend: str) -> bool:
     """Whether this machine has a device for a backend, as far as its files and programs show."""
-    match backend:
-        case "cuda":
-            program = shutil.which("nvidia-smi")
-            return program is not None and run([program, "--list-gpus"]).code == 0
-        case "rocm":
-            return Path("/dev/kfd").exists()
-        case "xpu":
-            return any(Path("/dev/dri").glob("renderD*"))
-        case "metal":
-            return sys.platform == "darwin"
-        case _:
-            return False
+    if backend == "cuda":
+        program = shutil.which("nvidia-smi")
+        return program is not None and run([program, "--list-gpus"]).code == 0
+    if backend == "metal":
+        return sys.platform == "darwin"
+    devices = {"rocm": ("/dev", "kfd"), "xpu": ("/dev/dri", "renderD*")}
+    return backend in devices and any(Path(devices[backend][0]).glob(devices[backend][1]))
 
 
 def nothing_run(reasons: Mapping[str, str], verified: Collection[str] = ()) -> MissingToolError:
-    """That nothing could be tested here, although it was built: what each variant needs.
-
-    Args:
-        reasons: what each lacks, by name.
-        verified: those that were found to be as they have to be.
-    """
+    """The error that nothing can be tested here, with what each variant lacks, by name."""
     lines = [
         f"{name}: built, {'verified, ' if name in verified else ''}not run: {why}" for name, why in reasons.items()
     ]
@@ -161,7 +150,7 @@ def fitting(variants: Sequence[Path], python: Path) -> list[Path]:
     """The variants that a Python on this machine can load.
 
     Raises:
-        MissingToolError: it has no torch or no loader, or is none that one of them is for.
+        MissingToolError: it has no torch or no loader, or can load none of them.
     """
     environment = probe(python)
     reasons = {path.name: lacking(path.name, environment) for path in variants}
@@ -189,14 +178,14 @@ def run_kernel_tests(
         sources: the directory of build.toml, whose `tests/` are run; without it the variant is only loaded.
         log: takes lines of progress.
         cache: where environments are kept.
-        isolation: load it with a torch of kci's own, which is one for the CPU, instead of this Python's.
+        isolation: load it with kci's own torch for the CPU instead of this Python's.
         torch: the torch minor version to load it with; by default the one of its name, else the newest known.
         extra: packages that the tests import. The variant is loaded without them, but with those that it declares.
         python: a Python with torch, kernels and pytest to load it with, in place of both.
 
     Raises:
-        FindingsError: it is no variant.
-        MissingToolError: there is no Python that could load it, or a package cannot be installed.
+        FindingsError: the directory is not a variant.
+        MissingToolError: no Python here can load it, or a package cannot be installed.
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     name = parse_variant_name(variant_dir.name)
@@ -204,8 +193,15 @@ def run_kernel_tests(
         said = f"built for torch {name.framework_version}, whose full ABI torch {torch} does not have"
         return TestReport(metadata.name, variant_dir.name, TestState.OTHER_TORCH, output=said)
     alone = isolation and python is None
-    python = python or (_python(name, torch, cache, log) if isolation else Path(sys.executable))
-    declared = [*_declared(metadata, name.backend), *_triton(variant_dir, name, torch)] if alone else []
+    if python is None and isolation:
+        if name.backend != "cpu":
+            hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
+            raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
+        python = ensure_runtime(_torch(name, torch), cache=cache, log=log)
+    python = python or Path(sys.executable)
+    packages = [depends_table().lookup(package, name.backend) for package in metadata.python_depends] if alone else []
+    declared = [package.package for package in packages if package is not None]
+    declared += _triton(variant_dir, name, torch) if alone else []
     own = _packages(declared, python, cache, log)
     with tempfile.TemporaryDirectory(prefix="kci-test-") as folder:
         tree = Path(folder) / "tree"
@@ -213,7 +209,7 @@ def run_kernel_tests(
         shutil.copytree(variant_dir, tree / variant_dir.name)
         log(f"loading {variant_dir.name}")
         environment = _environment(tree, (), metadata) | _python_path(own)
-        loaded = _run([str(python), "-c", _LOAD, str(tree), name.backend], None, environment)
+        loaded = guarded([str(python), "-c", _LOAD, str(tree), name.backend], silent, env=environment)
         if loaded.code != 0 or _LOADED not in loaded.output:
             return TestReport(metadata.name, variant_dir.name, TestState.NOT_LOADED, output=loaded.tail())
         if sources is None or not (sources / "tests").is_dir():
@@ -248,11 +244,6 @@ def repositories(sources: Path, kernel: str) -> list[str]:
     return sorted(found)
 
 
-def _declared(metadata: Metadata, backend: str) -> list[str]:
-    found = (depends_table().lookup(name, backend) for name in metadata.python_depends)
-    return [package.package for package in found if package is not None]
-
-
 def _triton(variant_dir: Path, name: VariantName, torch: str | None) -> list[str]:
     """What a user's torch for Linux brings along, for a kernel that imports it."""
     requirement = toolchains().triton.get(_torch(name, torch))
@@ -262,7 +253,7 @@ def _triton(variant_dir: Path, name: VariantName, torch: str | None) -> list[str
 
 
 def _packages(wanted: Sequence[str], python: Path, cache: Path, log: Log) -> Path | None:
-    """A folder with packages and not with what they depend on: that is torch, for some, of which there must be one."""
+    """A folder with packages, without what they depend on: a second torch must not come with one of them."""
     if not wanted:
         return None
     key = hashlib.sha256(os.fsencode("\n".join([str(python), *sorted(wanted)]))).hexdigest()[:16]
@@ -296,7 +287,7 @@ def _tested(
     packages.mkdir()
     (packages / python_name(metadata.name)).symlink_to(tree / variant_dir.name)
     environment = _environment(tree, repositories(sources, metadata.name), metadata)
-    done = _run(command, sources, environment | _python_path(packages, own))
+    done = guarded(command, silent, cwd=sources, env=environment | _python_path(packages, own))
     passed, failed, skipped = _counts(report)
     if done.code not in (0, _NOTHING_SELECTED) or failed or not report.is_file():  # a test can end the process with 0
         state = TestState.FAILED
@@ -315,34 +306,17 @@ def _environment(tree: Path, names: Sequence[str], metadata: Metadata) -> dict[s
     return made | ({"LOCAL_KERNELS": ":".join(f"{name}={tree}" for name in names)} if names else {})
 
 
-def _run(command: list[str], cwd: Path | None, environment: dict[str, str]) -> Finished:
-    return guarded(command, silent, cwd=cwd, env=environment)
-
-
 def _counts(report: Path) -> tuple[int, int, int]:
     """Passed, failed and skipped, as pytest reports them; nothing where it did not get that far."""
     try:
         suite = ElementTree.parse(report).getroot().find("testsuite")  # noqa: S314  - written by pytest just now
     except (OSError, ElementTree.ParseError):
-        return 0, 0, 0
-    if suite is None:
-        return 0, 0, 0
-    tests, failures, errors, skipped = (int(suite.get(key, "0")) for key in ("tests", "failures", "errors", "skipped"))
+        suite = None
+    values = {} if suite is None else suite.attrib
+    tests, failures, errors, skipped = (int(values.get(key, "0")) for key in ("tests", "failures", "errors", "skipped"))
     return tests - failures - errors - skipped, failures + errors, skipped
-
-
-def _python(name: VariantName, torch: str | None, cache: Path, log: Log) -> Path:
-    if name.backend != "cpu":
-        hint = f"run this in a Python with torch for {name.backend}, kernels and pytest: kci test --no-isolation"
-        raise MissingToolError(f"kci has no torch of its own for {name.backend}", hint=hint)
-    return ensure_runtime(_torch(name, torch), cache=cache, log=log)
 
 
 def _torch(name: VariantName, torch: str | None) -> str:
     own = name.framework_version if name.kind is Kind.FULL else None
     return torch or own or max(toolchains().torch, key=lambda item: tuple(map(int, item.split("."))))
-
-
-def _could_load(name: str, isolation: bool) -> bool:
-    parts = parse_variant_name(name)
-    return parts.system in (None, this_system()) and (not isolation or parts.backend == "cpu")

@@ -19,7 +19,6 @@ import msgspec
 
 from kci.builders.request import BuildOptions
 from kci.config.discover import refuse_faulty
-from kci.config.find_settings import FoundSettings
 from kci.config.reader import Kernel
 from kci.config.suppression import SuppressedFinding, apply_to_tree, suppressed_in_trees, tree_place
 from kci.diagnostics import Diagnostic, rules
@@ -31,6 +30,7 @@ from kci.processes.job_budget import JobBudget, Progress, job_count, read_progre
 from kci.processes.process import ProgramScope
 from kci.run.kept_builds import KeptBuilds
 from kci.toolchains.downloads import read_transfer
+from kci.tree.artifacts import CiRun
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
 from kci.tree.planned import Planned, PlannedKernel
@@ -72,6 +72,9 @@ class Outcome(msgspec.Struct):
     error: KciError | None = None
 
 
+_News = tuple[Outcome, dict[str, Any]]
+
+
 class TreeResult(msgspec.Struct, frozen=True):
     """A kernel's merged tree and what verification says about it."""
 
@@ -93,11 +96,7 @@ class RunResult(msgspec.Struct, frozen=True):
 
 
 def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
-    """Every chosen variant once, those that this machine cannot build already marked as left, with the reason.
-
-    Raises:
-        KciError: as `plan_run`: what cannot be planned cannot be run here either.
-    """
+    """Every chosen variant once, those that this machine cannot build already marked as left, with the reason."""
     plan = plan_run(workspace, PlanRequest(choice=choice, container=False)).plan
     if plan.faulty:
         raise refuse_faulty(plan.faulty, len(workspace.kernels))
@@ -110,15 +109,12 @@ def outcomes_of(workspace: Workspace, choice: Choice) -> list[Outcome]:
         for variant in kernel.each_once(system):
             outcome = Outcome(kernel.name, variant)
             if variant.kind is not Kind.NOARCH and variant.system != system:
-                outcome.state, outcome.note = OutcomeState.LEFT, f"needs {_article(variant.system)} machine"
+                article = "an" if variant.system.startswith("aarch64") else "a"
+                outcome.state, outcome.note = OutcomeState.LEFT, f"needs {article} {variant.system} machine"
             elif reason := reasons.get((kernel.name, variant.name)):
                 outcome.state, outcome.note = OutcomeState.LEFT, f"{reason.rule}: {reason.why}"
             found.append(outcome)
     return found
-
-
-def _article(system: str) -> str:
-    return f"an {system}" if system.startswith("aarch64") else f"a {system}"
 
 
 def tree_places(workspace: Workspace, into: Path | None) -> dict[str, Path]:
@@ -150,19 +146,26 @@ def run_here(
         KeyboardInterrupt: the user stopped it. Trees are as they were before; finished variants are kept for a rerun.
     """
     waiting = [outcome for outcome in outcomes if outcome.state is OutcomeState.WAITING]
-    width = _jobs(waiting, options) + 1  # while one variant is linked or sealed, the others have all the cores
+    # As many compilers as the neediest backend allows, and one more variant: while that is linked, others compile.
+    backends = {item.variant.backend for item in waiting if item.variant.kind is not Kind.NOARCH}
+    width = min(job_count(options.jobs, backend) for backend in backends or {"cpu"}) + 1
     merged: dict[str, TreeResult] = {}
     unfinished = Counter(outcome.kernel for outcome in waiting)
     kernels = {kernel.build.name: kernel for kernel in workspace.kernels}
 
-    def finish(kernel: str) -> None:
-        mine = [outcome for outcome in outcomes if outcome.kernel == kernel]
-        if any(outcome.directory is not None for outcome in mine):
-            merged[kernel] = _merge(workspace.settings, kernels[kernel], mine, trees[kernel])
+    def finish(name: str) -> None:
+        mine = [outcome for outcome in outcomes if outcome.kernel == name]
+        built = [outcome.directory for outcome in mine if outcome.directory is not None]
+        if built:
+            kernel, names = kernels[name], tuple(outcome.variant.name for outcome in mine)
+            place = tree_place(workspace.settings, kernel.directory)
+            part = PlannedKernel(name, names, kernel.build.general.version, tree=place)
+            planned = Planned({name: part}, suppressions=suppressed_in_trees(workspace.settings))
+            merged[name] = merged_tree(name, built, trees[name], planned)
 
     def hear(news: _News) -> None:
-        outcome = news.outcome
-        for name, value in news.changes.items():
+        outcome, changes = news
+        for name, value in changes.items():
             setattr(outcome, name, value)
         changed(outcome)
         if outcome.state not in (OutcomeState.WAITING, OutcomeState.BUILDING):
@@ -192,7 +195,7 @@ def at_once(
         works: what to do.
         width: how many at once.
         hear: is called in this thread with everything that they tell.
-        wake: lets threads go on that wait for something else than a program, once they are to be stopped.
+        wake: is called when this ends early, for threads that wait for something else than a program.
 
     Raises:
         BaseException: what one of them, or `hear`, raised.
@@ -227,34 +230,22 @@ def at_once(
             raise
 
 
-def _jobs(waiting: Sequence[Outcome], options: BuildOptions) -> int:
-    """How many compilers run at once, whichever variants they are for: as many as the neediest backend allows."""
-    backends = {item.variant.backend for item in waiting if item.variant.kind is not Kind.NOARCH}
-    return min(job_count(options.jobs, backend) for backend in backends or {"cpu"})
+def merged_tree(
+    kernel: str, sources: Sequence[Path], tree: Path, planned: Planned, run: CiRun | None = None
+) -> TreeResult:
+    """Merge what was built of a kernel into its tree, and verify that; what is missing in it is no finding.
 
-
-def _merge(settings: FoundSettings, kernel: Kernel, outcomes: Sequence[Outcome], tree: Path) -> TreeResult:
-    name = kernel.build.name
-    directories = [outcome.directory for outcome in outcomes if outcome.directory is not None]
-    names = tuple(outcome.variant.name for outcome in outcomes)
-    planned = Planned({name: PlannedKernel(name, names, kernel.build.general.version)})
+    What kci.toml suppresses in the tree in the kernel's directory holds for this one, wherever it is made.
+    """
     said: list[Diagnostic] = []
     lines: list[str] = []
-    manifest = merge(directories, tree, planned, allow_partial=True, log=lines.append, report=said.append)[0]
-    # What is missing was left for other machines, which the outcomes say already.
+    (manifest,) = merge(sources, tree, planned, allow_partial=True, run=run, log=lines.append, report=said.append)
     with locked(Path(os.path.realpath(tree)), lines.append):  # another run may be about to replace it
         verified = verify_with_suppressions(tree)
-    suppressed = list(verified.suppressed)
-    # What kci.toml suppresses in the kernel's own tree holds wherever the tree is made.
-    entries, place = suppressed_in_trees(settings), tree_place(settings, kernel.directory)
-    kept = apply_to_tree(verified.diagnostics, entries, str(tree), place, suppressed.append)
-    findings = (item for item in kept if item.rule != "KCI721")
-    return TreeResult(name, tree, manifest, (*said, *findings), tuple(lines), tuple(suppressed))
-
-
-class _News(msgspec.Struct, frozen=True):
-    outcome: Outcome
-    changes: dict[str, Any]
+    suppressed, place = list(verified.suppressed), planned.kernels[kernel].tree
+    found = apply_to_tree(verified.diagnostics, planned.suppressions, str(tree), place, suppressed.append)
+    findings = (item for item in found if item.rule != "KCI721")
+    return TreeResult(kernel, tree, manifest, (*said, *findings), tuple(lines), tuple(suppressed))
 
 
 def _build(
@@ -267,7 +258,7 @@ def _build(
     """Build one variant, or take what was made from the same inputs; what happens is told as the outcome's state."""
 
     def now(**changes: object) -> None:
-        tell(_News(outcome, changes))
+        tell((outcome, changes))
 
     def log(line: str) -> None:
         progress = read_progress(line)

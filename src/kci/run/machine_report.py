@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -63,42 +64,42 @@ def _basics(cache: Path) -> Iterator[Examined]:
         remedy = "nothing for your own use; for publishing build in an image: kci build --container auto"
         found = f"newer than {MANYLINUX_GLIBC.text}, which published kernels may need"
         yield Examined("glibc", Health.NOTE, found, remedy)
-    yield _program(
-        "git", "git", ["--version"], "install git; without it kci does not know commits and affected kernels"
-    )
+    without = "install git; without it kci does not know commits and affected kernels"
+    yield _program("git", ["git", "--version"], without)
     place = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     free = shutil.disk_usage(place).free
-    health = Health.OK if free >= _ROOM else Health.NOTE
-    remedy = "" if free >= _ROOM else "kci clean shows what can go; or set KCI_CACHE to another disk"
-    yield Examined("cache", health, f"{cache}, {free / 1e9:.0f} GB free", remedy)
+    found = f"{cache}, {free / 1e9:.0f} GB free"
+    if free >= _ROOM:
+        yield Examined("cache", Health.OK, found)
+    else:
+        remedy = "kci clean shows what can go; or set KCI_CACHE to another disk"
+        yield Examined("cache", Health.NOTE, found, remedy)
 
 
 def _toolkits(cache: Path, catalog: Catalog) -> Iterator[Examined]:
     """A toolkit of each version that the catalog has for this system."""
     system = this_system()
-    for backend in ("cuda", "rocm", "xpu"):
-        rows = {row.compute for row in catalog.rows if row.backend == backend and row.system == system and row.compute}
-        for compute in sorted(rows):
-            yield _asked(f"{backend} {compute.minor_text}", _finder(backend, compute, cache, system))
-    if any(row.backend == "metal" and row.system == system for row in catalog.rows):
-        found = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
-        remedy = "kci does not compile for it itself: kci build --builder nix"
-        yield Examined("metal", Health.MISSING, found, remedy)
 
-
-def _finder(backend: str, compute: Version, cache: Path, system: str) -> Callable[[], str]:
-    def find() -> str:
-        if backend == "rocm":
-            return f"hipcc in {find_rocm(compute.minor_text, system, silent).root}"
-        if backend == "xpu":
-            return find_icpx(compute.minor_text)[0]
+    def cuda(compute: Version) -> str:
         toolkit = find_toolkit(compute.minor_text, cache, silent)
         cxx_compiler(compute.minor_text)  # nvcc needs one that it takes
         if toolkit.wheels is None:
             return f"nvcc in {toolkit.root}"
         return f"from wheels, in {toolkit.wheels}" + ("" if toolkit.complete else ", which the first build downloads")
 
-    return find
+    finders: dict[str, Callable[[Version], str]] = {
+        "cuda": cuda,
+        "rocm": lambda compute: f"hipcc in {find_rocm(compute.minor_text, system, silent).root}",
+        "xpu": lambda compute: find_icpx(compute.minor_text)[0],
+    }
+    for backend, find in finders.items():
+        rows = {row.compute for row in catalog.rows if row.backend == backend and row.system == system and row.compute}
+        for compute in sorted(rows):
+            yield _asked(f"{backend} {compute.minor_text}", partial(find, compute))
+    if any(row.backend == "metal" and row.system == system for row in catalog.rows):
+        found = "xcrun is here" if shutil.which("xcrun") else "there is no xcrun"
+        remedy = "kci does not compile for it itself: kci build --builder nix"
+        yield Examined("metal", Health.MISSING, found, remedy)
 
 
 def _helpers() -> Iterator[Examined]:
@@ -115,8 +116,9 @@ def _helpers() -> Iterator[Examined]:
         yield Examined("compiler cache", Health.NOTE, "none", "install sccache or ccache, and rebuilds take a fraction")
     else:
         yield Examined("compiler cache", Health.OK, str(tool.tool))
-    yield _program("GPU", "nvidia-smi", ["--query-gpu=name", "--format=csv,noheader"], "tests of GPU variants need one")
-    yield _program("nix", "nix", ["--version"], "only --builder nix needs it: https://nixos.org/download")
+    gpus = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    yield _program("GPU", gpus, "tests of GPU variants need one")
+    yield _program("nix", ["nix", "--version"], "only --builder nix needs it: https://nixos.org/download")
 
 
 def _asked(what: str, find: Callable[[], str], otherwise: str = "") -> Examined:
@@ -126,14 +128,14 @@ def _asked(what: str, find: Callable[[], str], otherwise: str = "") -> Examined:
         return Examined(what, Health.MISSING, error.message.splitlines()[0], error.hint or otherwise)
 
 
-def _program(what: str, name: str, arguments: list[str], remedy: str) -> Examined:
-    if shutil.which(name) is None:
-        return Examined(what, Health.NOTE, f"{name} is not installed", remedy)
+def _program(what: str, command: list[str], remedy: str) -> Examined:
+    if shutil.which(command[0]) is None:
+        return Examined(what, Health.NOTE, f"{command[0]} is not installed", remedy)
     try:
-        done = run([name, *arguments])
+        done = run(command)
     except KciError as error:
         return Examined(what, Health.NOTE, error.message.splitlines()[0], remedy)
     lines = done.output.strip().splitlines()
     if done.code != 0 or not lines:
-        return Examined(what, Health.NOTE, f"{name} does not answer", remedy)
+        return Examined(what, Health.NOTE, f"{command[0]} does not answer", remedy)
     return Examined(what, Health.OK, lines[0][:100])
