@@ -36,8 +36,7 @@ _EXCHANGE = {
 def hub_client(token: str | bool | None = None) -> Any:
     """The Hub's own client; `token` is False for nothing, and None for what the user has logged in with.
 
-    Raises:
-        MissingToolError: it is not installed, or too old.
+    Raises MissingToolError: it is not installed, or too old.
     """
     try:
         from huggingface_hub import HfApi, __version__
@@ -54,8 +53,7 @@ def hub_client(token: str | bool | None = None) -> Any:
 def ask_hub(question: Callable[[], _Answer], failed: str, hint: str) -> _Answer:
     """What the Hub's client answers.
 
-    Raises:
-        FindingsError: it does not; the message begins with `failed`, and ends with the client's reason.
+    Raises FindingsError: it does not; the message begins with `failed`, and ends with the client's reason.
     """
     try:
         return question()
@@ -74,8 +72,7 @@ def find_access(repo_id: str, environ: Mapping[str, str] = os.environ) -> Access
 
     A token for a CI job can write to `repo_id` only.
 
-    Raises:
-        MissingToolError: there is none of them, or huggingface_hub is not installed.
+    Raises MissingToolError: there is none of them, or huggingface_hub is not installed.
     """
     hub_client(token=False)  # says what is missing if it is
     if stored := environ.get("HF_TOKEN", "").strip():

@@ -172,11 +172,7 @@ class HubRepository:
 
 
 def held_on_hub(repository: HubRepository) -> Holding:
-    """The variants of a repository, each compared with the digest in its metadata.
-
-    Raises:
-        KciError: the repository cannot be read.
-    """
+    """The variants of a repository, each compared with the digest in its metadata."""
     variants: dict[str, dict[str, HubFile]] = defaultdict(dict)
     for file in repository.files():
         if variant := variant_of(file.path):

@@ -32,11 +32,7 @@ class LocalFile(msgspec.Struct, frozen=True):
     size: int
 
     def content(self) -> bytes:
-        """What the file holds; for small files.
-
-        Raises:
-            FindingsError: it is not what was checked.
-        """
+        """What the file holds; for small files. Raises FindingsError: it is not what was checked."""
         try:
             data = self.path.read_bytes()
         except OSError as error:

@@ -38,8 +38,7 @@ def target_of(
 ) -> HubBranch:
     """The repository and branch of a kernel; what the caller names goes before `build`, and that before `settings`.
 
-    Raises:
-        UsageError: no repository is named, or what is named cannot be one.
+    Raises UsageError: no repository is named, or what is named cannot be one.
     """
     hub = build.general.hub if build is not None else None
     prefix = settings.repo_prefix

@@ -104,8 +104,7 @@ class TarStream:
     def read(self, size: int) -> bytes:
         """Up to `size` bytes of the current member; empty at its end.
 
-        Raises:
-            DamagedError: the archive ends before the member does.
+        Raises DamagedError: the archive ends before the member does.
         """
         data = self._exactly(min(size, self._left))
         self._left -= len(data)
@@ -197,11 +196,7 @@ def _records(data: bytes) -> dict[str, str]:
 
 
 def zstandard() -> Any:
-    """The zstandard module.
-
-    Raises:
-        MissingToolError: it is not installed.
-    """
+    """The zstandard module."""
     try:
         import zstandard as module
     except ImportError as error:

@@ -112,8 +112,7 @@ def newest(sources: Iterable[Source]) -> Source:
 
     The newest attempt wins. Several of the same attempt must agree: a noarch variant is built once for every system.
 
-    Raises:
-        FindingsError: two of the newest attempt differ.
+    Raises FindingsError: two of the newest attempt differ.
     """
     ranked = sorted(sources, key=lambda source: source.order)
     best = ranked[0]
@@ -155,8 +154,7 @@ def require_bound(sources: Sequence[Source], planned: Planned | None, run: CiRun
     Returns:
         What could not be told.
 
-    Raises:
-        FindingsError: a source is not what its name says, is not planned, or comes from another run or commit.
+    Raises FindingsError: a source is not what its name says, is not planned, or comes from another run or commit.
     """
     found = [item for source in sources for item in _doubts(source, planned, run)]
     refused = [item for item in found if item.severity is Severity.ERROR]
@@ -220,16 +218,9 @@ def report_replaced(kernel: str, attempt: int, item: Replaced) -> Diagnostic:
 
 
 def record_durations(path: Path, artifacts: Iterable[Path]) -> None:
-    """Write the durations of some artifacts into a file; what it says of other variants stays.
+    """Write the durations of some artifacts into a file, which need not exist; what it says of other variants stays.
 
-    Args:
-        path: the file; it need not exist.
-        artifacts: as for a merge. Of several attempts of one variant the newest counts.
-
-    Raises:
-        UsageError: an artifact does not exist.
-        FindingsError: an artifact or the file cannot be read, or the file cannot be written.
-        UnsafeError: an artifact starts with something unsafe.
+    Of several attempts of one variant the newest counts.
     """
     earlier = read_durations(path) if path.exists() else ()
     newest: dict[tuple[str, str], Duration] = {}

@@ -19,11 +19,7 @@ _Put = Callable[[str, str], object]
 
 
 def carry(source: Path, target: Path) -> None:
-    """Bring a file or directory of an old tree into its successor, without its content being copied.
-
-    Raises:
-        FindingsError: it cannot be read or written.
-    """
+    """Bring a file or directory of an old tree into its successor, without its content being copied."""
     _put(source, target, _linked)
 
 
@@ -31,9 +27,6 @@ def copy(source: Path, target: Path) -> None:
     """Copy a file or directory; the two share nothing that a later write to one of them could change in the other.
 
     Links are copied as links, so that nothing outside is read. Bytecode is left out.
-
-    Raises:
-        FindingsError: it cannot be read or written.
     """
     _put(source, target, shutil.copy2)
 

@@ -41,11 +41,7 @@ class FileDifference(msgspec.Struct, frozen=True):
 
 
 def compare(one: Path, other: Path) -> list[FileDifference]:
-    """The differences between two directories, by name.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
+    """The differences between two directories, by name."""
     first, second = file_hashes(one), file_hashes(other)
     found = []
     for name in sorted(first.keys() | second.keys()):

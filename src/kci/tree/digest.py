@@ -47,8 +47,7 @@ def file_hashes(variant_dir: Path, algorithm: Algorithm = "sha256") -> dict[str,
 
     Links to files are read through; links to directories are passed over.
 
-    Raises:
-        FindingsError: a file cannot be read, or a link leads nowhere.
+    Raises FindingsError: a file cannot be read, or a link leads nowhere.
     """
     return {
         found.name: file_hash(found.path, algorithm)
@@ -85,11 +84,7 @@ def digest_of(hashes: Mapping[str, str], algorithm: Algorithm = "sha256") -> Dig
 
 
 def file_hash(path: Path, algorithm: Algorithm = "sha256") -> str:
-    """The hex hash of one file.
-
-    Raises:
-        FindingsError: it cannot be read.
-    """
+    """The hex hash of one file."""
     try:
         require_plain(path)
         with path.open("rb") as file:
@@ -114,16 +109,7 @@ def validate(expected: Digest, actual: Digest) -> list[Violation]:
 
 
 def validate_dir(variant_dir: Path, expected: Digest, hashes: Mapping[str, str] | None = None) -> list[Violation]:
-    """Compare a directory with a digest, by the digest's own algorithm.
-
-    Args:
-        variant_dir: the directory.
-        expected: the digest in its metadata.
-        hashes: what `file_hashes` says of it, if its files were read already.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
+    """Compare a directory, or what `file_hashes` says of it, with a digest, by its algorithm."""
     if hashes is None or expected.algorithm != "sha256":
         hashes = file_hashes(variant_dir, expected.algorithm)
     return validate(expected, digest_of(hashes, expected.algorithm))

@@ -83,16 +83,7 @@ class Signers(msgspec.Struct, frozen=True):
 
 
 def sign_statement(statement: Statement, key: Path) -> bytes:
-    """The JSON of a signed envelope.
-
-    Args:
-        statement: what to sign.
-        key: a file with an ed25519 key, in PEM or as ssh-keygen writes it.
-
-    Raises:
-        UsageError: the key cannot be read, or is of another kind.
-        MissingToolError: the cryptography package is not installed.
-    """
+    """The JSON of an envelope, signed with the ed25519 key in a file, in PEM or as ssh-keygen writes it."""
     payload = msgspec.json.encode(statement)
     try:
         own = _key(read_bounded(key, _MAX_KEY), private=True)
@@ -108,15 +99,10 @@ def sign_statement(statement: Statement, key: Path) -> bytes:
 
 
 def open_statement(data: bytes, keys: Iterable[str]) -> Statement:
-    """The statement of an envelope that one of the keys has signed.
+    """The statement of an envelope that one of the public keys has signed.
 
-    Args:
-        data: the JSON of the envelope.
-        keys: public keys: the text of a PEM file, or a line such as `ssh-ed25519 AAAA...`.
-
-    Raises:
-        ValueError: it is no envelope with a statement, or none of the keys signed it.
-        MissingToolError: see `sign_statement`.
+    A key is PEM, or a line such as `ssh-ed25519 AAAA...`. Raises ValueError: it is no envelope with a statement, or
+    none of the keys signed it.
     """
     envelope = decode_json(data, DsseEnvelope)
     if envelope.payload_type != PAYLOAD_TYPE:
@@ -132,8 +118,7 @@ def open_statement(data: bytes, keys: Iterable[str]) -> Statement:
 def claimed_statement(data: bytes) -> Statement:
     """The statement of an envelope, or of a Sigstore bundle with one. Who signed it, if anybody, is not looked at.
 
-    Raises:
-        ValueError: it is neither, or holds no statement.
+    Raises ValueError: it is neither, or holds no statement.
     """
     bundle = decode_json(data, _BundleEnvelope)
     envelope = bundle.dsse_envelope or decode_json(data, DsseEnvelope)
@@ -141,11 +126,7 @@ def claimed_statement(data: bytes) -> Statement:
 
 
 def read_statement(payload: bytes) -> Statement:
-    """The statement in a payload whose signature was checked.
-
-    Raises:
-        ValueError: the payload is not a statement.
-    """
+    """The statement in a payload whose signature was checked. Raises ValueError: the payload is not a statement."""
     statement = decode_json(payload, Statement)
     if statement.type_ != STATEMENT_TYPE:
         raise ValueError(f"it is a {statement.type_[:60]!r}, not an in-toto statement of version 1")

@@ -87,11 +87,7 @@ def symbol_names(path: Path) -> frozenset[str]:
 
 
 def read_elf(path: Path) -> Elf:
-    """Read a shared library.
-
-    Raises:
-        ElfError: it is not one that can be checked.
-    """
+    """Read a shared library. Raises ElfError: it is not one that can be checked."""
     with open_image(path) as image:
         return _read(image)
 
@@ -99,8 +95,7 @@ def read_elf(path: Path) -> Elf:
 def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """The content of the sections that are there.
 
-    Raises:
-        ElfError: the file is no ELF file, or a section reaches beyond its end.
+    Raises ElfError: the file is no ELF file, or a section reaches beyond its end.
     """
     with open_image(path) as image:
         return {item.name: image.part(item.offset, item.size) for item in image.sections if item.name in names}

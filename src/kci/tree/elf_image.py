@@ -116,11 +116,7 @@ class Image:
     """A library's bytes, and where the loader maps them."""
 
     def __init__(self, data: mmap.mmap) -> None:
-        """Read the headers.
-
-        Raises:
-            ElfError: no loader of 64-bit libraries would map it.
-        """
+        """Read the headers. Raises ElfError: no loader of 64-bit libraries would map it."""
         self._data = data
         head = _HEADER.unpack_from(data)
         self.machine: int = head[2]
@@ -144,21 +140,13 @@ class Image:
             end = -(-(item.address + item.in_memory) // _PAGE) * _PAGE
 
     def part(self, offset: int, size: int) -> bytes:
-        """Bytes of the file.
-
-        Raises:
-            ElfError: they reach beyond its end.
-        """
+        """Bytes of the file. Raises ElfError: they reach beyond its end."""
         if offset + size > len(self._data):
             raise ElfError("it is cut short")
         return self._data[offset : offset + size]
 
     def offset_of(self, address: int, size: int = 1) -> int:
-        """Where in the file the bytes are that the loader maps to an address.
-
-        Raises:
-            ElfError: none are.
-        """
+        """Where in the file the bytes are that the loader maps to an address. Raises ElfError: none are."""
         for item in self._loads:
             if item.address <= address and address + size <= item.address + item.in_file:
                 return item.offset + address - item.address

@@ -44,11 +44,7 @@ def unique_id(kernel_dir: Path) -> str:
     else the reference draws 64 random bits. kci takes them from a hash of the kernel's files instead: the legs of one
     plan run on different machines and must agree, and a second run must give the same bytes.
 
-    Args:
-        kernel_dir: the directory with the build.toml.
-
-    Raises:
-        FindingsError: the directory is in a git repository that git refuses to read, or it cannot be read.
+    Raises FindingsError: git refuses to read the repository, or a file cannot be read.
     """
     tree = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{tree}")
     if tree:
@@ -62,31 +58,19 @@ def kernel_id(name: str, backend: str, unique: str) -> str:
 
 
 def provenance(kernel_dir: Path) -> GitState | None:
-    """The commit of the kernel's source, or None outside git.
-
-    Raises:
-        FindingsError: the directory is in a git repository that git refuses to read.
-    """
+    """The commit of the kernel's source, or None outside git."""
     commit = _git(kernel_dir, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     return GitState(commit, _dirty(kernel_dir)) if commit else None
 
 
 def committed(kernel_dir: Path) -> int | None:
-    """When the commit of the kernel's source was made, in seconds since 1970; None outside git.
-
-    Raises:
-        FindingsError: the directory is in a git repository that git refuses to read.
-    """
+    """When the commit of the kernel's source was made, in seconds since 1970; None outside git."""
     said = _git(kernel_dir, "show", "--no-patch", "--no-show-signature", "--format=%ct", "HEAD", "--")
     return int(said) if said.isdecimal() else None
 
 
 def is_ancestor(directory: Path, first: str, second: str) -> bool:
-    """Whether a repository knows that one commit came before another; False where it does not know both.
-
-    Raises:
-        FindingsError: git refuses to read the repository.
-    """
+    """Whether a repository knows that one commit came before another; False where it does not know both."""
     base = _git(directory, "merge-base", "--end-of-options", first, second)
     return base == first != second
 
@@ -99,8 +83,7 @@ def _dirty(kernel_dir: Path) -> bool:
 def _git(directory: Path, *arguments: str) -> str:
     """What git prints, stripped; empty where there is no git, no repository or no such object.
 
-    Raises:
-        FindingsError: git found a repository and refuses to read it. Going on would silently give another id.
+    Raises FindingsError: git found a repository and refuses to read it. Going on would silently give another id.
     """
     try:
         return (run_git(directory, *arguments) or b"").decode("utf-8", "replace").strip()
@@ -113,9 +96,6 @@ def content_hash(kernel_dir: Path) -> bytes:
 
     Of a linked directory only the link itself counts: inside the kernel its files are there anyway, and what lies
     outside is no source that a build would take.
-
-    Raises:
-        FindingsError: a file cannot be read.
     """
     total = hashlib.sha256()
     for found in walk(kernel_dir):

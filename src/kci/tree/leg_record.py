@@ -83,21 +83,10 @@ def leg_for(
     inputs: RecordedInputs | None = None,
     cache: CacheUse | None = None,
 ) -> LegRecord:
-    """Describe a sealed variant directory.
+    """Describe a sealed variant directory, which has the variant's name.
 
-    Args:
-        variant_dir: its name is the variant's name.
-        system: the system that the variant was built on. An arch variant's own name has the last word.
-        builder: which builder made it: `noarch`, `native`, `nix`.
-        attempt: the attempt of the run; of two artifacts for one variant the higher one wins.
-        run: the CI run that built it.
-        source: the commit it was built from, for a variant whose metadata does not say.
-        seconds: how long the build took.
-        inputs: what it was really made from, as its builder says.
-        cache: what a compiler cache had of it.
-
-    Raises:
-        FindingsError: the directory is no sealed variant.
+    `system` is where it was built, for a variant whose name does not say; `source` is the commit, for one whose
+    metadata does not. Raises FindingsError: the directory is no sealed variant.
     """
     try:
         name = parse_variant_name(variant_dir.name)
@@ -145,13 +134,8 @@ class SealedVariant(msgspec.Struct, frozen=True):
 def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: str | None = None) -> SealedVariant:
     """Read a variant directory and hold its files against its metadata.
 
-    Args:
-        variant_dir: the directory.
-        hashes: its files' hashes, where they are known already.
-        name: what the variant is called, if the directory has another name for now.
-
-    Raises:
-        FindingsError: no valid metadata, no digest, files that differ from it, or metadata of another variant.
+    `hashes` are those of its files, where they are known already; `name` is the variant's, if the directory has another
+    for now. Raises FindingsError: no valid metadata, no digest, files that differ, or metadata of another variant.
     """
     metadata = read_metadata(variant_dir / FILE_NAME)
     hint = "seal it again: kci pack --seal"
@@ -171,9 +155,5 @@ def read_sealed(variant_dir: Path, hashes: dict[str, str] | None = None, name: s
 
 
 def decode_leg(data: bytes) -> LegRecord:
-    """Read the bytes of a `leg.json`.
-
-    Raises:
-        ValueError: what is wrong with them.
-    """
+    """Read the bytes of a `leg.json`. Raises ValueError: what is wrong with them."""
     return decode_json(data, LegRecord)

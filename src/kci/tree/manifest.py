@@ -117,11 +117,7 @@ def inputs_key(inputs: RecordedInputs | None, records: dict[str, RecordedInputs]
 
 
 def read_manifest(tree: Path) -> Manifest | None:
-    """The manifest of a tree, or None if it has none.
-
-    Raises:
-        FindingsError: there is one, and it cannot be read.
-    """
+    """The manifest of a tree, or None if it has none. Raises FindingsError: there is one, and it cannot be read."""
     path = tree / FILE_NAME
     return _load(path, "KCI611", "remove it and merge again") if os.path.lexists(path) else None
 
@@ -150,8 +146,7 @@ def read_published(places: Iterable[Path]) -> tuple[dict[Key, PublishedVariant],
     Args:
         places: manifests, trees that have one, or folders of such trees.
 
-    Raises:
-        FindingsError: a manifest is not there or cannot be read (KCI313).
+    Raises FindingsError: a manifest is not there or cannot be read (KCI313).
     """
     found: dict[Key, PublishedVariant] = {}
     problems: list[Diagnostic] = []

@@ -32,10 +32,7 @@ _RESOLVED = (Backend.CUDA, Backend.TPU, Backend.XPU)
 def python_depends(build: Build, backend: str) -> tuple[str, ...]:
     """The names for a variant's metadata: the general ones, then the backend's own.
 
-    Every backend's list is checked, declared or not, because the reference resolves all of them.
-
-    Raises:
-        FindingsError: a name is not in the curated table that it was looked up in.
+    Every backend's list is checked, declared or not, because the reference resolves all of them (KCI601).
     """
     table = depends_table()
     general = build.general.python_depends or ()
@@ -71,12 +68,7 @@ def kernel_depends(build: Build, backend: str) -> tuple[KernelDependency, ...]:
 
 
 def kernels_minver(kernel_depends: Sequence[KernelDependency], upstreams: int) -> str:
-    """The oldest release of the `kernels` library that can load a variant (docs/format.md#later).
-
-    Args:
-        kernel_depends: the kernels that the variant depends on.
-        upstreams: how many upstreams its metadata names.
-    """
+    """The oldest `kernels` library that can load a variant, by how many upstreams it names (docs/format.md#later)."""
     oldest = floors().kernels
     if upstreams > 1:
         return oldest.several_upstreams
@@ -185,18 +177,9 @@ def metadata_for(
 ) -> Metadata:
     """The metadata of a variant, before it is sealed.
 
-    Args:
-        build: the kernel.
-        backend: of the variant.
-        unique: what `identity.unique_id` says of the source.
-        archs: the archs that were really built; written text-sorted. A `[torch-noarch]` kernel has its own lists,
-            which are copied in file order.
-        provenance: the commit of the source, None outside git.
-        variant: the name that it is built under.
-        committed: when that commit was made, in seconds since 1970.
-
-    Raises:
-        FindingsError: a Python dependency is not in the curated tables.
+    `unique` is what `identity.unique_id` says of the source. `archs` are those that were really built; they are written
+    text-sorted. A `[torch-noarch]` kernel has its own lists, which are copied in file order. `committed` is when the
+    commit was made, in seconds since 1970.
     """
     kind = Backend(backend)
     upstreams = build.general.upstream or Upstream()
@@ -251,8 +234,7 @@ def _without_none(value: Any) -> Any:
 def read_metadata(path: Path) -> Metadata:
     """Read a `metadata.json` as strictly as the reference's reader, and insist on an id that can be imported.
 
-    Raises:
-        FindingsError: the file is missing, unreadable or not a metadata file.
+    Raises FindingsError: the file is missing, unreadable or not a metadata file.
     """
     try:
         return decode(read_bounded(path, MAX_BYTES))
@@ -263,11 +245,7 @@ def read_metadata(path: Path) -> Metadata:
 
 
 def decode(data: bytes) -> Metadata:
-    """Read the bytes of a metadata file.
-
-    Raises:
-        ValueError: what is wrong with them.
-    """
+    """Read the bytes of a metadata file. Raises ValueError: what is wrong with them."""
     raw = strict_object(data)
     missing = [key for key in _REQUIRED if key not in raw]
     if missing:
@@ -300,15 +278,9 @@ def _canonical_commit(key: str, record: dict[str, Any]) -> dict[str, Any]:
 
 
 def seal(variant_dir: Path, metadata: Metadata) -> Metadata:
-    """Finish a variant directory: remove bytecode, hash the files, write `metadata.json` last.
+    """Finish a variant directory: remove bytecode, hash the files, write `metadata.json` last, and return it.
 
     A signature of an earlier metadata file is removed, because it cannot hold for the new one.
-
-    Returns:
-        The metadata as written, with its digest.
-
-    Raises:
-        FindingsError: a file cannot be read or written.
     """
     if not variant_dir.is_dir():
         raise FindingsError(f"{variant_dir} is not a directory")
@@ -331,11 +303,7 @@ def mark_partial(variant_dir: Path, archs: Iterable[str]) -> None:
 
 
 def refuse_partial(variant_dir: Path) -> None:
-    """Refuse a variant that is marked.
-
-    Raises:
-        FindingsError: it is (KCI617).
-    """
+    """Refuse a variant that is marked. Raises FindingsError: it is (KCI617)."""
     if (variant_dir / MARK).exists():
         message = f"{variant_dir} was built with --arch and lacks code for the other GPUs"
         raise rule_error("KCI617", message, hint="build the variant again without --arch", path=str(variant_dir))

@@ -25,23 +25,14 @@ _SPECIAL = stat.S_ISUID | stat.S_ISGID | stat.S_ISVTX
 
 
 def pack(variant_dir: Path, out_file: Path, leg: LegRecord) -> Path:
-    """Write the artifact of a variant directory.
+    """Write the artifact of a sealed variant directory to `out_file`; `.tar.zst` compresses, `.tar` does not.
 
     Names are sorted, times and owners zero and modes 644 or 755, so the same files always give the same bytes.
-
-    Args:
-        variant_dir: a sealed variant directory.
-        out_file: where to; `.tar.zst` compresses, `.tar` does not.
-        leg: what `leg_for` says about the directory.
-
-    Returns:
-        `out_file`.
 
     Raises:
         UsageError: the file name ends with neither suffix, or the leg is another variant's.
         UnsafeError: the directory holds a link, a device or a name that cannot travel.
         FindingsError: a file cannot be read, the archive cannot be written, or the variant is too large.
-        MissingToolError: `.tar.zst` without the zstandard package.
     """
     if not out_file.name.endswith(SUFFIXES):
         raise UsageError(f"{out_file} is not an artifact name", hint=f"end it with {' or '.join(SUFFIXES)}")

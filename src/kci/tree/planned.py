@@ -66,15 +66,7 @@ def read_plan(path: Path) -> Planned:
 
 
 def parse_plan(text: bytes | str, where: str = "the plan") -> Planned:
-    """Read the JSON of a plan; keys that are not about planned variants are ignored.
-
-    Args:
-        text: the JSON.
-        where: what to call it in an error.
-
-    Raises:
-        FindingsError: it is no plan that this kci knows.
-    """
+    """Read the JSON of a plan, called `where` in errors; keys that are not about planned variants are ignored."""
     try:
         schema = decode_json(text, dict[str, msgspec.Raw]).get("schema")
         if schema != msgspec.Raw(str(SCHEMA).encode()):

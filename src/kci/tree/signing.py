@@ -40,11 +40,7 @@ _SIGNATURES = (ATTESTATION_NAME, BUNDLE_NAME)
 
 
 def signed_files(tree: Path) -> dict[str, str]:
-    """The files that an attestation of a tree is about: all but signatures.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
+    """The files that an attestation of a tree is about: all but signatures."""
     found = {}
     for name, digest in file_hashes(tree).items():
         parts = name.split("/")
@@ -55,11 +51,7 @@ def signed_files(tree: Path) -> dict[str, str]:
 
 
 def tree_statement(tree: Path, context: SigningContext) -> Statement:
-    """What is signed of a tree.
-
-    Raises:
-        FindingsError: the tree has no manifest, or cannot be read.
-    """
+    """What is signed of a tree. Raises FindingsError: the tree has no manifest, or cannot be read."""
     manifest = read_manifest(tree)
     if manifest is None:
         raise rule_error("KCI611", f"{tree} has no manifest", hint="merge it with kci first", path=str(tree))
@@ -75,11 +67,7 @@ def tree_statement(tree: Path, context: SigningContext) -> Statement:
 
 
 def sign_tree(tree: Path, key: Path, context: SigningContext) -> Path:
-    """Write a tree's attestation.
-
-    Raises:
-        FindingsError, UsageError, MissingToolError: see `tree_statement` and `sign_statement`.
-    """
+    """Write a tree's attestation."""
     path = tree / ATTESTATION_NAME
     write_atomic(path, sign_statement(tree_statement(tree, context), key))
     return path
@@ -90,18 +78,7 @@ def sign_tree_as_run(tree: Path, context: SigningContext, trust: Path | None = N
 
     `metadata.json.sigstore` is for today's loader; the bundle over the whole tree binds what that does not.
     Every signature is checked as a reader would check it, and nothing is written unless all of them are good.
-
-    Args:
-        tree: the merged tree.
-        context: what to say of where it comes from.
-        trust: the trust configuration of a Sigstore of one's own; None for the public one.
-
-    Returns:
-        The files that were written.
-
-    Raises:
-        MissingToolError: there is no identity here, or no sigstore package.
-        FindingsError: the service refuses, what it answers does not verify, or the tree cannot be read.
+    Returns the files that were written.
     """
     statement = tree_statement(tree, context)
     bundles = {}
@@ -116,11 +93,7 @@ def sign_tree_as_run(tree: Path, context: SigningContext, trust: Path | None = N
 
 
 def sign_artifact(artifact: Path, key: Path, context: SigningContext) -> Path:
-    """Write the attestation of an artifact beside it.
-
-    Raises:
-        FindingsError, UsageError, MissingToolError: it cannot be read or signed.
-    """
+    """Write the attestation of an artifact beside it."""
     statement = _statement({artifact.name: file_hash(artifact)}, msgspec.structs.asdict(context))
     path = artifact_attestation(artifact)
     write_atomic(path, sign_statement(statement, key))
@@ -135,9 +108,7 @@ def artifact_attestation(artifact: Path) -> Path:
 def opened(data: bytes, signers: Signers, context: SigningContext, *, with_key: bool) -> Statement:
     """The statement of an attestation that one of the keys has signed, or else one of the context's workflows.
 
-    Raises:
-        ValueError: it is no attestation, or nobody who may has signed it.
-        FindingsError, MissingToolError: see `open_statement` and `open_bundle`.
+    Raises ValueError: it is no attestation, or nobody who may has signed it.
     """
     return open_statement(data, signers.keys) if with_key else open_bundle(data, context, signers.trust)
 
@@ -148,16 +119,7 @@ def github_bundle(artifact: Path) -> Path:
 
 
 def check_artifact(artifact: Path, signers: Signers, context: SigningContext) -> None:
-    """Refuse an artifact without an attestation that names what is asked for.
-
-    Args:
-        artifact: the file; its attestation lies beside it.
-        signers: who may sign.
-        context: the repository, workflow and commit that have to be named.
-
-    Raises:
-        FindingsError: there is none, nobody who may has signed it, or it is about something else.
-    """
+    """Refuse an artifact without an attestation beside it that names what `context` asks for (KCI616)."""
     where = str(artifact)
     own, bundle = artifact_attestation(artifact), github_bundle(artifact)
     path = bundle if bundle.exists() and not own.exists() else own
@@ -202,11 +164,7 @@ def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def tree_differences(tree: Path, statement: Statement, context: SigningContext) -> list[str]:
-    """What lies in a tree, or is asked for, and a statement says otherwise.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
+    """What lies in a tree, or is asked for, and a statement says otherwise."""
     manifest = read_manifest(tree)
     predicate = statement.predicate
     found = context.disagreements(predicate)
@@ -233,11 +191,7 @@ def _statement(files: Mapping[str, str], predicate: dict[str, Any]) -> Statement
 
 
 def read_public_key(text: str, root: Path = Path()) -> str:
-    """A public key as it may be named: a file relative to `root`, or the key itself.
-
-    Raises:
-        FindingsError: the file cannot be read.
-    """
+    """A public key as it may be named: a file relative to `root`, or the key itself."""
     if text.startswith(("ssh-", "-----BEGIN")):
         return text
     try:

@@ -26,16 +26,9 @@ _GITHUB = "https://github.com/"
 def open_bundle(data: bytes, context: SigningContext, trust: Path | None = None) -> Statement:
     """The statement of a bundle that a workflow of a repository has signed. Nothing is asked of the network.
 
-    Args:
-        data: the JSON of the bundle.
-        context: the repository, which has to be named, for every repository can have an identity; and its workflow,
-            empty for any.
-        trust: the trust configuration of a Sigstore of one's own; None for the public one.
-
-    Raises:
-        ValueError: it is no bundle with a statement, or was signed by somebody else.
-        FindingsError: the trust configuration cannot be read.
-        MissingToolError: there is no sigstore package.
+    The context has to name the repository, for every repository can have an identity; no workflow means any. `trust` is
+    the trust configuration of a Sigstore of one's own. Raises ValueError: it is no bundle with a statement, or was
+    signed by somebody else.
     """
     if not context.repository:
         raise ValueError("no repository is named whose workflows may sign")
@@ -79,12 +72,7 @@ def _trust_config(path: Path) -> Any:
 
 @contextmanager
 def run_signer(trust: Path | None) -> Iterator[RunSigner]:
-    """What signs with the identity of the CI run that this is.
-
-    Raises:
-        MissingToolError: there is no identity here, or no sigstore package.
-        FindingsError: the service refuses, or the trust configuration cannot be read.
-    """
+    """What signs with the identity of the CI run that this is. Raises MissingToolError: there is no identity here."""
     try:
         from sigstore.models import ClientTrustConfig
         from sigstore.oidc import IdentityToken, detect_credential

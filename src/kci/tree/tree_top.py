@@ -31,11 +31,7 @@ SUMMED_AT_TOP = (FILE_NAME, "benchmarks")
 
 
 def encode_sums(hashes: Mapping[str, str]) -> bytes:
-    """The form of coreutils' sha256sum, sorted by name.
-
-    Args:
-        hashes: path inside the tree to hex sha256.
-    """
+    """The form of coreutils' sha256sum, sorted by name: of the path inside the tree, and the hex sha256."""
     lines = []
     for name in sorted(hashes):
         escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
@@ -46,8 +42,7 @@ def encode_sums(hashes: Mapping[str, str]) -> bytes:
 def decode_sums(data: bytes) -> dict[str, str]:
     """What `encode_sums` was given. Names that it escapes are refused: no variant may hold such a file.
 
-    Raises:
-        ValueError: it is not in that form.
+    Raises ValueError: it is not in that form.
     """
     pairs = [line.partition("  ")[::2] for line in data.decode().split("\n")[:-1]]
     found = {name: digest for digest, name in pairs if _HASH.fullmatch(digest)}
@@ -57,15 +52,7 @@ def decode_sums(data: bytes) -> dict[str, str]:
 
 
 def tree_hashes(variants: Mapping[str, Mapping[str, str]], others: Mapping[str, Path]) -> dict[str, str]:
-    """Every file of a tree by its path in it.
-
-    Args:
-        variants: the files of each variant, hashed already.
-        others: what else is at the top, by name.
-
-    Raises:
-        FindingsError: a file cannot be read.
-    """
+    """The hash of every file of a tree by its path in it: of variants, which are hashed already, and others by name."""
     found = {
         f"{variant}/{name}": digest
         for variant, files in variants.items()
@@ -92,8 +79,7 @@ KEPT_AT_TOP = (
 def require_tree(target: Path) -> None:
     """Refuse to replace a directory that holds anything but a tree, or something that could lead out of it.
 
-    Raises:
-        FindingsError: KCI610.
+    Raises FindingsError: KCI610.
     """
     if not os.path.lexists(target):
         return
@@ -109,11 +95,7 @@ def require_tree(target: Path) -> None:
 
 
 def files_at_top(tree: Path) -> Iterator[Entry]:
-    """Every file of what a tree holds besides variants, bytecode left out.
-
-    Raises:
-        FindingsError: a directory cannot be read.
-    """
+    """Every file of what a tree holds besides variants, bytecode left out."""
     for entry in sorted(tree.iterdir()):
         if entry.name not in KEPT_AT_TOP:
             continue

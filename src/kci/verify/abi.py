@@ -98,12 +98,9 @@ def above_cap(version: str, cpu: str) -> str | None:
 
 
 def library_allowed(name: str, groups: tuple[str, ...], major: str) -> bool:
-    """Whether DT_NEEDED may name a library.
+    """Whether DT_NEEDED may name a library, by the groups of `native.toml` that the variant may use.
 
-    Args:
-        name: the library.
-        groups: the groups of `native.toml` that the variant may use.
-        major: the major version of the variant's compute toolkit, empty if it has none.
+    `major` is the major version of the variant's compute toolkit, empty if it has none.
     """
     patterns = (pattern for group in groups for pattern in native_table().needed.get(group, ()))
     return any(fnmatch.fnmatchcase(name, pattern.replace("{major}", major)) for pattern in patterns)
@@ -239,8 +236,7 @@ def is_std_name(name: str) -> bool:
 def torch_exports() -> TorchExports:
     """The table that ships with kci.
 
-    Raises:
-        ValueError: the two files do not belong together (a bug in kci, which a test finds).
+    Raises ValueError: the two files do not belong together (a bug in kci, which a test finds).
     """
     about = load_dated(DATA / "torch-exports.toml", ExportsTable)
     packed = (DATA / "torch-exports.bin").read_bytes()

@@ -84,12 +84,7 @@ class Compliance(msgspec.Struct, frozen=True):
 
 
 def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
-    """Sort findings by the variants that they are about.
-
-    Args:
-        paths: what was verified, as the user wrote it.
-        found: the findings that nobody suppressed.
-    """
+    """Sort the findings that nobody suppressed by the variants that they are about."""
     states: list[VariantState] = []
     claimed = 0
     places = [place for shown in paths for place in places_of(shown)]

@@ -73,8 +73,7 @@ class DeviceCode(msgspec.Struct, frozen=True):
 def cuda_code(data: bytes) -> DeviceCode:
     """What a `.nv_fatbin` section holds.
 
-    Raises:
-        FatbinError: a container or an entry reaches beyond its end, or is none.
+    Raises FatbinError: a container or an entry reaches beyond its end, or is none.
     """
     found: dict[int, set[str]] = {_PTX: set(), _SASS: set()}
     offset = _next(data, 0, (_CUDA_MAGIC,), "container")

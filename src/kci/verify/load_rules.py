@@ -75,11 +75,7 @@ class _LoadAnswer(msgspec.Struct, frozen=True):
 
 
 def probe(python: Path) -> LoaderEnvironment:
-    """What a Python has.
-
-    Raises:
-        MissingToolError: it does not run, or has no torch or no loader.
-    """
+    """What a Python has. Raises MissingToolError: it does not run, or has no torch or no loader."""
     try:
         text, _ = _run(python, _PROBE)
         found = decode_json(text, LoaderEnvironment)

@@ -266,13 +266,8 @@ _MAX_PYTHON = 4 * 1024 * 1024
 
 
 def check_processor(variant: VariantDir, path: Path, machine: str, where: str) -> Iterator[Diagnostic]:
-    """The rules about the instructions of a library on Linux.
-
-    Args:
-        variant: whose Python files may ask the processor for it.
-        path: the library.
-        machine: its processor, as in variant names.
-        where: the library as the user would write it.
+    """The rules about the instructions of a library for a machine; the variant's Python files may ask for the
+    processor.
     """
     if machine != "x86_64":
         yield finding("KCI750", f"of a library for {machine} the instructions are not looked at", path=where)

@@ -119,15 +119,9 @@ def verify_with_suppressions(
 
 
 def verify_loading(shown: str, python: Path) -> list[Diagnostic]:
-    """Load every variant of a path that this machine can load. This runs the variants' code.
+    """Load every variant of a path that this machine can load, with a Python that has torch and the loader.
 
-    Args:
-        shown: a variant directory, a tree, a folder of trees, or a kernel, as the user wrote it.
-        python: a Python with torch and the loader.
-
-    Raises:
-        MissingToolError: that Python cannot load kernels.
-        UsageError: see `verify`.
+    This runs the variants' code. Raises MissingToolError: that Python cannot load kernels.
     """
     environment = probe(python)
     found: list[Diagnostic] = []

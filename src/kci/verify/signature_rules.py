@@ -39,14 +39,7 @@ def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
 
 
 def check_signatures(tree: Path, shown: str, signers: Signers, context: SigningContext) -> Iterator[Diagnostic]:
-    """The rules about a tree's attestation.
-
-    Args:
-        tree: the tree.
-        shown: its path for diagnostics.
-        signers: who may sign.
-        context: what the attestation has to name.
-    """
+    """The rules about a tree's attestation: who may sign it, and what it has to name."""
     with_key = bool(signers.keys) and ((tree / ATTESTATION_NAME).exists() or not context.repository)
     name = ATTESTATION_NAME if with_key else BUNDLE_NAME
     if not (tree / name).exists():

@@ -33,11 +33,7 @@ class BinaryKind(enum.StrEnum):
 
 
 def binary_kind(path: Path) -> BinaryKind | None:
-    """The kind of a file; None for what is no native code for a host.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """The kind of a file; None for what is no native code for a host. Raises OSError: it cannot be read."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(b"\x7fELF"):

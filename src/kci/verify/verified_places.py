@@ -65,8 +65,7 @@ def joined(shown: str, name: str) -> str:
 def places_of(shown: str) -> list[VerifiedPlace]:
     """Everything that is to be looked at for a path, in order.
 
-    Raises:
-        UsageError: it is nothing that can be verified.
+    Raises UsageError: it is nothing that can be verified.
     """
     root = Path(shown)
     if _is_workflows(root):
