@@ -19,7 +19,7 @@ from kci.version import __version__
 
 if TYPE_CHECKING:
     from kci.run.local import TreeResult
-    from kci.verify.verified_places import VerifiedPlace
+    from kci.verify.subject import VerifiedPlace
 
 FORMATS = ("text", "json", "github", "sarif", "markdown")
 

@@ -11,7 +11,7 @@ from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, paragraph, table, to_json
 from kci.cli._workspace import CACHE, CATALOG, opened
 from kci.errors import KciError
-from kci.publish.target import hub_settings
+from kci.publish.publish_tree import hub_settings
 from kci.render.repository import settings_text
 from kci.run.local import OutcomeState, outcomes_of
 from kci.run.machine_report import Health, examine

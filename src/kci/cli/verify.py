@@ -17,8 +17,8 @@ from kci.verify import verify_with_suppressions
 from kci.verify.compliance import Compliance, compliance, shields
 from kci.verify.load_rules import default_python
 from kci.verify.requirements import verify_loading
-from kci.verify.signature_rules import check_signatures
-from kci.verify.verified_places import PlaceKind, places_of, said
+from kci.verify.subject import PlaceKind, places_of, said
+from kci.verify.tree_rules import check_signatures
 
 REPORTS = ("table", "shields")
 """Forms that say how many variants meet the requirements, not what was found."""

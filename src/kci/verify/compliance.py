@@ -13,7 +13,7 @@ from kci.errors import FindingsError
 from kci.matrix.names import is_variant_name, parse_variant_name
 from kci.plurals import count
 from kci.tree.manifest import read_manifest
-from kci.verify.verified_places import PlaceKind, VerifiedPlace, places_of
+from kci.verify.subject import PlaceKind, VerifiedPlace, places_of
 
 _COLORS = {True: "brightgreen", False: "red", None: "lightgrey"}
 _NAMES = {"cpu": "CPU", "cuda": "CUDA", "rocm": "ROCm", "xpu": "XPU", "tpu": "TPU", "cann": "CANN", "metal": "Metal"}

@@ -21,11 +21,10 @@ from kci.config.suppression import SuppressedFinding, apply_settings, apply_sour
 from kci.diagnostics import Diagnostic, finding, in_file_order, rules
 from kci.errors import FindingsError, UsageError
 from kci.sources.source_rules import check_sources
-from kci.verify import fatbin, native_rules, signature_rules, variant_rules
+from kci.verify import fatbin, native_rules, variant_rules
 from kci.verify.load_rules import check_loads, probe
-from kci.verify.subject import VariantDir, load_variant
-from kci.verify.tree_rules import check_tree
-from kci.verify.verified_places import WORKFLOW_ENDINGS, PlaceKind, VerifiedPlace, places_of
+from kci.verify.subject import WORKFLOW_ENDINGS, PlaceKind, VariantDir, VerifiedPlace, load_variant, places_of
+from kci.verify.tree_rules import check_attestations, check_tree
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -67,7 +66,7 @@ VARIANT_CHECKS: tuple[Callable[[VariantDir], Iterator[Diagnostic]], ...] = (
     native_rules.check_variant,
     fatbin.check_variant,
     variant_rules.check_python,
-    signature_rules.check_variant,
+    variant_rules.check_signature,
 )
 
 
@@ -177,7 +176,7 @@ def _tree(place: VerifiedPlace) -> Iterator[Diagnostic]:
         variants.append(variant)
         yield from found
     yield from check_tree(root, place.path, variants)
-    yield from signature_rules.check_attestations(root, place.path)
+    yield from check_attestations(root, place.path)
 
 
 def _variant(directory: Path, shown: str) -> tuple[VariantDir, list[Diagnostic]]:

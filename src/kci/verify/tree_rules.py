@@ -1,4 +1,4 @@
-"""The rules about a whole tree: what lies at its top, its variants together, its manifest, checksums and card.
+"""The rules about a whole tree: its top, its variants together, its manifest, checksums, card and signatures.
 
 Everything that these say and that the files can contradict is computed again.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
 from kci.files.bounded_json import read_bounded
 from kci.matrix.names import parse_variant_name
+from kci.tree.dsse import Signers, SigningContext, Statement, claimed_statement
 from kci.tree.manifest import FILE_NAME, Manifest, Present, missing_of, read_manifest
 from kci.tree.pack import untransportable
+from kci.tree.signing import ATTESTATION_NAME, BUNDLE_NAME, opened, tree_differences
 from kci.tree.tree_top import (
     CARD,
     KEPT_AT_TOP,
@@ -210,3 +213,43 @@ def _header_problem(text: str) -> str:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         return f"its header is no YAML: {(str(error) or type(error).__name__).splitlines()[0][:200]}"
     return "" if data is None or isinstance(data, dict) else "its header is no table of keys and values"
+
+
+_SHOWN = 20
+
+
+def check_attestations(tree: Path, shown: str) -> Iterator[Diagnostic]:
+    """Hold the attestations that a tree has to its files, whoever has signed them: a stale one is worse than none."""
+    for name in (ATTESTATION_NAME, BUNDLE_NAME):
+        if (tree / name).exists():
+            yield from _signed_otherwise(tree, shown, name, claimed_statement, SigningContext())
+
+
+def check_signatures(tree: Path, shown: str, signers: Signers, context: SigningContext) -> Iterator[Diagnostic]:
+    """The rules about a tree's attestation: who may sign it, and what it has to name."""
+    with_key = bool(signers.keys) and ((tree / ATTESTATION_NAME).exists() or not context.repository)
+    name = ATTESTATION_NAME if with_key else BUNDLE_NAME
+    if not (tree / name).exists():
+        yield finding("KCI790", f"there is no {ATTESTATION_NAME}, and no {BUNDLE_NAME}", path=shown)
+        return
+    yield from _signed_otherwise(
+        tree, shown, name, partial(opened, signers=signers, context=context, with_key=with_key), context
+    )
+
+
+def _signed_otherwise(
+    tree: Path, shown: str, name: str, read: Callable[[bytes], Statement], context: SigningContext
+) -> Iterator[Diagnostic]:
+    where = f"{shown}/{name}"
+    try:
+        statement = read(read_bounded(tree / name))
+    except (OSError, ValueError) as error:
+        yield finding("KCI791", f"the attestation does not count: {error}", path=where)
+        return
+    try:
+        wrong = tree_differences(tree, statement, context)
+    except FindingsError as error:
+        yield finding("KCI700", error.message.replace(str(tree), shown), path=shown)
+        return
+    for message in wrong[:_SHOWN]:
+        yield finding("KCI792", message, path=where)

@@ -12,14 +12,16 @@ from kci.config.depends_table import depends_table
 from kci.config.values import python_name
 from kci.diagnostics import Diagnostic, finding
 from kci.errors import FindingsError
+from kci.files.bounded_json import read_bounded
 from kci.files.walk import is_bytecode
 from kci.matrix.names import Kind
 from kci.sources.imports import module_name
 from kci.sources.package_rules import MAX_BYTES, OPS, check_package, package_of
-from kci.tree.digest import validate_dir
+from kci.tree.digest import SIGNATURE, validate_dir
 from kci.tree.identity import kernel_id
 from kci.tree.metadata import FILE_NAME, Metadata, kernels_minver, unrecorded_depends
 from kci.tree.pack import too_large, untransportable
+from kci.tree.sigstore_bundles import signature_problem
 from kci.verify.abi import numbers
 from kci.verify.subject import VariantDir
 
@@ -119,6 +121,18 @@ def check_digest(variant: VariantDir) -> Iterator[Diagnostic]:
     for violation in violations:
         where = variant.at(violation.path) if violation.path else variant.shown
         yield finding("KCI731", str(violation), path=where)
+
+
+def check_signature(variant: VariantDir) -> Iterator[Diagnostic]:
+    """The rule about the loader's signature of a variant. Whose it is, is not asked here."""
+    if not any(item.name == SIGNATURE and item.regular and not item.link for item in variant.files):
+        return
+    try:
+        problem = signature_problem(read_bounded(variant.path / SIGNATURE), read_bounded(variant.path / FILE_NAME))
+    except (OSError, ValueError) as error:
+        problem = f"it cannot be read: {error}"
+    if problem and variant.metadata is not None:
+        yield finding("KCI729", problem, path=variant.at(SIGNATURE))
 
 
 def check_python(variant: VariantDir) -> Iterator[Diagnostic]:
