@@ -127,7 +127,7 @@ def test_a_lost_leg_is_started_again_and_not_for_ever(pretended: tuple[Driver, P
     assert phases(driver) == [("failed", 3)]
     assert [name.rpartition("-")[2] for name in engine.runs] == ["1", "2", "3"]
     assert engine.cancelled == engine.runs  # whatever is left of an attempt ends before the next one
-    assert "lost 3 times" in driver.journal.legs["swiglu/torch-cpu"].reason
+    assert "lost 3 times" in driver.journal.legs["swiglu/torch-cpu"].last.reason
 
 
 def test_a_result_that_comes_late_is_not_lost(pretended: tuple[Driver, Pretended]) -> None:
@@ -142,7 +142,7 @@ def test_what_was_stopped_there_is_not_started_again(pretended: tuple[Driver, Pr
     engine.said = {"1": [JobStatus(JobState.STOPPED, "it was cancelled there")]}
     driver.drive()
     assert phases(driver) == [("failed", 1)]
-    assert driver.journal.legs["swiglu/torch-cpu"].reason == "it was cancelled there"
+    assert driver.journal.legs["swiglu/torch-cpu"].last.reason == "it was cancelled there"
 
 
 def test_a_job_that_says_nothing_has_failed(pretended: tuple[Driver, Pretended]) -> None:
@@ -150,7 +150,7 @@ def test_a_job_that_says_nothing_has_failed(pretended: tuple[Driver, Pretended])
     driver, _ = pretended
     driver.drive()
     assert phases(driver) == [("failed", 1)]
-    assert "left no result.json" in driver.journal.legs["swiglu/torch-cpu"].reason
+    assert "left no result.json" in driver.journal.legs["swiglu/torch-cpu"].last.reason
 
 
 def test_a_submission_whose_reply_was_lost_is_found(pretended: tuple[Driver, Pretended]) -> None:
@@ -176,7 +176,7 @@ def test_an_engine_that_refuses_costs_its_legs(pretended: tuple[Driver, Pretende
     engine.trouble = [FindingsError("no such partition")]
     driver.drive()
     assert phases(driver) == [("failed", 1)]
-    assert driver.journal.legs["swiglu/torch-cpu"].exit_code == 1
+    assert driver.journal.legs["swiglu/torch-cpu"].last.exit_code == 1
 
 
 def test_an_engine_that_is_away_is_asked_again(pretended: tuple[Driver, Pretended]) -> None:
@@ -344,7 +344,7 @@ def test_a_restart_costs_too(kernel_dir: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(engine_run, "open_engine", lambda _settings, _home: engine)
     with driving(folder, prepared_run, lambda *_: None, lambda _line: None) as driver:
         driver.drive()
-        assert "would cost more than --max-cost" in driver.journal.legs["swiglu/torch-cpu"].reason
+        assert "would cost more than --max-cost" in driver.journal.legs["swiglu/torch-cpu"].last.reason
     assert len(engine.runs) == 1
 
 

@@ -81,8 +81,8 @@ def _report(driver: Driver, trees: list[TreeResult]) -> int:
     for leg in driver.run.legs:
         progress = driver.journal.legs[leg.name]
         place, state = driver.place(leg.name), progress.phase.value
-        said = [f"{progress.seconds:.0f} s"] if progress.phase in _GOOD else []
-        said += [_line(progress.reason)] if progress.reason else []
+        said = [f"{progress.last.seconds:.0f} s"] if progress.phase in _GOOD else []
+        said += [_line(progress.last.reason)] if progress.last.reason else []
         rows.append((leg.job.kernel, leg.job.leg, place.engine, state, str(progress.attempts), ", ".join(said)))
     rows += [(item.kernel, item.variant, "", "untested", "", item.reason[:100]) for item in driver.run.untested]
     rows += [(item.kernel, item.variant, "", "left", "", item.reason[:100]) for item in driver.run.left]
@@ -90,9 +90,9 @@ def _report(driver: Driver, trees: list[TreeResult]) -> int:
     code = print_trees(trees)
     failed = driver.journal.of(LegPhase.FAILED)
     for name in failed:
-        click.echo(f"\n{click.style(f'{name} failed:', fg='red')} {driver.journal.legs[name].reason}", err=True)
+        click.echo(f"\n{click.style(f'{name} failed:', fg='red')} {driver.journal.legs[name].last.reason}", err=True)
     if failed:
-        return max(driver.journal.legs[name].exit_code or 4 for name in failed)
+        return max(driver.journal.legs[name].last.exit_code or 4 for name in failed)
     if driver.journal.of(LegPhase.CANCELLED):
         return 130
     if not trees:
@@ -139,9 +139,9 @@ class EngineDisplay(LiveTable):
             if progress.phase in _GOOD and len(self.run.legs) > 30:
                 ended += 1
                 continue
-            since = f"{time.time() - progress.since:.0f} s" if progress.phase is LegPhase.SUBMITTED else ""
+            since = f"{time.time() - progress.last.at:.0f} s" if progress.phase is LegPhase.SUBMITTED else ""
             style = styles.get(progress.phase.value, "")
-            note = self.notes.get(leg.name, progress.reason)[:_NOTE]
+            note = self.notes.get(leg.name, progress.last.reason)[:_NOTE]
             engine = leg.on(progress.now.engine).engine
             grid.add_row(leg.name, engine, Text(progress.phase.value, style=style), since, Text(note, style="dim"))
         if ended:

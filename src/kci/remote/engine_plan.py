@@ -140,7 +140,10 @@ def prepare_run(workspace: Workspace, request: EngineRequest, cache: Path) -> tu
             hint = "set `tests` of an engine in kci.toml (docs/engines.md), or give --allow-empty"
             raise FindingsError(f"nothing would be tested: {wanted}", hint=hint)
         placed += testing
-    _require_affordable(plan, [item.leg for item in placed], request.max_cost)
+    found = check_budget(plan, estimate([item.leg for item in placed]), max_cost=request.max_cost)
+    problems = [item for item in found if item.severity is Severity.ERROR or request.max_cost is not None]
+    if problems:
+        raise FindingsError(problems[0].message, hint=problems[0].hint, diagnostics=problems)
     identifier = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
     folder = runs_folder(cache) / identifier
     jobs = _Jobs(workspace, request, engines, plan.commit, folder)
@@ -223,16 +226,6 @@ def group_tests(matrix: Matrix, built: Iterable[Leg], timeouts: Mapping[tuple[st
 def _hardware(need: HardwareNeed, system: str) -> str:
     what = f" {need.minimum} or newer" if need.minimum else f" {' or '.join(need.archs)}" if need.archs else ""
     return f"{need.backend}{what}" + (f" on {system}" if system else "")
-
-
-def _require_affordable(plan: Plan, legs: list[Leg], max_cost: float | None) -> None:
-    problems = [
-        item
-        for item in check_budget(plan, estimate(legs), max_cost=max_cost)
-        if item.severity is Severity.ERROR or max_cost is not None
-    ]
-    if problems:
-        raise FindingsError(problems[0].message, hint=problems[0].hint, diagnostics=problems)
 
 
 def _planned(plan: Plan) -> Planned:

@@ -260,7 +260,7 @@ class Driver(RunState):
         return taken
 
     def _submit_batch(self, name: str, legs: Sequence[str]) -> None:
-        batch = f"kci-{self.run.id}-b{self.journal.batches + 1}"
+        batch = f"kci-{self.run.id}-b{len(self.journal.in_batch) + 1}"
         jobs = tuple(self.job(leg) for leg in legs)
         self.note(RunEvent.SUBMITTING, legs, batch=batch)
         try:

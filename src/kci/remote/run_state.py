@@ -120,11 +120,8 @@ class LegProgress(msgspec.Struct):
     """Attempts on an engine that the leg has moved away from; whichever result comes first is taken."""
     attempts: int = 1
     restarts: int = 0
-    reason: str = ""
-    seconds: float = 0.0
-    exit_code: int = 0
-    since: float = 0.0
-    """When it came into this phase."""
+    last: JournalLine = JournalLine(RunEvent.NOT_SUBMITTED, 0.0)
+    """What brought it into this phase."""
     submitted: dict[str, int] = {}
     """How often, by engine."""
     tree: JobFile | None = None
@@ -164,10 +161,8 @@ class Journal:
         self.legs = {name: LegProgress() for name in legs}
         for name in held:
             self.legs[name].phase = LegPhase.HELD
-        self.batches = 0
-        """How many were begun."""
         self.in_batch: dict[str, tuple[tuple[str, Placement], ...]] = {}
-        """The legs of each and their attempts then, in the order in which they were submitted."""
+        """By batch the legs and their attempts then, in the order in which they were submitted."""
         data = self._read()
         self._end = data.rfind(b"\n") + 1
         self.torn = self._end < len(data)
@@ -225,10 +220,8 @@ class Journal:
             leg = self.legs[name]
             self._change(leg, line, number)
             if line.event in _PHASES:
-                leg.phase, leg.reason, leg.since = _PHASES[line.event], line.reason, line.at
-                leg.seconds, leg.exit_code = line.seconds, line.exit_code
+                leg.phase, leg.last = _PHASES[line.event], line
         if line.event is RunEvent.SUBMITTING:
-            self.batches += 1
             self.in_batch[line.batch] = tuple((name, self.legs[name].now) for name in line.legs)
 
     def _change(self, leg: LegProgress, line: JournalLine, number: int) -> None:
