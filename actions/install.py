@@ -78,7 +78,7 @@ def uv_command(uv: str, place: Path) -> list[str]:
 
 
 def pip_command(python: str, packages: Path) -> list[str]:
-    """How pip installs the lock, be it the pip of another Python."""
+    """How pip installs the lock; it may be the pip of another Python."""
     quiet = ["--quiet", "--disable-pip-version-check", "--no-input", "--no-compile"]
     return [python, "-I", "-m", "pip", "install", *quiet, "--no-user", "--target", str(packages), *_LOCKED]
 

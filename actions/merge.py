@@ -183,7 +183,7 @@ def lay_out(published: Path, into: Path) -> None:
 
 
 def make_room(into: Path, planned: Planned | None) -> None:
-    """Have each earlier tree where the new one goes, and none of another version, which cannot be carried over."""
+    """Put each earlier tree where the new one goes, and remove one of another version, which cannot be carried over."""
     kernels = planned.kernels if planned is not None else {}
     for path, manifest in find_manifests(into).items():
         kernel = manifest.kernel

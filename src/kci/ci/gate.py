@@ -49,7 +49,7 @@ class GateRow(msgspec.Struct, frozen=True):
 def read_results(text: str) -> dict[str, JobEnding]:
     """Jobs and how they ended, from words `name=result`.
 
-    UsageError if a word is none of these, a job is named twice, or the plan job is not among them.
+    UsageError if a word has another form, a job is named twice, or the plan job is not among them.
     """
     found: dict[str, JobEnding] = {}
     for word in text.split():

@@ -26,7 +26,7 @@ _KINDS = ", ".join(
     )
 )
 _PART = r"[a-z0-9]+(?:(?:__?|\.|-+)[a-z0-9]+)*"
-# `host:port/name:tag@digest`, of which only the name has to be there; a host has a dot or a port.
+# `host:port/name:tag@digest`; only the name must be there, and a host has a dot or a port.
 _REFERENCE = re.compile(
     r"(?:(?P<host>[a-z0-9.-]+\.[a-z0-9.-]+(?::[0-9]+)?|localhost(?::[0-9]+)?|[a-z0-9-]+:[0-9]+)/)?"
     rf"(?P<name>{_PART}(?:/{_PART})*)(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}}))?(?:@(?P<digest>sha256:[0-9a-f]{{64}}))?",
@@ -67,7 +67,7 @@ def behind_tag(image: ImageReference) -> str:
 
     A tag for several systems means one digest for all, and one for each; all of these count.
 
-    FindingsError if it cannot be told.
+    FindingsError if the registry does not say.
     """
     if not image.tag:
         raise FindingsError("it has a digest and no tag, so nothing says what is newer")

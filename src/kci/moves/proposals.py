@@ -26,7 +26,7 @@ from kci.workspace.migrating import KernelMigrations, migrations_of
 from kci.workspace.workspace import Workspace
 
 CATALOG_FILE = "kci-catalog.toml"
-"""Where the edition is written in a repository that has had none of its own."""
+"""Where the edition is written in a repository without one of its own."""
 
 _MAX_BODY = 50_000
 # The key `catalog` at the beginning of a line, with a string in either kind of quotes.
@@ -38,7 +38,7 @@ _WAKE = (
 
 
 class WantedMoves(msgspec.Struct, frozen=True):
-    """What is to be proposed."""
+    """What kci proposes."""
 
     wanted: tuple[WantedPull, ...]
     by_hand: tuple[str, ...]

@@ -35,7 +35,7 @@ _PAGE = 100
 
 
 class FileChange(msgspec.Struct, frozen=True):
-    """A file as it is to be."""
+    """A file as the pull request leaves it."""
 
     path: str
     """Relative to the repository's root, with slashes."""

@@ -95,7 +95,7 @@ _TOP = 4096
 
 
 class RecordedOptions(msgspec.Struct, frozen=True):
-    """The options of the command in a file's header, so that nobody has to remember them."""
+    """The options of the command in a file's header."""
 
     kernels: tuple[str, ...] = ()
     mode: str | None = None

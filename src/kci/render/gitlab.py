@@ -47,7 +47,7 @@ class GitlabData(Dated, frozen=True):
 
 @cache
 def gitlab_data() -> GitlabData:
-    """What GitLab has where nobody says otherwise, as dated data."""
+    """GitLab's defaults, as dated data."""
     return load_dated(Path(__file__).parent / "data" / "gitlab.toml", GitlabData)
 
 
@@ -78,7 +78,7 @@ def render_gitlab(inputs: GitlabInputs, version: str = __version__) -> dict[str,
 
 
 def read_plan_document(path: Path) -> PlanDocument:
-    """A plan as `kci plan --format json` prints it; FindingsError if it cannot be read, or is none."""
+    """A plan as `kci plan --format json` prints it; FindingsError if it cannot be read, or is not a plan."""
     try:
         plan = read_json(path, PlanDocument)
         require_schema(plan.schema, 1)

@@ -117,7 +117,7 @@ class RenderedFiles(msgspec.Struct, frozen=True):
     diagnostics: tuple[Diagnostic, ...]
     """What is wrong with the committed files."""
     rewritten: tuple[str, ...] = ()
-    """The files of which writing changes anything, be it a pin."""
+    """The files that writing changes, if only in a pin."""
 
     @property
     def left(self) -> list[str]:

@@ -101,7 +101,7 @@ class Inputs(msgspec.Struct, frozen=True):
     release_parallel: int = 0
     """Static mode: how many of the release tier's legs the pools of their runners can run at once; 0 for all."""
     pr_parallel: int = 0
-    """Likewise of the pr tier's."""
+    """The same for the pr tier."""
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -257,7 +257,7 @@ def shipped_templates() -> dict[str, str]:
 def refuse_unsafe(inputs: Any) -> None:
     """Refuse what a CI service would evaluate, in quotes too, and control characters, for which YAML has no place.
 
-    UnsafeError is for one that is anywhere in the inputs, be it deep in them.
+    UnsafeError if a value has one, at any depth.
     """
     waiting = [msgspec.to_builtins(inputs)]
     while waiting:

@@ -35,7 +35,7 @@ class CoveredVariant(msgspec.Struct, frozen=True):
     signer: str | None = None
     """Who signed it, as the certificate in its signature says; whether that is true is not verified here."""
     command: str = ""
-    """What closes the gap; empty where there is none."""
+    """What closes the gap; empty without a gap."""
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -67,36 +67,33 @@ def coverage(kernel: KernelMatrix, holding: Holding, stale: Collection[str] = ()
     """
     expected = {variant.name for variant in kernel.variants}
     there = {held.variant: held for held in holding.variants}
-    found = [
-        _covered(kernel, name, there.get(name), name in expected, name in stale, holding)
-        for name in expected | there.keys()
-    ]
+    found = []
+    for name in expected | there.keys():
+        held = there.get(name)
+        state, reason = _state(kernel, held, name in expected, name in stale)
+        command = ""
+        if state in _GAPS and name in expected:
+            command = f"kci run {shlex.quote(kernel.path)} --only {shlex.quote(name)}"
+            command += f" --into {shlex.quote(str(holding.tree))}" if holding.tree is not None else ""
+        elif state is not CoverageState.PRESENT and holding.tree is not None:
+            command = f"rm -r {shlex.quote(str(holding.tree / name))}"
+        found.append(CoveredVariant(name, state, reason, held.signer if held else None, command))
     order = list(CoverageState)
     ordered = sorted(found, key=lambda item: (order.index(item.state), item.variant))
     return Coverage(kernel.name, holding.source, tuple(ordered), holding.digests_checked)
 
 
-def _covered(
-    kernel: KernelMatrix, name: str, held: Held | None, expected: bool, outdated: bool, holding: Holding
-) -> CoveredVariant:
-    build = f"kci run {shlex.quote(kernel.path)} --only {shlex.quote(name)}"
-    if holding.tree is not None:
-        build += f" --into {shlex.quote(str(holding.tree))}"
+def _state(kernel: KernelMatrix, held: Held | None, expected: bool, outdated: bool) -> tuple[CoverageState, str]:
     if held is None:
-        return CoveredVariant(name, CoverageState.MISSING, "", None, build)
-    remove = f"rm -r {shlex.quote(str(holding.tree / name))}" if holding.tree is not None else ""
-    problem = held.problem
-    if not problem and held.kernel not in (None, kernel.name):
-        problem = f"it is a variant of {held.kernel}"
-    if problem:
-        return CoveredVariant(name, CoverageState.CORRUPT, problem, held.signer, build if expected else remove)
+        return CoverageState.MISSING, ""
+    if held.problem:
+        return CoverageState.CORRUPT, held.problem
+    if held.kernel not in (None, kernel.name):
+        return CoverageState.CORRUPT, f"it is a variant of {held.kernel}"
     if not expected:
-        reason = "the catalog and build.toml do not ask for it; older users may still load it"
-        return CoveredVariant(name, CoverageState.SURPLUS, reason, held.signer, remove)
-    stale = ""
+        return CoverageState.SURPLUS, "the catalog and build.toml do not ask for it; older users may still load it"
     if held.version not in (None, kernel.version):
-        stale = f"it is of version {held.version}, build.toml has {kernel.version}"
-    elif outdated:
-        stale = "it was built from other sources, settings or toolchains than today's"
-    state = CoverageState.STALE if stale else CoverageState.PRESENT
-    return CoveredVariant(name, state, stale, held.signer, build if stale else "")
+        return CoverageState.STALE, f"it is of version {held.version}, build.toml has {kernel.version}"
+    if outdated:
+        return CoverageState.STALE, "it was built from other sources, settings or toolchains than today's"
+    return CoverageState.PRESENT, ""

@@ -234,7 +234,7 @@ def standing(history: Iterable[RecordedRun], policy: Decisions) -> list[IssueAct
 
 
 def whom(tell: Sequence[Tell], legs: Iterable[str]) -> tuple[str, ...]:
-    """Who is to be told about some legs: everyone whose entry matches one of them, sorted."""
+    """The people to notify about some legs: everyone whose entry matches one of them, sorted."""
     named = [leg.split(" ", 2)[:2] for leg in legs]
     return tuple(sorted({who for entry in tell for who in entry.who if any(entry.matches(*pair) for pair in named)}))
 

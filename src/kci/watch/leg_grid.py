@@ -64,7 +64,7 @@ class GridColumn(NamedTuple):
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """What is said about a run."""
+    """What the report says about a run."""
 
     run: int
     at: str

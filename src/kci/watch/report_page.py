@@ -89,7 +89,7 @@ def kernel_page(grid: LegGrid, kernel: KernelCells, title: str) -> str:
 
 
 def index_page(grid: LegGrid, files: Mapping[str, str], title: str) -> str:
-    """The page that leads to those of the kernels, of which `files` has the addresses relative to this one."""
+    """The page that leads to the kernels' pages; `files` has their addresses, relative to this one."""
     order = list(CellState)
     kernels = sorted(grid.kernels, key=lambda kernel: (order.index(kernel.worst), kernel.kernel))
     return _page(msgspec.structs.replace(grid, kernels=tuple(kernels)), title, (), files=files)
