@@ -18,8 +18,8 @@ from common import (
     table_row,
 )
 from kci.ci.gate import PLAN_JOB, GateRow, Releasable, judge, judge_jobs, read_results, releasable
-from kci.ci.run_records import ci_run, read_records, read_run_plan, read_tests
-from kci.ci.tree_index import read_index
+from kci.ci.run_records import ci_run
+from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.cli._tables import left_out_table
 from kci.diagnostics import escape_data, escape_property
 from kci.plurals import count
@@ -31,13 +31,11 @@ SHOWN = 10
 def main() -> None:
     """Compare, and list what is wrong."""
     results, folder = read_results(required_input("results")), Path(required_input("records"))
-    plan = read_run_plan(folder) if folder.is_dir() else None
-    if results[PLAN_JOB] != "success" or plan is None:
+    run = read_uploads(folder) if folder.is_dir() else RunUploads()
+    plan = run.plan
+    if results[PLAN_JOB] != "success" or plan == NO_PLAN:
         fail(f"there is no plan: the plan job ended as {results[PLAN_JOB]}", 1, "see the plan job")
-    records, tests = read_records(folder), read_tests(folder)
-    index = read_index(folder)
-    rows = judge(plan, records, tests, index)
-    releases = releasable(plan, records, tests, index, ci_run().id)
+    rows, releases = judge(run), releasable(run, ci_run().id)
     offer(releases)
     kernels = {leg.kernel for leg in plan.legs}
     set_output("failed", str(len(rows)))
@@ -59,7 +57,7 @@ def main() -> None:
     print(f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do", flush=True)
     tested = Counter(test.kernel for test in plan.tests)
     trees = [
-        table_row(name, len(records[name].present) if name in kernels else "as before", tested[name])
+        table_row(name, len(run.records[name].present) if name in kernels else "as before", tested[name])
         for name in sorted(kernels | tested.keys())
     ]
     head = ["| kernel | variants in its tree | tests passed on |", "|---|---|---|"]

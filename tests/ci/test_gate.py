@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from kci.ci.gate import GateRow, JobEnding, judge, judge_jobs, read_results
+from kci.ci import gate
+from kci.ci.gate import GateRow, JobEnding, judge_jobs, read_results
 from kci.ci.run_records import (
     FAILURE_PREFIX,
     PLAN_FILE,
@@ -18,11 +19,10 @@ from kci.ci.run_records import (
     RunPlan,
     VariantFailure,
     read_failures,
-    read_records,
-    read_run_plan,
     write_failure,
     write_record,
 )
+from kci.ci.tree_index import NO_PLAN, RunUploads, read_uploads
 from kci.config.discover import FaultyKernel
 from kci.diagnostics import finding
 from kci.errors import BuildFailedError, FindingsError, UsageError, first_error
@@ -43,6 +43,10 @@ def record(kernel: str, *present: str, **keys: Any) -> KernelRecord:
 
 def records(*found: KernelRecord) -> dict[str, KernelRecord]:
     return {item.kernel: item for item in found}
+
+
+def judge(*uploaded: Any) -> list[GateRow]:
+    return gate.judge(RunUploads(*uploaded))
 
 
 RELU, NORM = record("relu", CPU, CUDA), record("rms-norm", CPU)
@@ -114,7 +118,7 @@ def test_a_record_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write_record(path, record("relu", attempt=1))
     earlier.hardlink_to(path)
     write_record(path, record("relu", attempt=2))
-    assert read_records(path.parent)["relu"].attempt == 2
+    assert read_uploads(path.parent).records["relu"].attempt == 2
     assert b'"attempt":1' in earlier.read_bytes(), "a reader of the old one would see a part of the new one"
     assert [entry.name for entry in path.parent.iterdir()] == [RECORD_FILE], "all that is here is uploaded"
 
@@ -129,12 +133,11 @@ def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
         (tmp_path / f"plan-{attempt}" / PLAN_FILE).write_bytes(plan)
     assert [item.error for item in read_failures([tmp_path], "relu")] == ["attempt 2"]
     assert read_failures([tmp_path, tmp_path / "no-such-folder"], "other") == []
-    assert read_records(tmp_path)["relu"].attempt == 2
-    newest = read_run_plan(tmp_path)
-    assert newest is not None
+    assert read_uploads(tmp_path).records["relu"].attempt == 2
+    newest = read_uploads(tmp_path).plan
     assert newest.attempt == 2
     assert newest.legs == LEGS
-    assert read_run_plan(tmp_path / "leg-1") is None
+    assert read_uploads(tmp_path / "leg-1").plan == NO_PLAN
 
 
 @pytest.mark.parametrize(
@@ -148,7 +151,7 @@ def test_hostile_records_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / RECORD_FILE).write_text(text)
     (tmp_path / f"{FAILURE_PREFIX}x.json").write_text(text)
     with pytest.raises(FindingsError, match="no record of a run"):
-        read_records(tmp_path)
+        read_uploads(tmp_path)
     with pytest.raises(FindingsError, match="no record of a run"):
         read_failures([tmp_path], "relu")
 

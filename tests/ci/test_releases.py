@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from kci.ci.gate import judge, releasable
+from kci.ci import gate
 from kci.ci.run_records import KernelRecord, RunPlan, TestRecord
-from kci.ci.tree_index import TreeIndex, TreePlace
+from kci.ci.tree_index import RunUploads, TreeIndex, TreePlace
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import KernelPlan, Skipped, TestLeg
 from kci.tree.manifest import Manifest, Origin, Present
@@ -34,8 +34,13 @@ def run_plan(**more: Any) -> RunPlan:
     return RunPlan(**(usual | more))
 
 
+def judge(*uploaded: Any) -> list[gate.GateRow]:
+    return gate.judge(RunUploads(*uploaded))
+
+
 def names(plan: RunPlan, records: dict[str, KernelRecord], tests: Any = None, index: TreeIndex | None = None) -> Any:
-    return [(item.kernel, item.run) for item in releasable(plan, records, tests or {}, index or TreeIndex(), "77")]
+    uploads = RunUploads(plan, records, tests or {}, index or TreeIndex())
+    return [(item.kernel, item.run) for item in gate.releasable(uploads, "77")]
 
 
 def test_a_complete_kernel_can_be_published() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from kci.ci.run_records import PLAN_FILE, RECORD_FILE, TEST_FILE, KernelRecord, RunPlan, TestRecord, write_record
-from kci.ci.tree_index import INDEX_FILE, KEPT_DAYS, TreeIndex, TreePlace, next_index, read_index, today
+from kci.ci.tree_index import INDEX_FILE, KEPT_DAYS, TreeIndex, TreePlace, next_index, read_uploads, today
 from kci.errors import FindingsError
 from kci.files.replace import write_atomic
 from kci.plan.hardware_tests import TestPass, tree_under_test
@@ -143,7 +143,7 @@ def test_of_several_attempts_the_newest_index_counts(tmp_path: Path) -> None:
     good_place = TreeIndex({"aa": TreePlace("41", 1, manifest("aa"))}, 9)
     write_record(tmp_path / "run-plan.1" / INDEX_FILE, good_place)
     write_record(tmp_path / "run-plan.2" / INDEX_FILE, TreeIndex({}, 9, attempt=2))
-    assert read_index(tmp_path).trees == {}
+    assert read_uploads(tmp_path).index.trees == {}
 
 
 def test_what_the_trees_have_is_what_their_manifests_say(tmp_path: Path) -> None:

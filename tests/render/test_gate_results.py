@@ -19,7 +19,7 @@ from conftest import read_yaml
 from github_library import results_of_runs
 from kci.ci.gate import judge, judge_jobs, read_results
 from kci.ci.run_records import KernelRecord, RunPlan, TestRecord
-from kci.ci.tree_index import TreeIndex, TreePlace
+from kci.ci.tree_index import RunUploads, TreeIndex, TreePlace
 from kci.plan.hardware_tests import tree_under_test
 from kci.plan.plan import TestLeg
 from kci.tree.manifest import Manifest
@@ -95,7 +95,7 @@ def is_green(said: str, run: dict[str, Any], results: dict[str, str]) -> bool:
     tested = TestRecord("merge", TEST.name, 1, True, tree=tree_under_test({}, ()))
     passed = {("merge", TEST.name): tested} if results.get("test") != "skipped" else {}
     index = TreeIndex({"merge": TreePlace("41", 1, manifest("merge"))})
-    rows = judge(RunPlan(1, "release", (), legs, (), tests=tests), records, passed, index)
+    rows = judge(RunUploads(RunPlan(1, "release", (), legs, (), tests=tests), records, passed, index))
     return not rows and not judge_jobs(read, int(ready["has-releases"] == "true"))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from kci.ci.run_records import SILENT, KernelRecord, RunPlan, TestRecord
-from kci.ci.tree_index import TreeIndex, untested
+from kci.ci.run_records import SILENT, KernelRecord
+from kci.ci.tree_index import RunUploads
 from kci.errors import UsageError
 from kci.plan.github import FORK_RULE
 from kci.plan.plan import Leg
@@ -78,18 +78,12 @@ def judge_jobs(results: Mapping[str, JobEnding], ready: int) -> str:
     return ""
 
 
-def judge(
-    plan: RunPlan,
-    records: Mapping[str, KernelRecord],
-    tests: Mapping[tuple[str, str], TestRecord] | None = None,
-    index: TreeIndex | None = None,
-) -> list[GateRow]:
+def judge(run: RunUploads) -> list[GateRow]:
     """What is wrong with a run; nothing if all went well, or there was nothing to do.
 
     A record counts only if no newer attempt has made a new plan: then it is about an older run of everything.
-
-    `index` has the trees of earlier runs, which are tested where nothing is built.
     """
+    plan = run.plan
     found = [
         GateRow(item.kernel or item.path, "", "plan", item.message, shlex.join(["kci", "check", "--", item.path]))
         for item in plan.faulty
@@ -100,16 +94,15 @@ def judge(
     by_kernel: dict[str, list[Leg]] = {}
     for leg in plan.legs:
         by_kernel.setdefault(leg.kernel, []).append(leg)
-    fresh = {kernel: record for kernel, record in records.items() if record.attempt >= plan.attempt}
+    fresh = {kernel: record for kernel, record in run.records.items() if record.attempt >= plan.attempt}
     for kernel, legs in sorted(by_kernel.items()):
         record = fresh.get(kernel)
         if record is None:
             found.append(GateRow(kernel, "", f"{kernel} / merge", _NO_RECORD, ""))
         else:
             found += _of_kernel(plan.tier, record, legs)
-    tests = tests or {}
-    for (kernel, name), why in untested(plan, fresh, tests, index or TreeIndex()).items():
-        told = tests.get((kernel, name))
+    for (kernel, name), why in msgspec.structs.replace(run, records=fresh).untested().items():
+        told = run.tests.get((kernel, name))
         found.append(GateRow(kernel, "", f"{kernel} / test {name}", why, told.replay if told else ""))
     return found
 
@@ -138,29 +131,24 @@ class Releasable(msgspec.Struct, frozen=True):
     """The run whose artifacts have the tree."""
 
 
-def releasable(
-    plan: RunPlan,
-    records: Mapping[str, KernelRecord],
-    tests: Mapping[tuple[str, str], TestRecord],
-    index: TreeIndex,
-    run: str,
-) -> list[Releasable]:
+def releasable(run: RunUploads, run_id: str) -> list[Releasable]:
     """The kernels that can be published, by name. One that failed stops no other.
 
-    `run` is the id of this run; `index` has the trees of earlier ones, for kernels that have not changed since.
+    A kernel that has not changed since an earlier run has its tree there.
     """
+    plan = run.plan
     built = {leg.kernel for leg in plan.legs}
     skipped = {item.kernel for item in plan.skipped}
     # What is declared and not in the plan has passed on the very tree in an earlier run.
-    bad = {item.kernel for item in plan.faulty} | {name for name, _ in untested(plan, records, tests, index)}
+    bad = {item.kernel for item in plan.faulty} | {name for name, _ in run.untested()}
     found = []
     for kernel in plan.kernels:
-        record, place = records.get(kernel.name), index.trees.get(kernel.name)
+        record, place = run.records.get(kernel.name), run.index.trees.get(kernel.name)
         if kernel.name in bad:
             continue
         if kernel.name in built:
             if record is not None and record.attempt >= plan.attempt and record.complete:
-                found.append(Releasable(kernel.name, kernel.path, run))
+                found.append(Releasable(kernel.name, kernel.path, run_id))
         elif kernel.name in skipped and place is not None and place.manifest.version == kernel.version:
             found.append(Releasable(kernel.name, kernel.path, place.run))
     return sorted(found, key=lambda item: item.kernel)

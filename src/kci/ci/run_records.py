@@ -153,26 +153,12 @@ def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "rec
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:
     """The failures of a kernel's variants; of several of one variant the newest. Raises as `read_uploaded`."""
     found = [item for folder in folders for item in read_uploaded(folder, f"{FAILURE_PREFIX}*.json", VariantFailure)]
-    newest = _newest((item for item in found if item.kernel == kernel), lambda item: item.variant)
-    return [newest[name] for name in sorted(newest)]
+    by_variant = newest((item for item in found if item.kernel == kernel), lambda item: item.variant)
+    return [failure for _, failure in sorted(by_variant.items())]
 
 
-def read_records(folder: Path) -> dict[str, KernelRecord]:
-    """The records below a folder by kernel; of several of one kernel the newest. Raises as `read_uploaded`."""
-    return _newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel)
-
-
-def read_tests(folder: Path) -> dict[tuple[str, str], TestRecord]:
-    """The records of tests below a folder by kernel and leg, the newest ones. Raises as `read_uploaded`."""
-    return _newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg))
-
-
-def read_run_plan(folder: Path) -> RunPlan | None:
-    """The newest plan below a folder; None if there is none. FindingsError if one cannot be read."""
-    return max(read_uploaded(folder, PLAN_FILE, RunPlan), key=lambda plan: plan.attempt, default=None)
-
-
-def _newest(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
+def newest(records: Iterable[_Attempted], key: Callable[[_Attempted], _Key]) -> dict[_Key, _Attempted]:
+    """Records by what they are about; of several about one thing that of the newest attempt."""
     found: dict[_Key, _Attempted] = {}
     for record in records:
         before = found.setdefault(key(record), record)

@@ -9,7 +9,6 @@ artifact in a run can have written it, so it is read as data: its names become p
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -17,15 +16,16 @@ import msgspec
 from msgspec import Meta
 
 from kci.ci.run_records import (
+    PLAN_FILE,
+    RECORD_FILE,
     SILENT,
+    TEST_FILE,
     Attempt,
     KernelRecord,
     RunPlan,
     TestRecord,
     Text,
-    read_records,
-    read_run_plan,
-    read_tests,
+    newest,
     read_uploaded,
 )
 from kci.files.bounded_json import require_schema
@@ -90,6 +90,57 @@ def today() -> int:
     return datetime.datetime.now(datetime.UTC).date().toordinal() - datetime.date(1970, 1, 1).toordinal()
 
 
+NO_PLAN = RunPlan(1, "", (), (), ())
+"""Where no plan was uploaded."""
+
+
+class RunUploads(msgspec.Struct, frozen=True):
+    """What the jobs of a run have uploaded."""
+
+    plan: RunPlan = NO_PLAN
+    records: dict[str, KernelRecord] = {}
+    """What became of each kernel, by name."""
+    tests: dict[tuple[str, str], TestRecord] = {}
+    """What came of the tests, by kernel and leg."""
+    index: TreeIndex = TreeIndex()
+    """Where the trees of earlier runs are, as the plan knew it."""
+
+    def untested(self) -> dict[tuple[str, str], str]:
+        """The test legs that did not pass, by kernel and name, and why. No record is no pass.
+
+        Those of a kernel that was built and not merged are not among them.
+        """
+        found = {}
+        for test in self.plan.tests:
+            merged, record = self.records.get(test.kernel), self.tests.get((test.kernel, test.name))
+            if test.run:
+                place = self.index.trees.get(test.kernel)
+                manifest = place.manifest if place is not None else None
+            elif merged is not None and merged.complete:
+                manifest = merged.manifest
+            else:
+                continue
+            if record is None or record.attempt < self.plan.attempt:
+                found[test.kernel, test.name] = SILENT
+            elif not record.passed:
+                found[test.kernel, test.name] = record.error or "it failed"
+            elif manifest is None or record.tree != tree_under_test(manifest.digests, test.variants):
+                found[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
+        return found
+
+
+def read_uploads(folder: Path) -> RunUploads:
+    """What a run has uploaded below a folder, of several attempts the newest; raises as `read_uploaded`."""
+    plans = read_uploaded(folder, PLAN_FILE, RunPlan)
+    indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "index of trees")
+    return RunUploads(
+        max(plans, key=lambda plan: plan.attempt, default=NO_PLAN),
+        newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),
+        newest(read_uploaded(folder, TEST_FILE, TestRecord), lambda item: (item.kernel, item.leg)),
+        max(indexes, key=lambda index: (index.attempt, index.day), default=TreeIndex()),
+    )
+
+
 def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
     """The index that a run starts with.
 
@@ -98,16 +149,13 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
     """
     if earlier is None or not earlier.is_dir():
         return TreeIndex(day=day)
-    before = read_index(earlier)
-    trees, records = dict(before.trees), read_records(earlier)
-    for kernel, record in records.items():
+    before = read_uploads(earlier)
+    trees, lacking = dict(before.index.trees), before.untested()
+    for kernel, record in before.records.items():
         if record.manifest is not None and record.complete:
-            trees[kernel] = TreePlace(run, before.day, record.manifest)
-    plan = read_run_plan(earlier)
-    tests = read_tests(earlier)
-    lacking = untested(plan, records, tests, before) if plan is not None else {}
-    for test in plan.tests if plan is not None else ():
-        place, told = trees.get(test.kernel), tests.get((test.kernel, test.name))
+            trees[kernel] = TreePlace(run, before.index.day, record.manifest)
+    for test in before.plan.tests:
+        place, told = trees.get(test.kernel), before.tests.get((test.kernel, test.name))
         if test.run and told is not None and not told.tree:
             trees.pop(test.kernel, None)  # its artifact was not there, so it is built once more
         elif place is not None and place.run == (test.run or run):
@@ -118,43 +166,3 @@ def next_index(earlier: Path | None, run: str, day: int) -> TreeIndex:
             trees[test.kernel] = msgspec.structs.replace(place, passed=passed)
     kept = {kernel: place for kernel, place in sorted(trees.items()) if day - place.day <= KEPT_DAYS}
     return TreeIndex(kept, day)
-
-
-def untested(
-    plan: RunPlan,
-    records: Mapping[str, KernelRecord],
-    tests: Mapping[tuple[str, str], TestRecord],
-    index: TreeIndex,
-) -> dict[tuple[str, str], str]:
-    """The test legs of a run that did not pass, by kernel and name, and why. No record is no pass.
-
-    Those of a kernel that was built and not merged are not among them.
-
-    `index` has the trees of earlier runs, as the plan knew them.
-    """
-    found = {}
-    for test in plan.tests:
-        merged, record = records.get(test.kernel), tests.get((test.kernel, test.name))
-        if test.run:
-            place = index.trees.get(test.kernel)
-            manifest = place.manifest if place is not None else None
-        elif merged is not None and merged.complete:
-            manifest = merged.manifest
-        else:
-            continue
-        if record is None or record.attempt < plan.attempt:
-            found[test.kernel, test.name] = SILENT
-        elif not record.passed:
-            found[test.kernel, test.name] = record.error or "it failed"
-        elif manifest is None or record.tree != tree_under_test(manifest.digests, test.variants):
-            found[test.kernel, test.name] = "it passed on another tree than there is now: run everything again"
-    return found
-
-
-def read_index(folder: Path) -> TreeIndex:
-    """The index that a run was planned with, from the folder with what its jobs uploaded.
-
-    FindingsError if it cannot be read.
-    """
-    found = read_uploaded(folder, INDEX_FILE, TreeIndex, "index of trees")
-    return max(found, key=lambda index: (index.attempt, index.day), default=TreeIndex())
