@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kci.builders import native, noarch
-from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
+from kci.builders.read_files import Watch, dependencies, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import BuildOptions, Request
 from kci.config.reader import read_kernel
@@ -154,9 +154,8 @@ def confirm(request: Request, watch: Watch) -> dict[str, str]:
         if step.depfile:
             subprocess.run(step.command, cwd=recipe.work, capture_output=True, check=True)
             objects.append(step.output)
-    read = read_by_compilers(
-        recipe.work, named_by_compilers(recipe.work, objects), recipe.chain, watch.covered, watch.inputs
-    )
+    named = sorted({name for file in objects for name in dependencies(recipe.work / f"{file}.d")})
+    read = read_by_compilers(recipe.work, named, recipe.chain, watch.covered, watch.inputs)
     return watch.compiled(read, "").files
 
 

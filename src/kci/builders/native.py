@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,8 +18,9 @@ from kci.builders.definitions import TVM_FFI_BACKENDS
 from kci.builders.failures import as_written, failed_build, unwritable
 from kci.builders.kernel_files import refused, write_package
 from kci.builders.ninjafile import ninja_text
-from kci.builders.outdated_objects import OutdatedObjects
-from kci.builders.read_files import Watch, named_by_compilers, read_by_compilers
+from kci.builders.object_store import ObjectStore
+from kci.builders.objects import Objects
+from kci.builders.read_files import Watch, read_by_compilers
 from kci.builders.recipe import Recipe, checked_sources, make_recipe
 from kci.builders.request import Built, Request
 from kci.builders.units import Language
@@ -27,6 +28,7 @@ from kci.config.values import Version
 from kci.errors import BuildFailedError, MissingToolError
 from kci.files.lock import locked
 from kci.inputs.kernel_inputs import RecordedInputs
+from kci.inputs.stat_cache import StatCache
 from kci.matrix.names import Kind, this_system
 from kci.processes.job_budget import alone, is_chatter, nvcc_threads, read_progress
 from kci.processes.process import Finished, Log, guarded
@@ -64,6 +66,9 @@ from kci.toolchains.old_glibc import find_newer_parts
 from kci.toolchains.oneapi import ASKED_OF_ICPX, code_for, default_extensions, find_icpx
 from kci.toolchains.rocm import HOMES, Rocm, find_rocm
 from kci.toolchains.toolchain_data import toolchains
+
+OBJECTS = "objects/1"
+"""Where the cache has objects."""
 
 BUILDABLE = ("cpu", "cuda", "rocm", "xpu")
 _SURE = {"CCACHE_NODIRECT": "1", "SCCACHE_DIRECT": "false"}
@@ -136,24 +141,35 @@ def build(request: Request, log: Log) -> Built:
     with locked(work, log) as lock:
         try:
             _prepare(recipe)
-            objects = OutdatedObjects(work, watch.paths)
+            if recipe.translation is not None:
+                hipify.translate(recipe.translation, log)
+            objects = _objects(recipe, request, watch, log)
+            missing = objects.restore()
+            others = [step for step in recipe.steps if not step.depfile]
+            _write(work, {"build.ninja": ninja_text([*missing, *others], recipe.target.module)})
         except OSError as error:
             raise unwritable(work, error) from error
-        if recipe.translation is not None:
-            hipify.translate(recipe.translation, log)
-        objects.remove(step for step in recipe.steps if step.depfile)
-        done, use = _compile(recipe, request, lock, log)
-        if done.code != 0:
-            raise failed_build(recipe, request, done)
-        named = named_by_compilers(work, (step.output for step in recipe.steps if step.depfile))
-        inputs = _recorded(recipe, watch, named)
-        objects.finish()
+        try:
+            done, use = _compile(recipe, request, lock, log, objects.ended)
+            if done.code != 0:
+                raise failed_build(recipe, request, done)
+            objects.linked()
+            inputs = _recorded(recipe, watch, objects.named())
+        finally:
+            used = objects.finish()
         ops = generate.compiled_ops(request.kernel_id, tvm_ffi=recipe.target.tvm_ffi)
         write_package(request.output, recipe.package, {"_ops.py": ops})
         shutil.copyfile(work / recipe.target.module, request.output / recipe.target.module)
         (request.output / recipe.target.module).chmod(0o755)
     archs = recipe.sources.archs if request.variant.backend in ("cuda", "rocm") else None
-    return Built(builder="native", archs=archs, inputs=inputs, cache=use)
+    return Built(builder="native", archs=archs, inputs=inputs, cache=use, objects=used)
+
+
+def _objects(recipe: Recipe, request: Request, watch: Watch, log: Log) -> Objects:
+    """The objects of a build; one that is to make everything anew finds none and keeps none."""
+    cache = request.options.cache
+    stores = [] if request.fresh else [ObjectStore(cache / OBJECTS)]
+    return Objects(recipe, watch, stores, StatCache(Path("/"), cache / "inputs"), log)
 
 
 def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInputs:
@@ -281,9 +297,12 @@ def _prepare(recipe: Recipe) -> None:
         if not link.is_symlink() or link.readlink() != target:
             link.unlink(missing_ok=True)
             link.symlink_to(target)
-    texts = {**recipe.files, "build.ninja": ninja_text(recipe.steps, recipe.target.module)}
+    _write(recipe.work, recipe.files)
+
+
+def _write(work: Path, texts: Mapping[str, str]) -> None:
     for name, text in texts.items():
-        path = recipe.work / name
+        path = work / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

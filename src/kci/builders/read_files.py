@@ -108,15 +108,6 @@ def read_by_compilers(
     return found
 
 
-def named_by_compilers(work: Path, objects: Iterable[str]) -> list[str]:
-    """The files that compilers read, as they name them: absolute, or relative to the work directory.
-
-    Raises:
-        BuildFailedError: a compiler has left no dependency file.
-    """
-    return sorted({name for file in objects for name in dependencies(work / f"{file}.d")})
-
-
 def dependencies(depfile: Path) -> list[str]:
     """What a dependency file names behind its target; it is a rule of make.
 
@@ -128,7 +119,10 @@ def dependencies(depfile: Path) -> list[str]:
     except OSError as error:
         raise BuildFailedError(f"the compiler did not say what it read: {depfile}: {error.strerror}") from error
     _, _, rule = text.replace("\\\n", " ").replace("\\\r\n", " ").partition(": ")
-    words = _WORD.findall(rule.partition("\n")[0])
+    rule = rule.partition("\n")[0]
+    if "\\" not in rule and "$" not in rule:
+        return rule.split()
+    words = _WORD.findall(rule)
     return [_ESCAPED.sub(r"\1", word).replace("$$", "$") for word in words]
 
 

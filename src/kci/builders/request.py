@@ -12,6 +12,7 @@ from kci.config.model import Build
 from kci.files.cache import default_cache
 from kci.inputs.kernel_inputs import KernelInputs, RecordedInputs, inputs_for
 from kci.matrix.variants import Variant
+from kci.plurals import count
 from kci.processes.job_budget import JobBudget
 from kci.toolchains.compiler_cache import CacheUse
 
@@ -96,6 +97,19 @@ class Request(msgspec.Struct, frozen=True):
         return self.inputs or inputs_for(self.build, self.kernel_dir)
 
 
+class ObjectUse(msgspec.Struct, frozen=True):
+    """How many objects a build found, and how many it compiled."""
+
+    found: int
+    made: int
+    seconds: float = 0.0
+    """What it took to compile those that were found, as far as it is known."""
+
+    def __str__(self) -> str:
+        saved = f", which took {round(self.seconds)} s to compile" if self.seconds >= 1 else ""
+        return f"{self.found} of {count(self.found + self.made, 'object')} are as they were{saved}"
+
+
 class Built(msgspec.Struct, frozen=True):
     """A variant that was built."""
 
@@ -105,6 +119,8 @@ class Built(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     cache: CacheUse | None = None
     """What a compiler cache had of it; None where there is none."""
+    objects: ObjectUse | None = None
+    """What the native builder had to compile of it."""
     sealed: bool = False
     """The builder wrote metadata.json itself (the nix builder does); it must not be written again."""
     inputs: RecordedInputs | None = None

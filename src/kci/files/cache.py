@@ -56,7 +56,7 @@ def place_digest(directory: Path) -> str:
 
 
 PARTS = {
-    "builds": ("run", "work", "trees", "inputs"),
+    "builds": ("run", "work", "objects", "trees", "inputs"),
     "runs": ("runs",),
     "toolchains": ("envs", "cuda", "headers", "wheels", "test-packages", "test-tools"),
     "compiler-caches": ("ccache", "sccache"),

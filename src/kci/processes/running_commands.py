@@ -34,7 +34,7 @@ class EndedCommand(msgspec.Struct, frozen=True):
 
     output: str
     """What it made, as build.ninja names it."""
-    seconds: float
+    seconds: float | None
     peak: int | None
     """The most bytes that its processes had at once; None where it was too short to be seen, or compiled elsewhere."""
 

@@ -1,0 +1,278 @@
+"""Objects by their names: what a compiler made, kept beside the record of all that it was made from.
+
+An object's name is the hash of its command, its compilers and the digest of every file that was read. A record names
+itself, so that whoever reads it computes the name anew. What objects read of torch, of a toolkit and of the system is
+thousands of files and the same for many, so it is a list of its own, named after its content.
+
+A kill between any two steps leaves an object without a record, or nothing: each file gets its name when it is whole.
+What a broken disk makes of one is seen by its digest. Nothing waits for the disk here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from kci.errors import KciError
+from kci.files.bounded_json import decode_json, read_json, require_schema
+from kci.inputs.stat_cache import StatCache
+
+SCHEMA = 1
+LIMIT = 20 * 10**9
+"""Bytes of objects that are kept by default."""
+
+_KEPT = 16
+"""Objects of one command: branches and headers in turn; the oldest go."""
+
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+_Name = Annotated[str, Meta(min_length=1, max_length=4096)]
+Reads = dict[_Name, Digest]
+"""SHA-256 by the path of a file: relative to the work directory, or absolute where the system keeps it."""
+
+
+class ObjectRecord(msgspec.Struct, frozen=True):
+    """What one object was made from, and what it took to make it."""
+
+    command: Digest
+    compilers: Digest
+    reads: Reads
+    """What the compiler read of the kernel."""
+    headers: Digest
+    """The list of everything else that it read."""
+    placed: Reads
+    """Files that it did not read and that have the name of one that was wanted: one more would be found first."""
+    digest: Digest
+    size: Annotated[int, Meta(ge=0)]
+    source: _Name
+    """What was compiled, as in `reads`."""
+    seconds: Annotated[float, Meta(ge=0)] | None = None
+    memory: Annotated[int, Meta(ge=0)] | None = None
+    """The most bytes that the compiler and all that it started held at one time."""
+    schema: int = SCHEMA
+
+    def __post_init__(self) -> None:
+        require_schema(self.schema, SCHEMA)
+
+    @property
+    def name(self) -> str:
+        """The object's name, from what it was made from."""
+        return object_name(self.command, self.compilers, self.reads, self.headers, self.placed)
+
+    @property
+    def asked(self) -> str:
+        """What is looked for before anything is known of the files."""
+        return asked_name(self.command, self.compilers)
+
+
+def object_name(command: str, compilers: str, reads: Mapping[str, str], headers: str, placed: Mapping[str, str]) -> str:
+    """The name of an object that was made from these."""
+    parts = (SCHEMA, command, compilers, sorted(reads.items()), headers, sorted(placed.items()))
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def asked_name(command: str, compilers: str) -> str:
+    """The name of what is known of a command before any file is read."""
+    return hashlib.sha256(f"{SCHEMA} {command} {compilers}".encode()).hexdigest()
+
+
+def header_list(reads: Mapping[str, str]) -> tuple[str, bytes]:
+    """The name of a list of files, and its content."""
+    text = msgspec.json.encode(sorted(reads.items()))
+    return hashlib.sha256(text).hexdigest(), text
+
+
+def read_header_list(name: str, text: bytes) -> Reads:
+    """The files of a list.
+
+    Raises:
+        ValueError: this is no list, or one of another name.
+    """
+    if hashlib.sha256(text).hexdigest() != name:
+        raise ValueError("the name is that of another list")
+    return dict(decode_json(text, list[tuple[_Name, Digest]]))
+
+
+class ObjectStore:
+    """The objects below one directory."""
+
+    def __init__(self, place: Path) -> None:
+        """Nothing is read or made yet."""
+        self.place = place
+        self._known = StatCache(place, place / "digests")
+        self._settled: dict[str, str] = {}
+        self._used: set[Path] = set()
+        self._added = False
+
+    def of(self, asked: str) -> Iterator[tuple[str, ObjectRecord]]:
+        """The names and records of all objects that one command made, the newest first."""
+        for path in self._newest(asked):
+            with suppress(OSError, ValueError, KciError):
+                yield path.stem, read_json(path, ObjectRecord)
+
+    def latest(self, asked: str) -> ObjectRecord | None:
+        """What the newest object of a command took, whatever it was made from."""
+        return next((record for _, record in self.of(asked)), None)
+
+    def headers(self, name: str) -> Reads | None:
+        """The files of a list; None if it is not here."""
+        path = self.list_path(name)
+        try:
+            found = read_header_list(name, path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        self._used.add(path)
+        return found
+
+    def take(self, name: str, record: ObjectRecord, into: Path) -> bool:
+        """Put an object in its place; False if it is not here any more, or is not what its record says."""
+        path = self.object_path(record.asked, name)
+        try:
+            if self._digest(path) != record.digest:
+                path.with_suffix(".json").unlink(missing_ok=True)
+                return False
+            if not _is_same(path, into, record):
+                into.parent.mkdir(parents=True, exist_ok=True)
+                into.unlink(missing_ok=True)
+                _link(path, into)
+                self._settled[path.relative_to(self.place).as_posix()] = record.digest
+        except OSError:
+            return False
+        self._used.add(path.with_suffix(".json"))
+        return True
+
+    def add(self, record: ObjectRecord, made: Path, headers: bytes) -> str:
+        """Keep an object; one of the same name stays as it is.
+
+        Returns:
+            its name.
+
+        Raises:
+            OSError: it cannot be kept.
+        """
+        name = record.name
+        path, listed = self.object_path(record.asked, name), self.list_path(record.headers)
+        if not listed.exists():
+            _write(listed, headers)
+        if path.with_suffix(".json").exists() and path.exists():
+            return name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = _beside(path)
+        _link(made, aside)
+        aside.replace(path)
+        aside.unlink(missing_ok=True)  # a rename does nothing where both are one file
+        _write(path.with_suffix(".json"), msgspec.json.encode(record))
+        self._settled[path.relative_to(self.place).as_posix()] = record.digest
+        self._added = True
+        for old in self._newest(record.asked)[_KEPT:]:
+            _remove(old)
+        return name
+
+    def finish(self, limit: int = LIMIT) -> None:
+        """Note what was used, and let the oldest go beyond so many bytes; what cannot be done is left to the next."""
+        with suppress(OSError):
+            self._known.put_written(self._settled)
+            self._known.save()
+        for path in sorted(self._used, key=lambda path: path.suffix == ".list"):
+            with suppress(OSError):
+                os.utime(path)
+        if self._added:
+            with suppress(OSError):
+                self._prune(limit)
+        self._settled, self._used, self._added = {}, set(), False
+
+    def object_path(self, asked: str, name: str) -> Path:
+        """Where an object lies; its record is beside it, as `.json`."""
+        return self.place / asked[:2] / asked / f"{name}.o"
+
+    def list_path(self, name: str) -> Path:
+        """Where a list of files lies."""
+        return self.place / "lists" / f"{name}.list"
+
+    def _newest(self, asked: str) -> Sequence[Path]:
+        try:
+            found = [(entry.stat().st_mtime_ns, entry.name) for entry in os.scandir(self.place / asked[:2] / asked)]
+        except OSError:
+            return []
+        return [
+            self.place / asked[:2] / asked / name
+            for _, name in sorted(found, reverse=True)
+            if name[0] != "." and name.endswith(".json")
+        ]
+
+    def _digest(self, path: Path) -> str:
+        now = path.stat()
+        inside = path.relative_to(self.place).as_posix()
+        if (known := self._known.get(inside, now)) is not None:
+            return known[0]
+        digest = file_digest(path)
+        self._known.put(inside, now, path.stat(), digest, None)
+        return digest
+
+    def _prune(self, limit: int) -> None:
+        found, total = [], 0
+        for folder, _, names in os.walk(self.place):
+            for name in names:
+                path = Path(folder, name)
+                with suppress(OSError):
+                    status = path.stat()
+                    total += status.st_size
+                    found.append((status.st_mtime_ns, status.st_size, path))
+        if total <= limit:
+            return
+        ages = {path: age for age, _, path in found}
+        # An object is as old as its record, which says when it was used.
+        for _, size, path in sorted(
+            (ages.get(path.with_suffix(".json"), age), size, path) for age, size, path in found
+        ):
+            if total <= limit * 9 // 10:
+                return
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_same(path: Path, into: Path, record: ObjectRecord) -> bool:
+    try:
+        there = into.stat()
+    except OSError:
+        return False
+    if os.path.samestat(path.stat(), there):
+        return True
+    return there.st_size == record.size and file_digest(into) == record.digest
+
+
+def _link(one: Path, other: Path) -> None:
+    # a second name costs nothing; where there can be none, a copy
+    try:
+        other.hardlink_to(one)
+    except OSError:
+        shutil.copyfile(one, other)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = _beside(path)
+    aside.write_bytes(data)
+    aside.replace(path)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{os.getpid()}-{path.name}")
+
+
+def _remove(record: Path) -> None:
+    record.unlink(missing_ok=True)
+    record.with_suffix(".o").unlink(missing_ok=True)

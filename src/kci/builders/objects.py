@@ -1,0 +1,263 @@
+"""The objects of one build: those that are there already, and those that it makes, kept as each compiler ends.
+
+ninja orders what has to run and is no judge of objects: a step whose object was found is none of its steps. It still
+links, and so its module goes whenever other objects were found than those that it was made of.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from kci.builders.files_now import OWN, FilesNow, InTheWay
+from kci.builders.ninjafile import Step
+from kci.builders.object_compilers import ObjectCompilers
+from kci.builders.object_store import (
+    ObjectRecord,
+    ObjectStore,
+    Reads,
+    asked_name,
+    file_digest,
+    header_list,
+    object_name,
+)
+from kci.builders.read_files import Watch, dependencies
+from kci.builders.recipe import Recipe
+from kci.builders.request import ObjectUse
+from kci.builders.units import Language
+from kci.inputs.stat_cache import StatCache
+from kci.processes.process import Log
+from kci.processes.running_commands import EndedCommand
+
+_LINKED = "linked"
+"""A file of the work directory: the objects that its module is made of."""
+_SHARE = 20
+"""Looking at files takes at most this part of the time."""
+
+
+class Objects:
+    """The objects of one build."""
+
+    def __init__(
+        self, recipe: Recipe, watch: Watch, stores: Sequence[ObjectStore], remembered: StatCache, log: Log
+    ) -> None:
+        """Note that the build begins.
+
+        Args:
+            recipe: the build; everything but objects is in its work directory.
+            watch: the kernel's files.
+            stores: where objects are looked for; the first takes those that are made. None of them: nothing is found
+                or kept.
+            remembered: digests of files.
+            log: takes a line if objects cannot be kept.
+
+        Raises:
+            OSError: the work directory cannot be written.
+        """
+        self.records: dict[str, tuple[ObjectStore, str, ObjectRecord]] = {}
+        """By output, what was found or kept: where, its name and its record."""
+        self.found: set[str] = set()
+        self._work = recipe.work
+        self._steps = {step.output: step for step in recipe.steps if step.depfile}
+        self._vague = {unit.object for unit in recipe.sources.units if unit.language is Language.HIP}
+        self._module = recipe.work / recipe.target.module
+        self._stores = stores
+        self._log = log
+        self._files = FilesNow(recipe.work, remembered)
+        self._compilers = ObjectCompilers(recipe.chain, self._files)
+        inputs = watch.inputs
+        self._own = {f"{OWN[0]}{inputs.shown(path)}" for path, _ in inputs.of(watch.variant)}
+        # What assembler includes has a name that is wanted; here it is about files that a flag names.
+        self._unlisted = {f"{OWN[0]}{inputs.shown(path)}" for path in inputs.unlisted(watch.variant)}
+        self._links = _as_links(recipe.links)
+        self._in_the_way: dict[tuple[str, ...], InTheWay] = {}
+        self._reads: dict[str, Iterable[str]] = {}
+        self._lists: dict[str, Reads | None] = {}
+        self._hold: dict[str, bool] = {}
+        self._ended: dict[str, EndedCommand] = {}
+        self._asked: dict[str, tuple[str, str]] = {}
+        self._look_again = 0.0
+
+    def restore(self) -> list[Step]:
+        """Put the objects that are there into the work directory.
+
+        Returns:
+            the steps of the others. Whatever lies in their place is gone.
+
+        Raises:
+            OSError: something cannot be removed.
+        """
+        missing = [step for step in self._steps.values() if not self._restore(step)]
+        for step in missing:
+            (self._work / step.output).unlink(missing_ok=True)
+        if missing or not self._is_linked():
+            self._module.unlink(missing_ok=True)
+            (self._work / _LINKED).unlink(missing_ok=True)
+        return missing
+
+    def cost(self, step: Step) -> tuple[float | None, int | None]:
+        """The seconds and the bytes of memory that a step took when it last ran, here or where its object came from."""
+        for store in self._stores:
+            if record := store.latest(asked_name(*self._names(step))):
+                return record.seconds, record.memory
+        return None, None
+
+    def ended(self, command: EndedCommand) -> None:
+        """A compiler has ended and its object is whole; it is kept as soon as its files were seen to be at rest."""
+        self._ended[command.output] = command
+        if time.monotonic() >= self._look_again:
+            self.keep()
+
+    def keep(self) -> None:
+        """Keep the objects whose compilers have ended."""
+        began = time.monotonic()
+        ended, self._ended = self._ended, {}
+        read = {output: self._read(self._steps[output]) for output in ended}
+        if self._stores:
+            changed = self._files.changed(set().union(*read.values()))
+            for output, command in ended.items():
+                self._keep(self._steps[output], read[output], changed, command)
+        now = time.monotonic()
+        self._look_again = now + _SHARE * (now - began)
+
+    def linked(self) -> None:
+        """The module is made, of the objects that are there: all compilers have ended."""
+        for output in self._steps.keys() - self._reads.keys() - self._ended.keys():
+            self._ended[output] = EndedCommand(output, None, None)
+        self.keep()
+        (self._work / _LINKED).write_text(self._all_digests(), encoding="utf-8")
+
+    def finish(self) -> ObjectUse:
+        """The build ends, however it does: what was used is noted, and the oldest objects go."""
+        if self._ended:
+            self.keep()
+        self._files.save()
+        for store in self._stores:
+            store.finish()
+        seconds = sum(record.seconds or 0 for output, (_, _, record) in self.records.items() if output in self.found)
+        return ObjectUse(len(self.found), len(self._reads) - len(self.found), seconds)
+
+    def named(self) -> list[str]:
+        """The files that compilers read, as they name them: absolute, or relative to the work directory."""
+        return sorted({path for reads in self._reads.values() for path in reads})
+
+    def _restore(self, step: Step) -> bool:
+        command, compilers = self._names(step)
+        for store in self._stores:
+            for name, record in store.of(asked_name(command, compilers)):
+                headers = self._headers(record.headers)
+                if headers is None or self._name_now(step, record, headers) != name:
+                    continue
+                if store.take(name, record, self._work / step.output):
+                    self.records[step.output] = (store, name, record)
+                    self.found.add(step.output)
+                    self._reads[step.output] = (*record.reads, *headers)
+                    return True
+        return False
+
+    def _name_now(self, step: Step, record: ObjectRecord, headers: Reads) -> str | None:
+        """The name of what the compiler would make now of the files that it read then; None if it would read others."""
+        reads = self._files.digests(record.reads)
+        if reads != record.reads or not self._holds(record.headers, headers):
+            return None
+        placed = self._placed(step, reads, headers, record.headers)
+        return object_name(*self._names(step), reads, record.headers, placed)
+
+    def _holds(self, name: str, headers: Reads) -> bool:
+        if name not in self._hold:
+            self._hold[name] = self._files.digests(headers) == headers
+        return self._hold[name]
+
+    def _headers(self, name: str) -> Reads | None:
+        if name not in self._lists:
+            self._lists[name] = next(
+                (found for store in self._stores if (found := store.headers(name)) is not None), None
+            )
+        return self._lists[name]
+
+    def _placed(self, step: Step, reads: Iterable[str], headers: Iterable[str], listed: str) -> Reads:
+        words = step.command
+        directories = tuple(_directories(words))
+        if directories not in self._in_the_way:
+            self._in_the_way[directories] = InTheWay(self._files, self._own, directories)
+        found = self._in_the_way[directories].of(step.inputs[0], reads, headers, listed)
+        found |= self._own if step.output in self._vague else set()
+        return self._files.digests(sorted(found.difference(reads)))
+
+    def _names(self, step: Step) -> tuple[str, str]:
+        if step.output not in self._asked:
+            self._asked[step.output] = self._compilers.named(step.command)
+        return self._asked[step.output]
+
+    def _read(self, step: Step) -> set[str]:
+        """What a compiler says that it read, by names that are the same on every machine."""
+        found = {self._link_name(path) for path in dependencies(self._work / f"{step.output}.d")}
+        words = " ".join(step.command)
+        found |= {path for path in self._unlisted if posixpath.basename(path) in words}
+        if step.output in self._vague:
+            found |= self._own
+        self._reads[step.output] = found
+        return found
+
+    def _link_name(self, path: str) -> str:
+        if path.startswith("/"):
+            for place, name in self._links:
+                if path.startswith(place):
+                    return f"{name}/{path[len(place) :]}"
+        return path
+
+    def _keep(self, step: Step, read: set[str], changed: set[str], ended: EndedCommand) -> None:
+        if not read.isdisjoint(changed):
+            return
+        reads = self._files.digests(sorted(path for path in read if path.startswith(OWN)))
+        headers = self._files.digests(read - reads.keys())
+        listed, text = header_list(headers)
+        placed = self._placed(step, reads, headers, listed)
+        made = self._work / step.output
+        if self._files.changed(placed):
+            return
+        command, compilers = self._names(step)
+        try:
+            record = ObjectRecord(
+                command=command, compilers=compilers, reads=reads, headers=listed, placed=placed,
+                digest=file_digest(made), size=made.stat().st_size, source=step.inputs[0],
+                seconds=ended.seconds, memory=ended.peak,
+            )  # fmt: skip
+            name = self._stores[0].add(record, made, text)
+        except OSError as error:
+            self._log(f"objects are not kept: {error.strerror or error}")
+            self._stores = ()
+            return
+        self.records[step.output] = (self._stores[0], name, record)
+
+    def _is_linked(self) -> bool:
+        try:
+            return (self._work / _LINKED).read_text(encoding="utf-8") == self._all_digests()
+        except (OSError, ValueError):
+            return False
+
+    def _all_digests(self) -> str:
+        found = {output: record.digest for output, (_, _, record) in self.records.items()}
+        return "".join(
+            f"{found.get(output) or file_digest(self._work / output)} {output}\n" for output in sorted(self._steps)
+        )
+
+
+def _directories(command: Sequence[str]) -> Iterable[str]:
+    for number, word in enumerate(command):
+        if word == "-isystem":
+            yield command[number + 1]
+        elif word.startswith("-I"):
+            yield word[2:]
+
+
+def _as_links(links: Mapping[str, Path]) -> list[tuple[str, str]]:
+    """The directories that links of the work directory lead to, with their names, the longest first."""
+    found = set()
+    for name, target in links.items():
+        for place in (str(target), str(target.resolve())):
+            if place not in ("/", "/usr"):  # a tool that is a part of the system
+                found.add((f"{place.rstrip('/')}/", name))
+    return sorted(found, key=lambda item: (-len(item[0]), item))

@@ -1,0 +1,362 @@
+"""Objects by name: what is compiled again and what is not, with real compilers and without ninja."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from buildkit import STABLE_CPU, program, quiet, request, with_changes, write_tree
+from kci.builders import native, object_store
+from kci.builders.object_store import ObjectRecord, ObjectStore
+from kci.builders.objects import Objects
+from kci.builders.read_files import Watch
+from kci.files.cache import work_dir
+from kci.processes.running_commands import EndedCommand
+
+BUILD = """
+    [general]
+    name = "three"
+    version = 1
+    edition = 5
+    license = "MIT"
+    backends = ["cpu"]
+
+    [torch]
+    src = ["csrc/b.cpp"]
+    stable-abi = "2.11"
+
+    [kernel.cpu]
+    backend = "cpu"
+    src = ["csrc/a.cpp", "csrc/c.cpp"]
+    include = ["include"]
+    depends = ["torch"]
+"""
+FILES = {
+    "build.toml": BUILD,
+    "torch-ext/three/__init__.py": "",
+    "csrc/a.cpp": """
+        #include "a.h"
+        #include "../way/linked.h"
+        #if __has_include("other/extra.h")
+        #endif
+        // as in b.cpp
+        int a() { return A + LINKED; }
+    """,
+    "csrc/b.cpp": "int b;\n",
+    "csrc/c.cpp": '#include <math.h>\nasm(".incbin \\"kernel/table.bin\\"");\nint c;\n',
+    "include/a.h": "#define A 1\n",
+    "one/linked.h": "#define LINKED 1\n",
+    "two/linked.h": "#define LINKED 2\n",
+    "table.bin": "12345",
+}
+ALL = {"csrc/a.cpp", "csrc/b.cpp", "csrc/c.cpp"}
+
+pytestmark = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the variant of these tests is for x86_64")
+
+
+class Kernel:
+    """A kernel of three sources, compiled one after the other."""
+
+    def __init__(self, place: Path, cache: Path) -> None:
+        self.place, self.cache = write_tree(place, FILES), cache
+        (place / "way").symlink_to("one")
+        self.said: list[str] = []
+        self.missed: set[str] = set()
+        """What was compiled when a build last looked."""
+
+    @property
+    def work(self) -> Path:
+        return work_dir(self.cache, self.place, STABLE_CPU)
+
+    @property
+    def store(self) -> ObjectStore:
+        return ObjectStore(self.cache / native.OBJECTS)
+
+    def records(self) -> dict[str, Path]:
+        """The record of each source."""
+        found = self.store.place.glob("*/*/*.json")
+        return {msgspec.json.decode(path.read_bytes())["source"].removeprefix("kernel/"): path for path in found}
+
+    def begin(self) -> tuple[Objects, native.Recipe]:
+        what = with_changes(request(self.place, STABLE_CPU, self.cache.parent), cache=self.cache)
+        recipe = native.plan(what, quiet)
+        native._prepare(recipe)
+        return native._objects(recipe, what, Watch(what), self.said.append), recipe
+
+    def compile(self, during: Callable[[str], None] = quiet, *, finish: bool = True) -> set[str]:
+        """Build, and say which sources were compiled; `during` is called while a compiler runs."""
+        objects, recipe = self.begin()
+        missing = objects.restore()
+        self.missed = {step.inputs[0].removeprefix("kernel/") for step in missing}
+        for step in missing:
+            made = recipe.work / step.output
+            made.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(step.command, cwd=recipe.work, check=True)
+            during(step.inputs[0])
+            objects.ended(EndedCommand(step.output, 1.5, 10**6))
+        if finish:
+            objects.linked()
+            objects.finish()
+        else:
+            objects.keep()
+        for step in recipe.steps:
+            assert not step.depfile or (recipe.work / step.output).is_file()
+        return self.missed
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    """One that was compiled before."""
+    monkeypatch.setenv("KCI_COMPILER_CACHE", "off")
+    made = Kernel(tmp_path / "kernel", tmp_path / "cache")
+    assert made.compile() == ALL
+    return made
+
+
+def put(path: Path, text: str = "// changed\n") -> None:
+    """A file that was written long ago is put in a place."""
+    new = path.parents[1] / "new"
+    new.write_text(text)
+    os.utime(new, (10**9, 10**9))
+    path.parent.mkdir(exist_ok=True)
+    new.replace(path)
+
+
+def test_nothing_is_compiled_where_nothing_has_changed(kernel: Kernel) -> None:
+    assert kernel.compile() == set()
+
+
+def test_nor_in_another_checkout_with_another_cache_at_another_time(kernel: Kernel, tmp_path: Path) -> None:
+    """The objects were packed, moved and unpacked; nothing that the file system says of them is as it was."""
+    elsewhere = tmp_path / "far" / "away"
+    moved = Kernel(elsewhere / "deeper" / "checkout", elsewhere / "cache")
+    subprocess.run(["tar", "cf", tmp_path / "objects.tar", "objects"], cwd=kernel.cache, check=True)
+    moved.cache.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "xmf", tmp_path / "objects.tar"], cwd=moved.cache, check=True)
+    for path in moved.place.rglob("*.cpp"):
+        os.utime(path, (10**9, 10**9))
+    assert moved.compile() == set()
+    (moved.place / "include" / "a.h").write_text("#define A 2\n")
+    assert moved.compile() == {"csrc/a.cpp"}
+
+
+def test_nor_where_the_work_directory_is_gone_or_full_of_others(kernel: Kernel) -> None:
+    for made in kernel.work.glob("obj/*/*.o"):
+        made.unlink()
+        made.write_text("something else")
+    assert kernel.compile() == set()
+    assert all(made.read_bytes()[:4] == b"\x7fELF" for made in kernel.work.glob("obj/*/*.o"))
+    shutil.rmtree(kernel.work)
+    assert kernel.compile() == set()
+
+
+@pytest.mark.parametrize("name", ["csrc/a.cpp", "include/a.h", "one/linked.h"])
+def test_a_file_that_was_put_in_place_of_one_that_was_read(kernel: Kernel, name: str) -> None:
+    before = (kernel.place / name).read_text()
+    put(kernel.place / name, f"{before}// changed\n")
+    assert kernel.compile() == {"csrc/a.cpp"}
+    put(kernel.place / name, before)
+    assert kernel.compile() == set(), "the object of before is still there"
+
+
+def test_a_link_that_leads_elsewhere(kernel: Kernel) -> None:
+    (kernel.place / "way").unlink()
+    (kernel.place / "way").symlink_to("two")
+    assert kernel.compile() == {"csrc/a.cpp"}
+
+
+@pytest.mark.parametrize("name", ["csrc/a.h", "other/extra.h", "include/math.h", "csrc/math.h"])
+def test_a_file_that_would_be_found_now(kernel: Kernel, name: str) -> None:
+    put(kernel.place / name, "#define A 1\n#define LINKED 1\n")
+    assert kernel.compile() == {"csrc/c.cpp" if "math" in name else "csrc/a.cpp"}
+
+
+def test_a_header_of_another_torch_that_would_be_found_before_the_systems(kernel: Kernel) -> None:
+    folder = (kernel.work / "torch").readlink() / "include"
+    (folder / "torch").mkdir(parents=True)
+    assert kernel.compile() == set()
+    (folder / "math.h").write_text("")
+    assert kernel.compile() == {"csrc/c.cpp"}
+
+
+def test_a_file_that_only_the_assembler_reads(kernel: Kernel) -> None:
+    put(kernel.place / "table.bin", "54321")
+    assert kernel.compile() == {"csrc/c.cpp"}
+
+
+@pytest.mark.parametrize("name", ["csrc/new.h", "other/a.cpp", "README.md"])
+def test_a_file_that_no_source_asks_for(kernel: Kernel, name: str) -> None:
+    put(kernel.place / name)
+    assert kernel.compile() == set()
+
+
+def test_a_source_that_another_one_only_mentions(kernel: Kernel) -> None:
+    put(kernel.place / "csrc/b.cpp", "int bb;\n")
+    assert kernel.compile() == {"csrc/b.cpp"}
+
+
+def test_another_flag_and_another_compiler(kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (kernel.place / "build.toml").read_text()
+    (kernel.place / "build.toml").write_text(text.replace("[kernel.cpu]", '[kernel.cpu]\ncxx-flags = ["-DMORE"]'))
+    assert kernel.compile() == {"csrc/a.cpp", "csrc/c.cpp"}
+    (kernel.place / "build.toml").write_text(text)
+    assert kernel.compile() == set()
+    for number in range(2):  # programs that say the same of themselves
+        compiler = program(tmp_path, "compiler", f'exec g++ "$@"  # {number}\n')
+        monkeypatch.setenv("CXX", str(compiler))
+        assert kernel.compile() == ALL
+        assert kernel.compile() == set()
+
+
+def test_a_file_that_is_replaced_while_a_compiler_reads(kernel: Kernel) -> None:
+    for where, made in (("include/a.h", "csrc/a.cpp"), ("csrc/b.cpp", "csrc/b.cpp")):
+        old = (kernel.place / where).read_text()
+        put(kernel.place / where, f"{old}// one\n")
+
+        def replace(source: str, where: str = where, made: str = made, old: str = old) -> None:
+            if source == f"kernel/{made}":
+                put(kernel.place / where, f"{old}// two\n")
+
+        assert kernel.compile(replace) == {made}
+        assert kernel.compile() == {made}, "it was made of neither"
+        assert kernel.compile() == set()
+
+
+def test_a_way_that_leads_elsewhere_while_a_compiler_reads(kernel: Kernel) -> None:
+    put(kernel.place / "csrc" / "a.cpp", (kernel.place / "csrc" / "a.cpp").read_text() + "// changed\n")
+
+    def turn(_source: str) -> None:
+        (kernel.place / "way").unlink()
+        (kernel.place / "way").symlink_to("two")
+
+    assert kernel.compile(turn) == {"csrc/a.cpp"}
+    assert kernel.compile() == {"csrc/a.cpp"}
+
+
+def test_a_build_that_was_killed_keeps_what_it_made(kernel: Kernel) -> None:
+    for source in ALL:
+        put(kernel.place / source, (kernel.place / source).read_text() + "// changed\n")
+    assert kernel.compile(finish=False) == ALL
+    assert kernel.compile() == set()
+
+
+def test_a_lying_object_is_compiled_again(kernel: Kernel) -> None:
+    record = kernel.records()["csrc/a.cpp"]
+    made = record.with_suffix(".o")
+    made.unlink()
+    made.write_bytes(kernel.records()["csrc/b.cpp"].with_suffix(".o").read_bytes())
+    assert kernel.compile() == {"csrc/a.cpp"}
+    assert kernel.compile() == set()
+
+
+def test_a_record_whose_name_does_not_recompute_is_no_record(kernel: Kernel) -> None:
+    """As if the object of another source were this one's."""
+    records = kernel.records()
+    lying = msgspec.json.decode(records["csrc/a.cpp"].read_bytes(), type=ObjectRecord)
+    other = msgspec.json.decode(records["csrc/b.cpp"].read_bytes(), type=ObjectRecord)
+    wrong = msgspec.structs.replace(lying, digest=other.digest, reads=other.reads)
+    put(kernel.place / "include" / "a.h", "#define A 4\n")
+    records["csrc/a.cpp"].write_bytes(msgspec.json.encode(wrong))
+    shutil.copy(records["csrc/b.cpp"].with_suffix(".o"), records["csrc/a.cpp"].with_suffix(".o"))
+    assert kernel.compile() == {"csrc/a.cpp"}
+
+
+def test_the_module_goes_if_its_objects_are_others_now(kernel: Kernel) -> None:
+    objects, recipe = kernel.begin()
+    module = recipe.work / recipe.target.module
+    module.write_text("of these objects")
+    assert (objects.restore(), module.exists()) == ([], True)
+    text = (kernel.place / "include" / "a.h").read_text()
+    put(kernel.place / "include" / "a.h", "#define A 7\n")
+    assert kernel.compile() == {"csrc/a.cpp"}
+    module.write_text("of others")
+    put(kernel.place / "include" / "a.h", text)
+    assert (kernel.compile(), module.exists()) == (set(), False), "found, and not those that were linked"
+
+
+@pytest.mark.parametrize("at", range(8))
+def test_a_kill_between_any_two_steps(kernel: Kernel, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is written last, the next build compiles what is missing and no more."""
+    for source in ALL:
+        put(kernel.place / source, (kernel.place / source).read_text() + "// changed\n")
+    left = [at]
+
+    class KilledError(BaseException):
+        pass
+
+    def killed(step: Callable[..., object]) -> Callable[..., object]:
+        def stop(*arguments: object) -> object:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KilledError
+            return step(*arguments)
+
+        return stop
+
+    with monkeypatch.context() as patched:
+        for name in ("_link", "_write"):
+            patched.setattr(object_store, name, killed(getattr(object_store, name)))
+        patched.setattr(Path, "replace", killed(Path.replace))
+        try:
+            kernel.compile()
+        except KilledError:
+            assert left[0] < 0
+    kept = len(ALL) - len(kernel.compile())
+    assert kept >= at // 6, "what was whole is kept"
+    assert kernel.compile() == set()
+
+
+def test_a_full_disk_keeps_no_objects_and_fails_no_build(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(kernel.place / "csrc" / "b.cpp", "int bbb;\n")
+
+    def full(_path: Path, _data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(object_store, "_write", full)
+        assert kernel.compile() == {"csrc/b.cpp"}
+    assert kernel.said == ["objects are not kept: No space left on device"]
+    assert kernel.compile() == {"csrc/b.cpp"}
+    assert kernel.compile() == set()
+
+
+def test_two_builds_at_once(kernel: Kernel, tmp_path: Path) -> None:
+    shutil.rmtree(kernel.cache / "objects")
+    others = [Kernel(tmp_path / name / "kernel", kernel.cache) for name in ("one", "two")]
+    threads = [threading.Thread(target=other.compile) for other in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert kernel.compile() == set()
+    assert [other.compile() for other in others] == [set(), set()]
+    assert len(kernel.records()) == len(ALL)
+
+
+def test_the_oldest_objects_go_first(kernel: Kernel) -> None:
+    records = kernel.records()
+    for age, source in enumerate(("csrc/b.cpp", "csrc/c.cpp", "csrc/a.cpp")):
+        os.utime(records[source], (10**9 - age, 10**9 - age))
+    store = kernel.store
+    kept = sum(path.stat().st_size for path in store.place.rglob("*") if path.is_file())
+    store._prune(kept)
+    assert kernel.records().keys() == ALL
+    store._prune(kept - 1)
+    assert kernel.records().keys() == {"csrc/b.cpp"} or kernel.records().keys() == {"csrc/b.cpp", "csrc/c.cpp"}
+    assert "csrc/a.cpp" in kernel.compile()
+
+
+def test_what_an_object_took_is_known_for_the_next_one_of_its_command(kernel: Kernel) -> None:
+    put(kernel.place / "csrc" / "b.cpp", "int other;\n")
+    objects, _ = kernel.begin()
+    (step,) = objects.restore()
+    assert objects.cost(step) == (1.5, 10**6)
+    assert objects.finish().seconds == 3.0
