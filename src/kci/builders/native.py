@@ -182,7 +182,7 @@ def _recorded(recipe: Recipe, watch: Watch, named: Sequence[str]) -> RecordedInp
 
 
 def _compile(
-    recipe: Recipe, request: Request, lock: int, log: Log, ended: Callable[[EndedCommand], None] = lambda _ended: None
+    recipe: Recipe, request: Request, lock: int, log: Log, ended: Callable[[EndedCommand], None]
 ) -> tuple[Finished, CacheUse | None]:
     """Run ninja, and ask the compiler cache what it had of it; `ended` takes each object as soon as it is compiled."""
     tools, found = _compile_environment(recipe.chain), recipe.chain.compiler_cache
