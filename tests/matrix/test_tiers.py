@@ -46,7 +46,6 @@ def test_a_tier_of_kci_toml_is_read_with_its_place() -> None:
     assert (tier.pairwise, tier.place) == (True, ("kci.toml", 1))
     assert tier.where is not None
     assert tier_of("plain", found()) == TierDefinition("plain", place=("kci.toml", 9))
-    assert tier_of("pr", FoundSettings()) is Tier.PR
 
 
 def test_a_tier_that_does_not_exist_is_wrong_usage() -> None:

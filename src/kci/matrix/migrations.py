@@ -15,7 +15,7 @@ import tomli
 
 from kci.catalog.arch_tables import toolkits
 from kci.catalog.loading import outside_range
-from kci.catalog.rows import Catalog
+from kci.catalog.rows import Catalog, Row
 from kci.config.document import BOM
 from kci.config.model import CudaComponent
 from kci.config.reader import BUILD_TOML, Kernel, parse_kernel
@@ -142,16 +142,14 @@ def _edited(raw: bytes, due: _Due, shown_as: str) -> Update | None:
 
 def _due(kernel: Kernel, catalog: Catalog, stable_sources: bool) -> list[_Due]:
     found = [*_torch_bounds(kernel, catalog), *_cuda_bounds(kernel, catalog), *_archs(kernel, catalog)]
-    if stable_sources:
-        found += _stable_abi(kernel, catalog)
-    return found
+    return [*found, *(_stable_abi(kernel, catalog) if stable_sources else ())]
 
 
 def _torch_bounds(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
     torch = kernel.build.torch
     if torch is None:
         return
-    left, offered = _all_torches(catalog), _offered(catalog)
+    left, offered = sorted({row.torch for row in _left(catalog)}), _offered(catalog)
     if torch.minver is not None and left and torch.minver <= left[0]:
         title = f"remove `torch.minver = {torch.minver}`"
         reason = f"every torch that is left is at least {left[0]}, so it says nothing"
@@ -165,7 +163,7 @@ def _torch_bounds(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
 
 
 def _cuda_bounds(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
-    left = _computes(catalog)
+    left = _cuda(_left(catalog))
     bounds = kernel.build.general.cuda
     if not left or Backend.CUDA not in kernel.build.general.backends:
         return
@@ -182,9 +180,7 @@ def _cuda_bounds(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
             title = f"remove `{'.'.join(place)} = {version}`"
             reason = f"every CUDA that is left is at least {left[0]}, so it says nothing"
             yield _Due("cuda-minver", title, reason, title, _without_key(*place))
-    offered = sorted(
-        {row.compute for row in catalog.rows if row.backend is Backend.CUDA and row.bundled and row.compute}
-    )
+    offered = _cuda(row for row in catalog.rows if row.bundled)
     if bounds and bounds.maxver is not None and offered and bounds.maxver < offered[0]:
         reason = (
             f"`general.cuda.maxver = {bounds.maxver}` is below CUDA {offered[0]}, the oldest that is left: no variant"
@@ -194,7 +190,7 @@ def _cuda_bounds(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
 
 
 def _archs(kernel: Kernel, catalog: Catalog) -> Iterator[_Due]:
-    versions = _kernels_computes(kernel, catalog)
+    versions = _cuda(row for row in _left(catalog) if exclusion(kernel.build, row) is None)
     if not versions:
         return
     for place, entries in arch_lists(kernel, Backend.CUDA):
@@ -249,20 +245,14 @@ def _offered(catalog: Catalog) -> list[Version]:
     return sorted({row.torch for row in catalog.rows if row.bundled})
 
 
-def _all_torches(catalog: Catalog) -> list[Version]:
-    """Those and the ones that only the compat tier tests."""
-    return sorted({row.torch for row in (*catalog.rows, *outside_range(catalog)[0])})
+def _left(catalog: Catalog) -> list[Row]:
+    """The rows that are offered, and those that only the compat tier tests."""
+    return [*catalog.rows, *outside_range(catalog)[0]]
 
 
-def _computes(catalog: Catalog) -> list[Version]:
-    rows = (*catalog.rows, *outside_range(catalog)[0])
+def _cuda(rows: Iterable[Row]) -> list[Version]:
+    """The CUDA versions of some rows, oldest first."""
     return sorted({row.compute for row in rows if row.backend is Backend.CUDA and row.compute})
-
-
-def _kernels_computes(kernel: Kernel, catalog: Catalog) -> list[Version]:
-    """Every CUDA that a kernel is built with, in the compat tier too, oldest first."""
-    rows = [row for row in (*catalog.rows, *outside_range(catalog)[0]) if row.backend is Backend.CUDA]
-    return sorted({row.compute for row in rows if row.compute and exclusion(kernel.build, row) is None})
 
 
 # --- the edits --------------------------------------------------------------------------------------------------------

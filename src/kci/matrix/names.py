@@ -54,20 +54,6 @@ def digits(version: Sequence[int]) -> str:
     return f"{major}{minor}"
 
 
-def compute_part(backend: str, compute: tuple[int, ...] | None) -> str:
-    """The compute part of a name: `cu130`, `rocm72`, `xpu20253`, `cpu`.
-
-    Raises:
-        ValueError: a versioned backend without a version.
-    """
-    prefix = COMPUTE_PREFIX.get(backend)
-    if prefix is None:
-        return backend
-    if compute is None:
-        raise ValueError(f"{backend} needs a compute version")
-    return prefix + digits(compute)
-
-
 def variant_name(
     kind: Kind,
     backend: str,
@@ -83,10 +69,17 @@ def variant_name(
         system: for example `x86_64-linux`; a noarch name does not carry it.
         framework_version: the torch, stable ABI or tvm-ffi version, by kind.
         compute: the version of CUDA, ROCm, oneAPI or CANN; None for other backends.
+
+    Raises:
+        ValueError: a backend with versions, without one.
     """
     if kind is Kind.NOARCH:
         return f"torch-{backend}"
-    part = compute_part(backend, compute)
+    part, prefix = backend, COMPUTE_PREFIX.get(backend)
+    if prefix is not None:
+        if compute is None:
+            raise ValueError(f"{backend} needs a compute version")
+        part = prefix + digits(compute)
     vv = digits(framework_version)
     match kind:
         case Kind.STABLE_ABI:
@@ -129,7 +122,9 @@ def parse_variant_name(name: str, known: Collection[tuple[str, Sequence[int]]] =
         raise ValueError(f"{name!r} is not a variant name")
     if found["cxx"] and found["os"] != "linux":
         raise ValueError(f"{name!r} is not a variant name: the C++ ABI tag exists on Linux only")
-    backend, compute = _split_compute(found["compute"])
+    part, vv = found["compute"].rstrip("0123456789"), found["compute"].lstrip("abcdefghijklmnopqrstuvwxyz")
+    backend = next((backend for backend, prefix in COMPUTE_PREFIX.items() if prefix == part), part)
+    compute = f"{vv[:-1]}.{vv[-1]}" if vv else None  # `cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3
     if compute is not None and known:
         compute = _resolve(backend, compute, known)
     system = f"{found['cpu']}-{found['os']}"
@@ -152,15 +147,6 @@ def is_variant_name(name: str) -> bool:
 def _split_short(vv: str) -> str:
     """`213` is 2.13: a framework's major version has one digit."""
     return f"{vv[0]}.{int(vv[1:])}"
-
-
-def _split_compute(part: str) -> tuple[str, str | None]:
-    """`cu130` is CUDA 13.0, `xpu20253` is oneAPI 2025.3: the minor version has one digit."""
-    for backend, prefix in COMPUTE_PREFIX.items():
-        if part.startswith(prefix) and part[len(prefix) :].isdigit():
-            vv = part[len(prefix) :]
-            return backend, f"{vv[:-1]}.{vv[-1]}"
-    return part, None
 
 
 def _resolve(backend: str, compute: str, known: Collection[tuple[str, Sequence[int]]]) -> str:

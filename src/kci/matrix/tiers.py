@@ -40,15 +40,13 @@ class TierDefinition(msgspec.Struct, frozen=True):
     """File and line of the definition."""
 
 
-def tier_of(name: str, found: FoundSettings) -> Tier | TierDefinition:
-    """What a tier's name stands for: a built-in tier, or one that kci.toml defines.
+def tier_of(name: str, found: FoundSettings) -> TierDefinition:
+    """The tier that kci.toml defines under a name.
 
     Raises:
         UsageError: there is no such tier.
         FindingsError: its expression cannot be read (KCI128).
     """
-    if name in list(Tier):
-        return Tier(name)
     table = found.settings.tiers.get(name)
     if table is None or found.document is None:
         known = [*(str(tier) for tier in Tier), *sorted(found.settings.tiers)]

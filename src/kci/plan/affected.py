@@ -124,14 +124,16 @@ def affected(
                 for view in views
             ]
         else:
-            owners = [view for view in views if _is_inside(path, view.directory)]
+            owners = [view for view in views if not view.directory or path.startswith(f"{view.directory}/")]
             # A kernel inside another one's directory owns its files alone; who reads it besides says so.
             deepest = max((len(view.directory) for view in owners), default=0)
             owning = [view for view in owners if len(view.directory) == deepest]
             found = [_decide(path, view) for view in owning]
             others = (_decide(path, view) for view in views if view not in owning)
             found += [decision for decision in others if decision.touches or decision.tests]
-        decisions += found or [Touch(path, "", (), _no_kernel(path))]
+        decisions += found or [
+            Touch(path, "", (), _OF_WORKFLOWS if path.startswith(".github/workflows/") else _OUTSIDE)
+        ]
     return sorted(decisions, key=lambda decision: (decision.path, decision.kernel))
 
 
@@ -163,14 +165,8 @@ def _differing(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str) -> I
             yield f"{prefix}{key}"
 
 
-def _no_kernel(path: str) -> str:
-    if path.startswith(".github/workflows/"):
-        return "a workflow decides no variant; `kci render --check` says whether it is up to date"
-    return "outside of every kernel that is planned"
-
-
-def _is_inside(path: str, directory: str) -> bool:
-    return not directory or path.startswith(directory + "/")
+_OF_WORKFLOWS = "a workflow decides no variant; `kci render --check` says whether it is up to date"
+_OUTSIDE = "outside of every kernel that is planned"
 
 
 def _decide(path: str, view: View) -> Touch:

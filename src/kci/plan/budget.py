@@ -102,8 +102,18 @@ def check_budget(
     if _too_dear(made.costs, max_cost):
         over.append(f"about {money(made.costs)}, and {max_cost:.2f} are allowed")
     if over:
-        fitting = _fitting([*_narrower(plan.legs), *others], max_jobs, max_cost)
-        message = f"the plan takes {'; '.join(over)}. The most go to {_largest(made)}"
+        narrower = [
+            Alternative(f"--{key} {value}", [leg for leg in plan.legs if getattr(leg, key) == value])
+            for key in ("backend", "system")
+            for value in sorted({getattr(leg, key) for leg in plan.legs})
+        ]
+        fitting = _fitting([*narrower, *others], max_jobs, max_cost)
+        largest = ", ".join(
+            f"{part.kernel} {part.backend} on {part.system} "
+            f"({count(part.legs, 'job')}, {part.minutes} min, {money(part.costs)})"
+            for part in made.parts[:3]
+        )
+        message = f"the plan takes {'; '.join(over)}. The most go to {largest}"
         hint = f"this would fit: {'; '.join(fitting)}" if fitting else "narrow with --tier, --backend or --only"
         raise rule_error("KCI309", message, hint=hint)
     if max_cost is not None and made.unpriced:
@@ -139,22 +149,6 @@ def _late(kernel: str, legs: Sequence[Leg]) -> Diagnostic:
         ways += ["raise `timeout-minutes` in [[limits]]"]
     ways += [] if worst.measured else ["or give `kci plan` measured times, with --durations FILE"]
     return finding("KCI337" if worst.measured else "KCI335", message, hint="; ".join(ways))
-
-
-def _largest(made: Estimate) -> str:
-    return ", ".join(
-        f"{part.kernel} {part.backend} on {part.system} "
-        f"({count(part.legs, 'job')}, {part.minutes} min, {money(part.costs)})"
-        for part in made.parts[:3]
-    )
-
-
-def _narrower(legs: Sequence[Leg]) -> Iterable[Alternative]:
-    """The same plan for one backend or one system only."""
-    for backend in sorted({leg.backend for leg in legs}):
-        yield Alternative(f"--backend {backend}", [leg for leg in legs if leg.backend == backend])
-    for system in sorted({leg.system for leg in legs}):
-        yield Alternative(f"--system {system}", [leg for leg in legs if leg.system == system])
 
 
 def _fitting(others: Iterable[Alternative], max_jobs: int | None, max_cost: float | None) -> list[str]:

@@ -16,12 +16,11 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from kci.catalog.floors import floors
+from kci.config.values import Version
 from kci.diagnostics import Span
 from kci.files.dated_data import Dated, load_dated
 
 _DATA = Path(__file__).parent / "data"
-
-PythonVersion = tuple[int, int]
 
 
 class PythonTable(Dated, frozen=True):
@@ -38,14 +37,14 @@ class PythonTable(Dated, frozen=True):
 class PythonSpan(msgspec.Struct, frozen=True):
     """The versions in question, and when each module of a standard library was there."""
 
-    required: PythonVersion
+    required: Version
     """The oldest that the requirements name."""
-    loader: PythonVersion
+    loader: Version
     """The oldest that can run the loader."""
-    newest: PythonVersion
-    first: dict[str, PythonVersion]
+    newest: Version
+    first: dict[str, Version]
     """Every module of any of the versions, and the version it came with."""
-    gone: dict[str, PythonVersion]
+    gone: dict[str, Version]
     """Modules that are no longer there, and the version that dropped them."""
 
 
@@ -53,22 +52,12 @@ class PythonSpan(msgspec.Struct, frozen=True):
 def python_span() -> PythonSpan:
     """The data that ships with kci."""
     table = load_dated(_DATA / "python-versions.toml", PythonTable)
-    required = _version(str(floors().python))
+    version, required = Version.parse, floors().python
     first = dict.fromkeys(table.modules, required)
     for listed in (table.added, table.newer_than_required):
-        first |= {name: _version(version) for version, names in listed.items() for name in names}
-    gone = {name: _version(version) for version, names in table.removed.items() for name in names}
-    return PythonSpan(required, _version(table.loader), _version(table.newest), first, gone)
-
-
-def _version(text: str) -> PythonVersion:
-    major, _, minor = text.partition(".")
-    return int(major), int(minor)
-
-
-def shown_version(version: PythonVersion) -> str:
-    """`3.10`."""
-    return f"{version[0]}.{version[1]}"
+        first |= {name: version(since) for since, names in listed.items() for name in names}
+    gone = {name: version(since) for since, names in table.removed.items() for name in names}
+    return PythonSpan(required, version(table.loader), version(table.newest), first, gone)
 
 
 class Reach(enum.IntEnum):
@@ -227,12 +216,14 @@ def _blocks(node: ast.stmt) -> list[_Block]:
             holds = _holds(test)
             return [(then, holds, False), (other, None if holds is None else not holds, False)]
         case ast.Try(body=tried, handlers=handlers, orelse=other, finalbody=final):
-            caught = any(_catches(handler) for handler in handlers)
+            kinds = (handler.type for handler in handlers)
+            caught = any(_of_imports(kind.elts if isinstance(kind, ast.Tuple) else [kind]) for kind in kinds)
             certain = None if caught else True
             later: list[_Block] = [(handler.body, None, False) for handler in handlers]
             return [(tried, certain, caught), *later, (other, certain, False), (final, True, False)]
         case ast.With(items=items, body=inner):
-            caught = any(_suppresses(item.context_expr) for item in items)
+            calls = (item.context_expr for item in items if isinstance(item.context_expr, ast.Call))
+            caught = any(last_name(call.func) == "suppress" and _of_imports(call.args) for call in calls)
             return [(inner, None if caught else True, caught)]
         case ast.ClassDef(body=inner):
             return [(inner, True, False)]
@@ -270,19 +261,9 @@ _IMPORT_FAILURES = frozenset(
 )
 
 
-def _catches(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return any(last_name(kind) in _IMPORT_FAILURES for kind in kinds)
-
-
-def _suppresses(node: ast.expr) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and last_name(node.func) == "suppress"
-        and any(last_name(kind) in _IMPORT_FAILURES for kind in node.args)
-    )
+def _of_imports(kinds: Iterable[ast.expr | None]) -> bool:
+    """Whether a failed import is among some exceptions; None stands for all of them."""
+    return any(kind is None or last_name(kind) in _IMPORT_FAILURES for kind in kinds)
 
 
 def _bound(tree: ast.Module, *, package: bool) -> frozenset[str] | None:

@@ -34,7 +34,6 @@ from kci.sources.imports import (
     module_name,
     python_span,
     read_module,
-    shown_version,
 )
 from kci.sources.op_rules import check_ops, may_register
 
@@ -150,16 +149,16 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
         ops = check_ops(tree, nodes, package.name) if may_register(text) else ()
         return FileFacts(read_module(name, tree), (*_older_syntax(text), *ops))
     except SyntaxError as error:
-        message = f"it does not parse for Python {shown_version(python_span().loader)}: {error.msg}"
+        message = f"it does not parse for Python {python_span().loader}: {error.msg}"
         return FileFacts(None, (finding("KCI770", message, span=_line(error.lineno or 1)),))
     except (ValueError, RecursionError, MemoryError) as error:
         return FileFacts(None, (finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}"),))
 
 
-def _tree(text: bytes, version: tuple[int, int]) -> tuple[ast.Module, list[ast.AST]]:
+def _tree(text: bytes, version: tuple[int, ...]) -> tuple[ast.Module, list[ast.AST]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an odd escape in somebody's string is not ours to report
-        tree = ast.parse(text, feature_version=version)
+        tree = ast.parse(text, feature_version=(version[0], version[1]))
     nodes = list(ast.walk(tree))
     if version < _UNPACKING and (place := next(filter(_unpacks, nodes), None)) is not None:
         raise SyntaxError("Unpacking here is only supported in Python 3.11 and greater", ("", place.lineno, 1, ""))
@@ -197,8 +196,8 @@ def _older_syntax(text: bytes) -> Iterator[Diagnostic]:
     try:
         _tree(text, span.required)
     except SyntaxError as error:
-        message = f"it does not parse for Python {shown_version(span.required)}: {error.msg}"
-        hint = f"the requirements ask for it; the loader itself needs Python {shown_version(span.loader)}"
+        message = f"it does not parse for Python {span.required}: {error.msg}"
+        hint = f"the requirements ask for it; the loader itself needs Python {span.loader}"
         yield finding("KCI779", message, hint=hint, span=_line(error.lineno or 1))
 
 
@@ -256,18 +255,12 @@ def _standard(site: ImportSite, reach: Reach, where: str, package: Package) -> I
         return
     first, gone = span.first[top], span.gone.get(top)
     if first > span.loader or (gone is not None and gone <= span.newest):
-        since = (
-            f"only has from {shown_version(first)} on"
-            if first > span.loader
-            else f"no longer has from {gone[0]}.{gone[1]} on"
-            if gone
-            else ""
-        )
+        since = f"only has from {first} on" if first > span.loader else f"no longer has from {gone} on" if gone else ""
         rule = "KCI778" if reach is Reach.LOADED else "KCI779"
         yield finding(rule, f"it imports {top}, which Python {since}", path=where, span=site.span)
     elif first > span.required:
-        hint = f"the loader itself needs Python {shown_version(span.loader)}"
-        message = f"it imports {top}, which Python has from {shown_version(first)} on"
+        hint = f"the loader itself needs Python {span.loader}"
+        message = f"it imports {top}, which Python has from {first} on"
         yield finding("KCI779", message, hint=hint, path=where, span=site.span)
 
 

@@ -33,7 +33,6 @@ from kci.suggest import containing, nearest, suggestion
 if TYPE_CHECKING:
     from kci.catalog.rows import Overlay
     from kci.catalog.runners import Runners
-    from kci.matrix.tiers import TierDefinition
 
 
 BACKENDS = tuple(str(backend) for backend in Backend)
@@ -133,30 +132,24 @@ class Workspace(msgspec.Struct, frozen=True, dict=True):
             UsageError: the choice names something that does not exist.
             FindingsError: a custom tier of kci.toml cannot be read.
         """
-        return self._matrix(self._tier(choice.tier), choice, explain=explain)
+        return self._matrix(choice, explain=explain)
 
     def whole(self, choice: Choice = _ALL) -> Matrix:
         """What the tier is a part of: a custom tier without thinning; for `pr` the release. Raises as `matrix`."""
-        tier = self._tier(choice.tier)
-        return self._matrix(Tier.RELEASE if tier is Tier.PR else tier, choice, thinned=False)
+        release = msgspec.structs.replace(choice, tier=str(Tier.RELEASE))
+        return self._matrix(release if choice.tier == Tier.PR else choice, thinned=False)
 
-    def _tier(self, name: str) -> Tier | TierDefinition:
-        if name in list(Tier):
-            return Tier(name)
-        from kci.matrix.tiers import tier_of
+    def _matrix(self, choice: Choice, *, explain: bool = False, thinned: bool = True) -> Matrix:
+        narrow, base = choice.filters(self.scopes), Tier.RELEASE
+        if choice.tier in list(Tier):
+            base = Tier(choice.tier)
+        else:
+            from kci.matrix.tiers import narrowing, tier_of
 
-        return tier_of(name, self.settings)
-
-    def _matrix(
-        self, tier: Tier | TierDefinition, choice: Choice, *, explain: bool = False, thinned: bool = True
-    ) -> Matrix:
-        narrow, base = choice.filters(self.scopes), tier if isinstance(tier, Tier) else tier.base
-        if not isinstance(tier, Tier):
-            from kci.matrix.tiers import narrowing
-
-            narrow = [*narrowing(tier, thinned=thinned), *narrow]
+            tier = tier_of(choice.tier, self.settings)
+            narrow, base = [*narrowing(tier, thinned=thinned), *narrow], tier.base
         found = compute_matrix(self.kernels, self.catalog, base, narrow=narrow, overlays=self.overlays, explain=explain)
-        return found if isinstance(tier, Tier) else msgspec.structs.replace(found, tier=tier.name)
+        return msgspec.structs.replace(found, tier=choice.tier)
 
     def of(self, kernels: Sequence[Kernel]) -> Workspace:
         """The same workspace with other kernels: some of its own, or the same ones as they were once."""
@@ -301,10 +294,15 @@ def assemble(
     """
     places = [kernel.directory for kernel in kernels] if directories is None else list(directories)
     settings = settings_for(places)
-    _require_valid(settings)
+    if settings.document is not None:
+        from kci.plan.settings_lints import lint_settings
+
+        found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR] + tier_errors(settings)
+        if found:
+            message = f"{settings.document.path} is not valid"
+            raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=found)
     rows = load_catalog(catalog or settings.catalog)
-    overlays = _overlays(settings)
-    return Workspace(tuple(kernels), settings, rows, overlays, scopes or {}, catalog)
+    return Workspace(tuple(kernels), settings, rows, _overlays(settings), scopes or {}, catalog)
 
 
 def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]:
@@ -313,17 +311,6 @@ def _overlays(settings: FoundSettings) -> tuple[tuple[str | None, Overlay], ...]
     from kci.catalog.overlay import overlays_of
 
     return tuple(overlays_of(settings))
-
-
-def _require_valid(settings: FoundSettings) -> None:
-    if settings.document is None:
-        return
-    from kci.plan.settings_lints import lint_settings
-
-    found = [item for item in lint_settings(settings) if item.severity is Severity.ERROR] + tier_errors(settings)
-    if found:
-        message = f"{settings.document.path} is not valid"
-        raise FindingsError(message, hint="`kci check` shows all that is wrong", diagnostics=found)
 
 
 def _scoped(arguments: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
