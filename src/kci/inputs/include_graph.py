@@ -130,10 +130,6 @@ class IncludeGraph:
             self._answers[item, shared] = Reached(frozenset(files), "", tuple(escapes), frozenset(unlisted))
         return self._answers[item, shared]
 
-    def _is_allowed(self, real: str) -> bool:
-        owned = not self.kernel or real.startswith(f"{self.kernel}/")
-        return owned or any(real == entry or real.startswith(f"{entry}/") for entry in self.allowed)
-
     def inside(self, path: str) -> str:
         """A path of build.toml in the tree."""
         return f"{self.kernel}/{path}" if self.kernel else path
@@ -142,7 +138,9 @@ class IncludeGraph:
         # a path without detours, and the real path behind it; None if no file is there that may be read
         if path not in self._files:
             real = self.tree.file(path)
-            allowed = real is not None and self._is_allowed(real)
+            allowed = real is not None and any(
+                not place or f"{real}/".startswith(f"{place}/") for place in (self.kernel, *self.allowed)
+            )
             self._files[path] = (posixpath.normpath(path), real) if real is not None and allowed else None
         return self._files[path]
 

@@ -108,13 +108,14 @@ def select(
         path=kernel.directory,
         version=kernel.build.general.version,
         variants=tuple(variant for _, variant in ordered),
-        dropped=tuple(sorted(choice.dropped.values(), key=_dropped_order)) if explain else (),
+        dropped=tuple(
+            sorted(
+                choice.dropped.values(),
+                key=lambda item: (item.system, item.backend, item.torch or "", item.compute or "", item.rule),
+            )
+        ),
         kept=tuple(choice.kept(row, variant) for row, variant in ordered) if explain else (),
     )
-
-
-def _dropped_order(dropped: Dropped) -> tuple[str, ...]:
-    return (dropped.system, dropped.backend, dropped.torch or "", dropped.compute or "", dropped.rule)
 
 
 Pairs = list[tuple[Row, Variant]]
@@ -126,7 +127,7 @@ class _Choice:
         self.kernel = kernel
         self.build = kernel.build
         self.archs = archs
-        self.explain = explain
+        self.explain = explain  # else nothing is remembered
         # By the row's identity, since a faulty catalog may have equal rows. A tier looks at some rows twice: what is
         # decided last holds, and a row that is kept in the end was not dropped.
         self.dropped: dict[int, Dropped] = {}
@@ -296,31 +297,25 @@ def exclusion(build: Build, row: Row) -> Decision | None:
         return Decision("KCI201", f"the kernel does not declare {row.backend}", ("general", "backends"))
     if build.tvm_ffi is not None and row.tvm_ffi is None:
         return Decision("KCI206", "the catalog's row has no tvm-ffi", ("tvm-ffi",))
-    if row.backend is Backend.CUDA and row.compute is not None:
-        cuda = build.general.cuda or CudaGeneral()
-        low, high = cuda.minver or floors().cuda, cuda.maxver or _NEWEST
-        if row.compute < low:
-            reason = f"CUDA {row.compute} is older than general.cuda.minver ({_shown(low, cuda.minver)})"
-            return Decision("KCI202", reason, ("general", "cuda", "minver"))
-        if row.compute > high:
-            reason = f"CUDA {row.compute} is newer than general.cuda.maxver ({_shown(high, cuda.maxver)})"
-            return Decision("KCI203", reason, ("general", "cuda", "maxver"))
-    if build.torch is not None:
-        low, high = build.torch.minver or floors().torch, build.torch.maxver or _NEWEST
-        if row.torch < low:
-            reason = f"torch {row.torch} is older than torch.minver ({_shown(low, build.torch.minver)})"
-            return Decision("KCI204", reason, ("torch", "minver"))
-        if row.torch > high:
-            reason = f"torch {row.torch} is newer than torch.maxver ({_shown(high, build.torch.maxver)})"
-            return Decision("KCI205", reason, ("torch", "maxver"))
+    cuda = build.general.cuda or CudaGeneral()
+    compute = row.compute if row.backend is Backend.CUDA else None
+    torch = row.torch if build.torch is not None else None
+    for rule, what, version, key, least in (
+        ("KCI202", "CUDA", compute, ("general", "cuda", "minver"), floors().cuda),
+        ("KCI203", "CUDA", compute, ("general", "cuda", "maxver"), None),
+        ("KCI204", "torch", torch, ("torch", "minver"), floors().torch),
+        ("KCI205", "torch", torch, ("torch", "maxver"), None),
+    ):
+        written = getattr(cuda if what == "CUDA" else build.torch, key[-1], None)
+        bound = written or least or _NEWEST
+        if version is not None and (version < bound if least else version > bound):
+            shown = bound if written is not None else f"{bound} by default"
+            order = "older" if least else "newer"
+            return Decision(rule, f"{what} {version} is {order} than {'.'.join(key)} ({shown})", key)
     return None
 
 
 _NEWEST = Version.parse("99.9")  # the reference's upper bound where none is written
-
-
-def _shown(bound: Version, written: Version | None) -> str:
-    return str(bound) if written is not None else f"{bound} by default"
 
 
 _SUPPORTED = Decision("KCI218", "the row is in the supported range: the release tier builds it")

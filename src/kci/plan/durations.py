@@ -52,10 +52,10 @@ class Durations:
         self, entries: Iterable[Duration] = (), estimates: Mapping[tuple[str, str], float] | None = None
     ) -> None:
         """With the seconds that the work of variants takes by itself, records of some say something about others."""
-        self._entries = tuple(entries)
+        self.entries = tuple(entries)
         estimates = estimates or {}
         exact, alike, of_kernel, of_backend = (defaultdict[Any, list[float]](list) for _ in range(4))
-        for entry in self._entries:
+        for entry in self.entries:
             exact[entry.kernel, entry.variant].append(entry.seconds)
             try:
                 backend = parse_variant_name(entry.variant).backend
@@ -70,10 +70,6 @@ class Durations:
             {key: statistics.median(values) for key, values in found.items()}
             for found in (exact, alike, of_kernel, of_backend)
         )
-
-    def calibrated(self, estimates: Mapping[tuple[str, str], float]) -> Durations:
-        """The same entries, compared with what the work of their variants takes by itself."""
-        return Durations(self._entries, estimates)
 
     def minutes(
         self, kernel: str, variant: str, backend: str, estimate: float | None = None

@@ -150,7 +150,7 @@ def make_plan(
     options = options or PlanOptions()
     _refuse_twins(matrix)
     estimates = _estimates(matrix, runners, options)
-    durations = durations.calibrated(estimates)
+    durations = Durations(durations.entries, estimates)
     kernels: list[KernelPlan] = []
     legs: list[Leg] = []
     left_out: list[LeftOut] = []

@@ -66,15 +66,12 @@ def mermaid(plan: Plan) -> str:
     number = 0
     for at, (kernel, legs) in enumerate(sorted(by_kernel.items())):
         lines += [f"  subgraph k{at}[{_quoted(kernel)}]", f"    m{at}[[merge]]"]
-        for text in map(_leg, legs) if single else _groups(legs):
+        each = [f"{leg.name}<br>{leg.runner_text}, {leg.minutes} min" for leg in legs]
+        for text in each if single else _groups(legs):
             lines += [f"    l{number}[{_quoted(text)}] --> m{at}"]
             number += 1
         lines += ["  end", f"  plan --> k{at}", f"  m{at} --> gate([kci])"]
     return "\n".join(lines) + "\n"
-
-
-def _leg(leg: Leg) -> str:
-    return f"{leg.name}<br>{leg.runner_text}, {leg.minutes} min"
 
 
 def _groups(legs: Sequence[Leg]) -> list[str]:

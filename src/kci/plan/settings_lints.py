@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kci.catalog.runners import default_runners, hosted_runners
 from kci.config.document import KeyPath
@@ -160,49 +160,48 @@ def tier_unknown(subject: _Subject) -> Iterator[Found]:
 
 def value_impossible(subject: _Subject) -> Iterator[Found]:
     """KCI330: a value of the right type that cannot be one: a cron line, a commit, an image, a number."""
-    settings = subject.settings
-    values: list[tuple[KeyPath, bool, str]] = []
-    for path, machine in subject.machines():
-        for key, number in (("cpus", machine.cpus), ("memory-gb", machine.memory_gb), ("pool-size", machine.pool_size)):
-            values.append(((*path, key), number is None or number >= 1, "at least 1"))
-        price_ok = machine.price is None or 0 <= machine.price <= _MOST_EXPENSIVE  # false for NaN too
-        values.append(((*path, "price"), price_ok, f"a number from 0 to {_MOST_EXPENSIVE}"))
-        if machine.labels == () and machine.group is None:
-            values.append(((*path, "labels"), False, "at least one label"))
-    for index, limit in enumerate(settings.limits):
-        for key, number in (
-            ("max-jobs", limit.max_jobs),
-            ("cores", limit.cores),
-            ("timeout-minutes", limit.timeout_minutes),
-        ):
-            values.append((("limits", index, key), number is None or 1 <= number <= _MOST, f"from 1 to {_MOST}"))
-    for path, image in _images(settings):
-        values.append((path, bool(_IMAGE.fullmatch(image)), _AN_IMAGE))
-        if len(path) == 4:
-            values.append((path, bool(re.fullmatch(r"\d{1,3}\.\d{1,3}", str(path[3]))), "for a version such as `13.0`"))
-    cron, zone = settings.schedule.cron, settings.schedule.timezone
-    values.append((("schedule", "cron"), cron is None or is_cron(cron), "five fields, such as `17 4 * * 1`"))
-    values.append((("schedule", "timezone"), _is_zone(zone), "a name such as `UTC` or `Europe/Paris`"))
-    for index, name in enumerate(settings.schedule.moves.migrations):
-        values.append((("schedule", "moves", "migrations", index), name in MIGRATIONS, one_of(MIGRATIONS)))
-    for action, pin in settings.actions.items():
-        values.append((("actions", action), bool(_ACTION.fullmatch(action)), "an action as `owner/name`"))
-        values.append((("actions", action, "sha"), bool(_SHA.fullmatch(pin.sha)), "a full commit id of 40 hex digits"))
-        version_ok = not pin.version or bool(re.fullmatch(r"[A-Za-z0-9._+-]{1,64}", pin.version, re.ASCII))
-        values.append((("actions", action, "version"), version_ok, "a version such as `v4.2.1`"))
-    for name, address in settings.mirrors.addresses().items():
-        values.append((("mirrors", name), bool(_MIRROR.fullmatch(address)), "an address for git, or of an archive"))
-    prefix, branch = settings.publish.repo_prefix, settings.publish.branch
-    values.append((("publish", "repo-prefix"), prefix is None or bool(_OWNER.fullmatch(prefix)), "an owner on the Hub"))
-    expected = "the name of a branch; only {version} stands for something"
-    values.append((("publish", "branch"), branch is None or is_branch(branch), expected))
-    environment = settings.publish.environment
-    values.append((("publish", "environment"), bool(_LABEL.fullmatch(environment)), "the name of an environment"))
-    tags = bool(settings.publish.tags) and all(_TAG.fullmatch(tag) for tag in settings.publish.tags)
-    values.append((("publish", "tags"), tags, "patterns for tags, such as `v*`"))
-    for path, fine, expected in values:
-        if not fine:
+    for path, value, fits, expected in _values(subject):
+        if value is not None and not fits(value):
             yield path, f"`{'.'.join(map(str, path))[:100]}` must be {expected}", ""
+
+
+def _values(subject: _Subject) -> Iterator[tuple[KeyPath, Any, Callable[[Any], object], str]]:
+    """The place of each value, the value if there is one, what it has to fulfil, and that in words."""
+    settings = subject.settings
+    for path, machine in subject.machines():
+        for key in ("cpus", "memory-gb", "pool-size"):
+            yield (*path, key), getattr(machine, key.replace("-", "_")), lambda number: number >= 1, "at least 1"
+        price = f"a number from 0 to {_MOST_EXPENSIVE}"
+        yield (*path, "price"), machine.price, lambda price: 0 <= price <= _MOST_EXPENSIVE, price  # false for NaN too
+        yield (*path, "labels"), machine.labels if machine.group is None else None, bool, "at least one label"
+    for index, limit in enumerate(settings.limits):
+        for key in ("max-jobs", "cores", "timeout-minutes"):
+            number = getattr(limit, key.replace("-", "_"))
+            yield ("limits", index, key), number, range(1, _MOST + 1).__contains__, f"from 1 to {_MOST}"
+    for path, image in _images(settings):
+        yield path, image, _IMAGE.fullmatch, "a container image, such as `docker.io/owner/name:tag`"
+        compute = str(path[3]) if len(path) == 4 else None
+        yield path, compute, re.compile(r"\d{1,3}\.\d{1,3}").fullmatch, "for a version such as `13.0`"
+    schedule, publish = settings.schedule, settings.publish
+    yield ("schedule", "cron"), schedule.cron, is_cron, "five fields, such as `17 4 * * 1`"
+    yield ("schedule", "timezone"), schedule.timezone, _is_zone, "a name such as `UTC` or `Europe/Paris`"
+    for index, name in enumerate(schedule.moves.migrations):
+        yield ("schedule", "moves", "migrations", index), name, MIGRATIONS.__contains__, one_of(MIGRATIONS)
+    for action, pin in settings.actions.items():
+        yield ("actions", action), action, _ACTION.fullmatch, "an action as `owner/name`"
+        yield ("actions", action, "sha"), pin.sha, _SHA.fullmatch, "a full commit id of 40 hex digits"
+        yield ("actions", action, "version"), pin.version or None, _VERSION.fullmatch, "a version such as `v4.2.1`"
+    for name, address in settings.mirrors.addresses().items():
+        yield ("mirrors", name), address, _MIRROR.fullmatch, "an address for git, or of an archive"
+    branch = "the name of a branch; only {version} stands for something"
+    yield ("publish", "repo-prefix"), publish.repo_prefix, _OWNER.fullmatch, "an owner on the Hub"
+    yield ("publish", "branch"), publish.branch, is_branch, branch
+    yield ("publish", "environment"), publish.environment, _LABEL.fullmatch, "the name of an environment"
+    yield ("publish", "tags"), publish.tags, _are_tags, "patterns for tags, such as `v*`"
+
+
+def _are_tags(patterns: Collection[str]) -> bool:
+    return bool(patterns) and all(_TAG.fullmatch(pattern) for pattern in patterns)
 
 
 _MOST_EXPENSIVE = 1_000_000
@@ -212,20 +211,19 @@ _MOST = 9999
 """What the build action takes for a number."""
 
 _IMAGE = re.compile(r"[a-z0-9][a-z0-9._/:-]*(?::[A-Za-z0-9_.{}-]{1,128})?(?:@sha256:[0-9a-f]{64})?", re.ASCII)
-_AN_IMAGE = "a container image, such as `docker.io/owner/name:tag`"
 _ACTION = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+){1,4}", re.ASCII)
 _SHA = re.compile(r"[0-9a-f]{40}", re.ASCII)
+_VERSION = re.compile(r"[A-Za-z0-9._+-]{1,64}", re.ASCII)
 _OWNER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?", re.ASCII)
 _MIRROR = re.compile(r"(?:(?:file|git|http|https|ssh)://|(?!\w[\w+.-]*:(?://|:)))[^\x00-\x1f]+", re.ASCII)
 """What git takes over the protocols that builds allow it; a path, and `user@host:path`, have none."""
 _TAG = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.*?+/-]{0,99}", re.ASCII)
-_CRON = (range(60), range(24), range(1, 32), range(1, 13), range(7))
-_CRON_NAMES = (
-    (),
-    (),
-    (),
-    ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
-    ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+_CRON: tuple[tuple[range, list[str]], ...] = (
+    (range(60), []),
+    (range(24), []),
+    (range(1, 32), []),
+    (range(1, 13), ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]),
+    (range(7), ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]),
 )
 
 
@@ -234,11 +232,12 @@ def is_cron(text: str) -> bool:
     fields = text.split()
     if len(fields) != 5 or not text.isascii():
         return False
-    parts = [(field, part) for field in range(5) for part in fields[field].split(",")]
-    return all(_is_cron_part(part, _CRON[field], _CRON_NAMES[field]) for field, part in parts)
+    return all(
+        _is_cron_part(part, *allowed) for field, allowed in zip(fields, _CRON, strict=True) for part in field.split(",")
+    )
 
 
-def _is_cron_part(part: str, allowed: range, names: Collection[str]) -> bool:
+def _is_cron_part(part: str, allowed: range, names: list[str]) -> bool:
     value, slash, step = part.partition("/")
     if slash and not (step.isdigit() and int(step[:9]) > 0):
         return False
@@ -247,7 +246,7 @@ def _is_cron_part(part: str, allowed: range, names: Collection[str]) -> bool:
     ends = []
     for end in value.split("-"):
         if end.lower() in names:
-            ends.append([*names].index(end.lower()) + allowed.start)
+            ends.append(names.index(end.lower()) + allowed.start)
         elif end.isdigit() and int(end[:9]) in allowed:
             ends.append(int(end))
         else:

@@ -150,7 +150,7 @@ def _judged(name: str, text: bytes, package: Package) -> FileFacts:
         return FileFacts(read_module(name, tree), (*_older_syntax(text), *ops))
     except SyntaxError as error:
         message = f"it does not parse for Python {python_span().loader}: {error.msg}"
-        return FileFacts(None, (finding("KCI770", message, span=_line(error.lineno or 1)),))
+        return FileFacts(None, (finding("KCI770", message, span=_line(error.lineno)),))
     except (ValueError, RecursionError, MemoryError) as error:
         return FileFacts(None, (finding("KCI770", f"it does not parse: {str(error) or type(error).__name__}"),))
 
@@ -198,11 +198,11 @@ def _older_syntax(text: bytes) -> Iterator[Diagnostic]:
     except SyntaxError as error:
         message = f"it does not parse for Python {span.required}: {error.msg}"
         hint = f"the requirements ask for it; the loader itself needs Python {span.loader}"
-        yield finding("KCI779", message, hint=hint, span=_line(error.lineno or 1))
+        yield finding("KCI779", message, hint=hint, span=_line(error.lineno))
 
 
-def _line(line: int) -> Span:
-    return Span(line, 1, line, 2)
+def _line(line: int | None) -> Span:
+    return Span(line or 1, 1, line or 1, 2)
 
 
 _WHEN = {

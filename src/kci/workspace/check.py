@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from kci.catalog.loading import load_catalog
 from kci.catalog.overlay import for_kernel, overlays_of
 from kci.catalog.rows import Catalog, Overlay
-from kci.config.discover import FaultyBackend, FaultyKernel, find_kernels
+from kci.config.discover import FaultyBackend, FaultyKernel, find_kernels, read_each
 from kci.config.file_lints import backend_without_component, lint_file
 from kci.config.find_settings import FoundSettings, find_settings, locate
 from kci.config.reader import Kernel, read_kernel, shown_file
@@ -111,8 +111,12 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
     except FindingsError as error:
         found += error.diagnostics
     rows, problems = _catalog(catalog, settings)
-    overlays, unreadable = _overlays(settings)
-    found += problems + unreadable
+    found += [*problems, *tier_errors(settings)]
+    overlays: list[tuple[str | None, Overlay]] = []
+    try:
+        overlays = overlays_of(settings)
+    except FindingsError as error:
+        found += error.diagnostics
     names = set()
     trees = SourceTrees(remember)
     tree = trees.of(directories[0])
@@ -131,12 +135,13 @@ def _check_group(directories: list[str], catalog: str | None, remember: Path | N
     trees.save()
     if settings.document is not None:
         files.append(settings.document.path)
-        meant = {item.kernel for item in settings.settings.limits} | {item.kernel for item in settings.settings.overlay}
-        meant |= {item.kernel for item in settings.settings.inputs}
+        said = settings.settings
+        meant = {item.kernel for item in said.limits} | {item.kernel for item in said.overlay}
+        meant |= {item.kernel for item in said.inputs}
         if meant - {None, *names}:
-            names |= _all_names(settings.root)
-        said = [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
-        found += apply_comments(said, settings.document)
+            names |= {kernel.build.name for kernel in read_each([str(settings.root)])[0]}
+        of_settings = [*lint_settings(settings, names), *declared_input_missing(settings, tree)]
+        found += apply_comments(of_settings, settings.document)
     return Checked(tuple(files), (*apply_settings(found, settings, files), *of_sources))
 
 
@@ -148,26 +153,6 @@ def _catalog(name: str | None, settings: FoundSettings) -> tuple[Catalog, list[D
     except KciError as error:
         problem = settings.document.at_value(("catalog",), "KCI332", error.message, error.hint)
         return load_catalog(), [problem, *error.diagnostics]
-
-
-def _overlays(settings: FoundSettings) -> tuple[list[tuple[str | None, Overlay]], list[Diagnostic]]:
-    """The overlays of kci.toml, and what is wrong with them and with its tiers."""
-    problems = tier_errors(settings)
-    try:
-        return overlays_of(settings), problems
-    except FindingsError as error:
-        return [], [*problems, *error.diagnostics]
-
-
-def _all_names(root: Path) -> set[str]:
-    """The names of all kernels of a repository that can be read."""
-    names = set()
-    for directory in find_kernels([str(root)]):
-        try:
-            names.add(read_kernel(directory).build.name)
-        except FindingsError:
-            continue
-    return names
 
 
 _OF_ALL = re.compile(rf"{re.escape(KCI_TOML)}|\.github/workflows/kci[^/]*\.ya?ml")
