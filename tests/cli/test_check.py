@@ -15,7 +15,7 @@ import pytest
 from cli.runner import kci, kci_process
 from conftest import ROOT, add_package
 from kci import __version__
-from kci.cli._sarif import render_sarif
+from kci.cli._findings import render_sarif
 from kci.diagnostics import Span, finding, rules
 from kci.workspace.check import check_kernels
 from outside_tools import npm_packages

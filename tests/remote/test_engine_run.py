@@ -16,7 +16,7 @@ import pytest
 
 from cli.runner import Result, kci
 from conftest import ROOT
-from kci.cli._engine_run import _stopped
+from kci.cli.run import _stopped
 from kci.config.engine_settings import EngineKind, EngineSettings
 from kci.config.values import Backend, System
 from kci.errors import ClientError, FindingsError, UsageError

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from kci.cli import main
-from kci.cli._sarif import render_sarif
+from kci.cli._findings import render_sarif
 from kci.diagnostics import Span, finding
 from kci.tree.manifest import Manifest
 from variants import CPU, make_artifact, make_variant

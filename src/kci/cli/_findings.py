@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import click
 
 from kci.cli import options
 from kci.cli._output import markdown_table, markdown_text, one_per_cause, print_diagnostics, to_json
-from kci.cli._sarif import render_sarif
 from kci.config.find_settings import locate
 from kci.config.suppression import SuppressedFinding
-from kci.diagnostics import Diagnostic, Severity, printable, render_github
+from kci.diagnostics import Diagnostic, Related, Rule, Severity, printable, render_github, rules
 from kci.plurals import count
 from kci.version import __version__
 
@@ -60,7 +63,7 @@ def show_findings(
         case "github":
             click.echo("".join(render_github(item) + "\n" for item in found), nl=False)
         case "markdown":
-            click.echo(markdown(found, "\n\n".join(lines)) + _suppressed_markdown(suppressed), nl=not suppressed)
+            click.echo(markdown(found, "\n\n".join(lines), suppressed), nl=not suppressed)
         case _:
             shown = found if verbose else one_per_cause([item for item in found if item.severity is not Severity.INFO])
             print_diagnostics(shown)
@@ -100,21 +103,126 @@ def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
         click.echo(f"suppressed: {printable(one.place)} {one.rule} because: {printable(item.reason)}", err=True)
 
 
-def markdown(found: Sequence[Diagnostic], summary: str) -> str:
-    """A table for a step summary or a comment."""
-    if not found:
-        return f"{summary}\n"
+def markdown(found: Sequence[Diagnostic], summary: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
+    """The summary and a table, for a step summary or a comment; and a table of what was suppressed."""
     rows = [
         (item.severity.value, item.rule, markdown_text(item.place) if item.path else "", markdown_text(item.message))
         for item in found
     ]
-    return f"{summary}\n\n{markdown_table(('', 'rule', 'where', 'finding'), rows)}\n"
-
-
-def _suppressed_markdown(suppressed: Sequence[SuppressedFinding]) -> str:
-    if not suppressed:
-        return ""
-    rows = [
+    hidden = [
         (item.diagnostic.rule, markdown_text(item.diagnostic.place), markdown_text(item.reason)) for item in suppressed
     ]
-    return f"\n{markdown_table(('suppressed', 'where', 'because'), rows)}\n"
+    parts = [summary]
+    parts += [markdown_table(("", "rule", "where", "finding"), rows)] if rows else []
+    parts += [markdown_table(("suppressed", "where", "because"), hidden)] if hidden else []
+    return "\n\n".join(parts) + "\n"
+
+
+_LEVEL = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def render_sarif(
+    diagnostics: Iterable[Diagnostic],
+    tool_version: str,
+    root: Path | None = None,
+    suppressed: Iterable[SuppressedFinding] = (),
+    looked_at: Sequence[object] = (),
+) -> str:
+    """One SARIF 2.1.0 log with one run, in the form that GitHub code scanning and many editors take.
+
+    Args:
+        diagnostics: in any order; the log keeps it.
+        tool_version: the version of kci.
+        root: what files are named relative to; the working directory by default. Code scanning wants the top of the
+            repository.
+        suppressed: findings that somebody suppressed; they are results with a suppression and its reason.
+        looked_at: what was looked at, for the properties of the run.
+    """
+    reasons = [*((item, None) for item in diagnostics), *((item.diagnostic, item.reason) for item in suppressed)]
+    base = Path(os.path.realpath(root or "."))
+    used = sorted({item.rule for item, _ in reasons})
+    seen: Counter[str] = Counter()
+    driver = {
+        "name": "kci",
+        "version": tool_version,
+        "informationUri": "https://github.com/kci/build",
+        "rules": [_rule(rules()[rule]) for rule in used],
+    }
+    results = [_result(item, used.index(item.rule), base, seen) for item, _ in reasons]
+    for result, (_, reason) in zip(results, reasons, strict=True):
+        if reason is not None:
+            result["suppressions"] = [{"kind": "external", "status": "accepted", "justification": reason}]
+    run: dict[str, Any] = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    if looked_at:
+        run["properties"] = {"lookedAt": looked_at}
+    return to_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    text = f"{rule.summary}\n\nWhy: {rule.why}\n\nFix: {rule.fix}"
+    markdown = f"{rule.summary}\n\n**Why:** {rule.why}\n\n**Fix:** {rule.fix}"
+    for title, example in (("Wrong", rule.bad), ("Right", rule.good)):
+        if example:
+            markdown += f"\n\n**{title}:**\n\n```toml\n{example}```"
+    return {
+        "id": rule.id,
+        "name": "".join(part.capitalize() for part in rule.name.split("-")),
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": rule.why},
+        "help": {"text": text, "markdown": markdown},
+        "defaultConfiguration": {"level": _LEVEL[rule.severity]},
+        "properties": {"problem.severity": _SEVERITY[rule.severity], "precision": "high", "tags": ["kci"]},
+    }
+
+
+_SEVERITY = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "recommendation"}
+
+
+def _result(diagnostic: Diagnostic, index: int, base: Path, seen: Counter[str]) -> dict[str, Any]:
+    text = diagnostic.message + (f"\nhint: {diagnostic.hint}" if diagnostic.hint else "")
+    uri = _uri(diagnostic.path, base) if diagnostic.path else ""
+    # A finding keeps its identity when lines above it come and go: rule, file and message, and which of several it is.
+    identity = f"{diagnostic.rule}\0{uri}\0{diagnostic.message}"
+    seen[identity] += 1
+    digest = hashlib.sha256(f"{identity}\0{seen[identity]}".encode("utf-8", "surrogateescape")).hexdigest()
+    result: dict[str, Any] = {
+        "ruleId": diagnostic.rule,
+        "ruleIndex": index,
+        "level": _LEVEL[diagnostic.severity],
+        "message": {"text": text},
+        "partialFingerprints": {"kciFinding/v1": digest},
+    }
+    # Code scanning refuses a result without a location; what no file is to blame for stands at the repository itself.
+    place: dict[str, Any] = {"artifactLocation": {"uri": uri or "."}, "region": _region(diagnostic)}
+    if not uri.startswith("file:"):
+        place["artifactLocation"]["uriBaseId"] = "%SRCROOT%"
+    result["locations"] = [{"physicalLocation": place}]
+    if diagnostic.related:
+        result["relatedLocations"] = [
+            {
+                "message": {"text": item.message},
+                "physicalLocation": {"artifactLocation": {"uri": _uri(item.path, base)}, "region": _region(item)},
+            }
+            for item in diagnostic.related
+        ]
+    return result
+
+
+def _region(diagnostic: Diagnostic | Related) -> dict[str, int]:
+    """Where in the file; code scanning wants a line, so what is about a whole file stands at its first."""
+    region = {"startLine": diagnostic.line or 1}
+    if diagnostic.column:
+        region["startColumn"] = diagnostic.column
+    if diagnostic.end_line:
+        region |= {"endLine": diagnostic.end_line, "endColumn": diagnostic.end_column}
+    return region
+
+
+def _uri(path: str, base: Path) -> str:
+    """A file relative to the base, percent-encoded; a file elsewhere by its absolute URI."""
+    absolute = os.path.realpath(path)
+    relative = os.path.relpath(absolute, base)
+    if relative == os.pardir or relative.startswith(os.pardir + os.sep):
+        return Path(absolute).as_uri()
+    return quote(os.fsencode(relative.replace(os.sep, "/")), safe="/")

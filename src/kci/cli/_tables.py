@@ -13,7 +13,7 @@ from kci.config.values import LeaveOut
 from kci.matrix.names import parse_variant_name
 from kci.plan.affected import Touch
 from kci.plan.budget import estimate, money
-from kci.plan.plan import Estimate, LeftOut, Leg, Plan
+from kci.plan.plan import Estimate, LeftOut, Plan
 from kci.plurals import count
 from kci.tree.manifest import Manifest
 
@@ -56,7 +56,14 @@ def markdown(tables: Iterable[AnswerTable]) -> str:
 def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
     """Which jobs build what, where."""
     rows = tuple(
-        (leg.kernel, leg.name, leg.runner_text, leg.image or "-", f"{leg.timeout} min", _takes(leg))
+        (
+            leg.kernel,
+            leg.name,
+            leg.runner_text,
+            leg.image or "-",
+            f"{leg.timeout} min",
+            f"{'' if leg.measured else '~'}{leg.minutes} min",
+        )
         for leg in plan.legs
     )
     one = ("kernel",) if len({leg.kernel for leg in plan.legs}) == 1 else ()
@@ -87,7 +94,9 @@ def backends_table(plan: Plan) -> AnswerTable:
     for backend in sorted(built | skipped | left):
         legs = [leg for leg in plan.legs if leg.backend == backend]
         counts = (built[backend], skipped[backend], left[backend], len(legs))
-        rows.append((backend, *map(str, counts), f"{sum(leg.minutes for leg in legs)} min", _cost(legs)))
+        costs = estimate(legs).costs
+        takes = f"{sum(leg.minutes for leg in legs)} min"
+        rows.append((backend, *map(str, counts), takes, money(costs) if costs else "-"))
     headers = ("backend", "variants", "skipped", "left out", "legs", "takes", "costs")
     return AnswerTable("Backends", headers, tuple(rows))
 
@@ -110,7 +119,13 @@ def left_out_table(plan: Plan | RunPlan) -> AnswerTable:
     for item in plan.left_out:
         by_reason.setdefault((item.rule, item.why), []).append(item)
     rows = [
-        (str(len(same)), rule, reason, _names(item.kernel for item in same), _names(item.variant for item in same))
+        (
+            str(len(same)),
+            rule,
+            reason,
+            ", ".join(sorted({item.kernel for item in same})),
+            ", ".join(sorted({item.variant for item in same})),
+        )
         for (rule, reason), same in sorted(by_reason.items())
     ]
     headers = ("left out", "rule", "reason", "kernels", "variants")
@@ -134,10 +149,6 @@ _THEN = {
     LeaveOut.REMOVE: "; older builds of them go from the Hub, as `leave-out` in kci.toml says",
 }
 _LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap="reason")
-
-
-def _names(names: Iterable[str]) -> str:
-    return ", ".join(sorted(set(names)))
 
 
 def tests_table(plan: Plan) -> AnswerTable:
@@ -189,12 +200,3 @@ def tree_title(manifest: Manifest) -> str:
 
 
 _REASONS = Layout(drop=("skipped",), cut=("skipped", "faulty", "variant", "directory"), wrap="reason")
-
-
-def _takes(leg: Leg) -> str:
-    return f"{'' if leg.measured else '~'}{leg.minutes} min"
-
-
-def _cost(legs: Sequence[Leg]) -> str:
-    costs = estimate(legs).costs
-    return money(costs) if costs else "-"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import click
 
 from kci.builders.request import BuildOptions
 from kci.cli import PATH, Command, completed, options
-from kci.cli._engine_run import follow
 from kci.cli._findings import print_trees
 from kci.cli._output import Layout, table
-from kci.cli._run_display import RunDisplay
+from kci.cli._run_display import ENDED_WELL, EngineDisplay, RunDisplay, one_line
 from kci.cli._workspace import CACHE, ISOLATION, JOBS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
-from kci.errors import UsageError
+from kci.errors import ClientError, UsageError
+from kci.files.full_disk import says_full
 from kci.plurals import count
-from kci.remote.engine_plan import EngineRequest, open_run, prepare_run
+from kci.remote.engine_plan import EngineRequest, EngineRun, open_run, prepare_run
+from kci.remote.engine_run import Driver, driving
+from kci.remote.leg_results import merge_run
+from kci.remote.run_state import OPEN, LegPhase
 from kci.run import local
 
 
@@ -81,14 +85,14 @@ def command(
         kci run --engine cluster
     """
     if resume is not None:
-        return follow(*open_run(cache, resume), on_interrupt)
+        return _follow(*open_run(cache, resume), on_interrupt)
     workspace = opened(kernels, selection["catalog"])
     if engine is not None:
         wanted = EngineRequest(
             choice=take_choice(selection), engine=engine, into=into, jobs=jobs, max_cost=max_cost, test=test,
             allow_empty=allow_empty,
         )  # fmt: skip
-        return follow(*prepare_run(workspace, wanted, cache), on_interrupt)
+        return _follow(*prepare_run(workspace, wanted, cache), on_interrupt)
     if max_cost is not None:
         raise UsageError("--max-cost needs --engine: a build on this machine costs nothing")
     if test:
@@ -108,19 +112,14 @@ def _report(result: local.RunResult) -> int:
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
     rows = []
     for outcome in result.outcomes:
-        tree = merged.get((outcome.kernel, outcome.variant.name))
-        in_tree = outcome.state in (local.OutcomeState.BUILT, local.OutcomeState.REUSED) and tree is not None
-        took = f"{outcome.seconds:.0f} s" if outcome.state is local.OutcomeState.BUILT else ""
-        rows.append(
-            (
-                outcome.kernel,
-                outcome.variant.name,
-                outcome.state.value,
-                "yes" if in_tree else "",
-                _verified(tree, outcome.variant.name) if in_tree and tree else "",
-                took or outcome.note,
-            )
-        )
+        name, state = outcome.variant.name, outcome.state
+        tree = merged.get((outcome.kernel, name))
+        verified = ""
+        if state in (local.OutcomeState.BUILT, local.OutcomeState.REUSED) and tree is not None:
+            errors = sum(item.severity is Severity.ERROR for item in tree.findings if f"/{name}/" in f"/{item.path}/")
+            verified = count(errors, "error") if errors else "yes"
+        took = f"{outcome.seconds:.0f} s" if state is local.OutcomeState.BUILT else outcome.note
+        rows.append((outcome.kernel, name, state.value, "yes" if verified else "", verified, took))
     click.echo(table(("kernel", "variant", "state", "merged", "verified", "time or reason"), rows, _LAYOUT))
     code = print_trees(result.trees)
     failed = [outcome for outcome in result.outcomes if outcome.state is local.OutcomeState.FAILED]
@@ -142,7 +141,66 @@ def _report(result: local.RunResult) -> int:
     return code
 
 
-def _verified(tree: local.TreeResult, variant: str) -> str:
-    mine = [item for item in tree.findings if f"/{variant}/" in f"/{item.path}/"]
-    errors = sum(item.severity is Severity.ERROR for item in mine)
-    return count(errors, "error") if errors else "yes"
+def _follow(folder: Path, run: EngineRun, on_interrupt: str) -> int:
+    """Drive a run on engines to its end, merge, verify, test, and report."""
+    resume = f"kci run --resume {run.id}"
+    if not options().quiet:
+        click.echo(f"run {run.id}: {count(len(run.legs), 'leg')}; if this stops, `{resume}` goes on", err=True)
+    display = EngineDisplay(run)
+    with driving(folder, run, display.changed, display.say) as driver:
+        display.legs = driver.journal.legs
+        try:
+            with display:
+                driver.drive()
+                trees = merge_run(driver)
+                driver.release_tests(trees)
+                driver.drive()
+        except KeyboardInterrupt:
+            _stopped(driver, on_interrupt, resume)
+            raise
+        except ClientError as error:
+            first = "free space there" if says_full(error.message) else error.hint or "fix this"
+            raise ClientError(error.message, hint=f"{first}, then `{resume}` goes on") from error
+        return _report_engines(driver, trees)
+
+
+def _stopped(driver: Driver, on_interrupt: str, resume: str) -> None:
+    """Ask what happens to the legs that have not ended."""
+    going = [name for name, leg in driver.journal.legs.items() if leg.phase in (LegPhase.HELD, *OPEN)]
+    if on_interrupt == "ask":
+        on_interrupt = "leave"
+        if going and sys.stdin.isatty() and sys.stderr.isatty():
+            question = f"\nstill to end: {count(len(going), 'leg')}. Cancel, or leave running?"
+            on_interrupt = click.prompt(question, type=click.Choice(["cancel", "leave"]), default="leave", err=True)
+    if on_interrupt == "cancel":
+        driver.cancel()
+        click.echo(f"{count(len(going), 'leg')} cancelled", err=True)
+    elif going:
+        click.echo(f"{count(len(going), 'leg')} left running; `{resume}` goes on", err=True)
+
+
+def _report_engines(driver: Driver, trees: list[local.TreeResult]) -> int:
+    """Print the closing table and what went wrong."""
+    rows = []
+    for leg in driver.run.legs:
+        progress = driver.journal.legs[leg.name]
+        place, state = driver.place(leg.name), progress.phase.value
+        said = [f"{progress.last.seconds:.0f} s"] if progress.phase in ENDED_WELL else []
+        said += [one_line(progress.last.reason)] if progress.last.reason else []
+        rows.append((leg.job.kernel, leg.job.leg, place.engine, state, str(progress.attempts), ", ".join(said)))
+    rows += [(item.kernel, item.variant, "", "untested", "", item.reason[:100]) for item in driver.run.untested]
+    rows += [(item.kernel, item.variant, "", "left", "", item.reason[:100]) for item in driver.run.left]
+    click.echo(table(("kernel", "leg", "engine", "state", "attempts", "time or reason"), rows))
+    code = print_trees(trees)
+    failed = driver.journal.of(LegPhase.FAILED)
+    for name in failed:
+        click.echo(f"\n{click.style(f'{name} failed:', fg='red')} {driver.journal.legs[name].last.reason}", err=True)
+    if failed:
+        return max(driver.journal.legs[name].last.exit_code or 4 for name in failed)
+    if driver.journal.of(LegPhase.CANCELLED):
+        return 130
+    if not trees:
+        click.echo("nothing was built: no engine takes any of the legs", err=True)
+        click.echo("  hint: `backends` and `systems` of an engine in kci.toml say what it takes", err=True)
+        return 3
+    return code
