@@ -46,7 +46,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Related(msgspec.Struct, frozen=True):
-    """Another place that a finding is about: where the first of two things stands, or where something began."""
+    """Another place that a finding is about."""
 
     message: str
     path: str
@@ -57,7 +57,7 @@ class Related(msgspec.Struct, frozen=True):
 
 
 class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=False):
-    """One finding. `path` is empty when no file is at fault; line and column are 0 when the whole file is."""
+    """One finding. `path` is empty if it is about no file; line and column are 0 if it is about a whole file."""
 
     rule: str
     severity: Severity
@@ -84,17 +84,14 @@ def in_file_order(diagnostic: Diagnostic) -> tuple[str, int, int, str, str]:
 
 
 def finding(rule: str, message: str, *, hint: str = "", path: str = "", span: Span | None = None) -> Diagnostic:
-    """Make a diagnostic of a known rule, with the severity that the rule has.
+    """Make a diagnostic of a known rule, with the severity of the rule.
 
     Args:
-        rule: a rule id such as `KCI101`; it must be in one of `rules/*.toml`.
+        rule: a rule id such as `KCI101`; KeyError if no file of `rules/` has it.
         message: what is wrong, in one sentence without a final full stop.
         hint: what to do about it.
         path: the file, as the user would name it.
         span: where in the file.
-
-    Raises:
-        KeyError: the rule id is unknown (a bug in kci, never the user's doing).
     """
     severity = rules()[rule].severity
     if span is None:
@@ -114,9 +111,7 @@ def rules() -> dict[str, Rule]:
 def render_text(diagnostic: Diagnostic, file_lines: Callable[[str], Sequence[str]] = lambda _path: ()) -> str:
     """The text form: `path:line:column: severity[RULE]: message`, the line with a caret below it, then the hint.
 
-    Args:
-        diagnostic: what to show.
-        file_lines: gives the lines of a file, none where the file is not at hand.
+    `file_lines` gives the lines of a file, and none for a file that cannot be read.
     """
     place = f"{printable(diagnostic.place)}: " if diagnostic.path else ""
     lines = [f"{place}{diagnostic.severity.value}[{diagnostic.rule}]: {printable_lines(diagnostic.message)}"]
@@ -150,7 +145,7 @@ def _excerpt(diagnostic: Diagnostic | Related, source_line: str) -> list[str]:
 
 
 def printable(text: str, instead: str = "\N{REPLACEMENT CHARACTER}") -> str:
-    """The text with something in place of every control character, so that hostile input cannot drive a terminal."""
+    """The text with `instead` for every control character, so that hostile input cannot drive a terminal."""
     return "".join(char if char.isprintable() else instead for char in text)
 
 

@@ -28,20 +28,17 @@ class KciError(Exception):
 
 
 class FindingsError(KciError):
-    """Something was read or checked and found wanting: an invalid build.toml, drift, an incomplete merge."""
+    """What was read or checked is wrong: an invalid build.toml, drift, an incomplete merge."""
 
     exit_code = 1
 
 
 class ClientError(FindingsError):
-    """This machine could not do its own part: its disk is full, or a file or command of its own refuses.
-
-    What it was about to judge may be fine.
-    """
+    """This machine fails, not what was judged: its disk is full, or a file or command refuses."""
 
 
 def rule_error(rule: str, message: str, *, hint: str = "", path: str = "") -> FindingsError:
-    """A FindingsError with the one finding that it is about."""
+    """A FindingsError with one finding, which has the same message and hint."""
     return FindingsError(message, hint=hint, diagnostics=[finding(rule, message, hint=hint, path=path)])
 
 
@@ -52,7 +49,7 @@ class UsageError(KciError):
 
 
 class MissingToolError(KciError):
-    """This machine lacks something that is needed: a compiler, torch, nvcc, docker. The message names it."""
+    """This machine lacks something: a compiler, torch, nvcc, docker. The message names it."""
 
     exit_code = 3
 
@@ -64,7 +61,7 @@ class BuildFailedError(KciError):
 
 
 class UnsafeError(KciError):
-    """Refused for safety: an archive, path or name that reaches outside of where it may."""
+    """An archive, path or name reaches outside of where it may."""
 
     exit_code = 5
 
@@ -74,7 +71,7 @@ _ERROR = re.compile(r"\b(?:fatal )?error\b\s*[:\[]", re.IGNORECASE)  # as compil
 
 
 def first_error(error: KciError) -> str:
-    """The one line of an error that says most: a compiler's own words where there are some."""
+    """The line of an error that says most: a compiler's words if it has them."""
     if isinstance(error, BuildFailedError) and error.diagnostics:
         first = error.diagnostics[0]
         return one_line(": ".join(part for part in (first.place, "error", first.message) if part))

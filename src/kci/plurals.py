@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 
 def count(number: int, what: str, many: str = "") -> str:
-    """`1 variant`, `2 variants`.
-
-    Args:
-        number: how many.
-        what: the word for one, with what stands before it, such as `runner minute`.
-        many: the word for several, where it does not just end in an s.
-    """
+    """`1 variant`, `2 variants`. `many` is the plural of `what`, unless it only adds an s."""
     return f"{number} {what if number == 1 else many or f'{what}s'}"
 
 

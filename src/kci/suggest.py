@@ -11,13 +11,13 @@ _COMPARED = 500
 
 
 def suggestion(word: str, known: Sequence[str]) -> str:
-    """`did you mean ...?` if a known word is near, else nothing."""
+    """`did you mean ...?` if a known word is near; empty otherwise."""
     near = nearest_name(word, known)
     return f"did you mean `{near}`?" if near else ""
 
 
 def nearest_name(word: str, known: Sequence[str]) -> str:
-    """The known word that is near; empty if none is."""
+    """The known word that is near, or an empty text."""
     import difflib
 
     respelled = word.replace("_", "-").lower()[:100]
@@ -30,7 +30,7 @@ def nearest_name(word: str, known: Sequence[str]) -> str:
 
 
 def containing(word: str, known: Iterable[str]) -> str:
-    """`did you mean ...?` with the known words that contain a word, or the longest part of a pattern; else nothing."""
+    """`did you mean ...?` with the known words that contain a word, or the longest part of a pattern; or empty."""
     part = max(word.casefold().replace("?", "*").split("*"), key=len)
     found = [name for name in known if len(part) > 1 and part in name.casefold()]
     words = [f"`{name}`" for name in found[:3]]
@@ -43,11 +43,11 @@ def one_of(known: Iterable[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A suggestion if a known word is near, else the list of what is allowed (at most 20 of it)."""
+    """A suggestion if a known word is near, else the first 20 allowed words."""
     names = sorted(known)
     return suggestion(word, names) or one_of(names[:20])
 
 
 def _alike(name: str, word: str) -> int:
-    """How many characters two words begin with alike."""
+    """The length of the common beginning of two words."""
     return sum(itertools.takewhile(bool, map(operator.eq, name, word)))

@@ -57,14 +57,13 @@ COMPLETE = "_KCI_COMPLETE"
 
 
 class _ReaderGoneError(Exception):
-    """Whoever read the answer has closed the pipe."""
+    """The reader of the answer has closed the pipe."""
 
 
 class FileName(click.Path):
-    """A file or directory. An empty name, as a variable that is not set leaves it, is not the working directory."""
+    """A file or directory. An empty name, as from a variable that is not set, does not mean the working directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse what no file is called."""
         path = os.fsdecode(value)
         if not path:
             self.fail("the name is empty (the working directory is `.`)", param, ctx)
@@ -111,7 +110,7 @@ class _WithExamples(click.Command):
 
 
 class Command(_WithExamples):
-    """A command with the options that all commands take: `-q`, `-v`, `--color`."""
+    """A command with the options of `Options`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -128,7 +127,6 @@ class Command(_WithExamples):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; an option that does not exist is told with the one that was meant."""
         if ctx.resilient_parsing and args and args[-1] in self._valued():
             args = args[:-1]  # its value is being completed; without it click would forget the arguments before it
         try:
@@ -143,7 +141,6 @@ class Command(_WithExamples):
         return [name for option in options for name in option.opts]
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Take the common options out of the parameters, then call the command."""
         params = ctx.params
         ctx.obj = Options(**{name: params.pop(name) for name in Options._fields})
         ctx.color = colored(ctx.obj)
@@ -168,13 +165,13 @@ class CommandGroup(_WithExamples, click.Group):
 
 
 class _Commands(_WithExamples, click.Group):
-    """Finds commands by name and imports one only when it is called."""
+    """Imports a command only when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> Any:
-        """Commands with their lines of the help page: to ask each for its own, all of them would be imported."""
+        """Commands with their lines of the help page, so that no command is imported."""
         from click.shell_completion import CompletionItem
 
         found = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
@@ -187,7 +184,6 @@ class _Commands(_WithExamples, click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Call the command; a reader that has gone (`kci explain | head`) is no failure, as click would have it."""
         try:
             return super().invoke(ctx)
         except KciError as error:
@@ -226,7 +222,7 @@ def kci() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit with the code that interface and error say."""
+    """Run the command line, and exit with its code."""
     with suppress(ValueError):  # only the main thread hears signals
         signal.signal(signal.SIGTERM, _terminated)
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -268,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _terminated(_number: int, _frame: object) -> NoReturn:
-    """End as an interrupted command does: what is half made is removed, what stood before stays."""
+    """End as an interrupted command does: remove what is unfinished, keep what was there before."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not break the cleaning up
     raise KeyboardInterrupt
 
@@ -278,7 +274,7 @@ at_interrupt: list[Callable[[], None]] = []
 
 
 def _interrupted(_number: int, _frame: object) -> NoReturn:
-    """Say at once that Ctrl-C was heard: ending compilers and removing what is half made may take some seconds."""
+    """Say at once that kci heard Ctrl-C: to end compilers and remove what is unfinished may take some seconds."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for stop in at_interrupt:
         stop()

@@ -24,13 +24,7 @@ from kci.workspace.workspace import Choice, open_workspace
 
 
 def completions(what: str, context: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-    """What a value that has begun may become.
-
-    Args:
-        what: the function below that lists the values.
-        context: what was typed before.
-        incomplete: the beginning of the value.
-    """
+    """The values of the list `what` that begin like this; `context` has the words before it."""
     try:
         found = _LISTS[what](context)
     except (KciError, OSError):  # a file that is not valid is for the command to refuse
@@ -46,7 +40,6 @@ def _variants(context: click.Context) -> dict[str, str]:
 
 
 def _built_variants(context: click.Context) -> dict[str, str]:
-    """Those in a kernel's `build` directory or in a tree."""
     place = Path(context.params.get("tree") or _places(context)[0])
     found = [*place.glob(f"*/{FILE_NAME}"), *place.glob(f"build/*/{FILE_NAME}")]
     return dict.fromkeys(sorted({path.parent.name for path in found}), "")
@@ -76,7 +69,7 @@ _LISTS: dict[str, Callable[[click.Context], dict[str, str]]] = {
 
 
 def _places(context: click.Context) -> list[str]:
-    """The directories that were named before what is being completed."""
+    """The directories on the command line."""
     for name in ("kernels", "kernel", "place"):
         if given := context.params.get(name):
             return [os.fspath(item) for item in given] if isinstance(given, tuple) else [os.fspath(given)]

@@ -47,7 +47,7 @@ def show_findings(
         output: one of `FORMATS`.
         what: what was looked at, in a word or two, for the summary.
         suppressed: is counted, and shown with its reasons with -v and in JSON and Markdown.
-        looked_at: a line for each path that was named: what was looked at for it. Stands before the summary.
+        looked_at: a line before the summary for each path on the command line.
         places: the same for JSON and SARIF.
     """
     verbose = options().verbose
@@ -90,7 +90,7 @@ def print_trees(trees: Iterable[TreeResult]) -> int:
 
 
 def counted(found: Sequence[Diagnostic], what: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
-    """The findings in a line: what was looked at, and how many there are of each severity."""
+    """A line with what was looked at, and the number of findings of each severity."""
     counts = {severity: sum(item.severity is severity for item in found) for severity in Severity}
     said = ", ".join(count(number, str(severity)) for severity, number in counts.items())
     return f"{what}: {said}" + (f" ({len(suppressed)} suppressed)" if suppressed else "")
@@ -104,7 +104,7 @@ def print_suppressed(suppressed: Iterable[SuppressedFinding]) -> None:
 
 
 def markdown(found: Sequence[Diagnostic], summary: str, suppressed: Sequence[SuppressedFinding] = ()) -> str:
-    """The summary and a table, for a step summary or a comment; and a table of what was suppressed."""
+    """The summary, a table of findings, and a table of what was suppressed."""
     rows = [
         (item.severity.value, item.rule, markdown_text(item.place) if item.path else "", markdown_text(item.message))
         for item in found
@@ -134,10 +134,9 @@ def render_sarif(
     Args:
         diagnostics: in any order; the log keeps it.
         tool_version: the version of kci.
-        root: what files are named relative to; the working directory by default. Code scanning wants the top of the
-            repository.
-        suppressed: findings that somebody suppressed; they are results with a suppression and its reason.
-        looked_at: what was looked at, for the properties of the run.
+        root: file names are relative to it (default: the working directory); code scanning wants the repository's root.
+        suppressed: become results with a suppression and its reason.
+        looked_at: for the properties of the run.
     """
     reasons = [*((item, None) for item in diagnostics), *((item.diagnostic, item.reason) for item in suppressed)]
     base = Path(os.path.realpath(root or "."))
@@ -210,7 +209,7 @@ def _result(diagnostic: Diagnostic, index: int, base: Path, seen: Counter[str]) 
 
 
 def _region(diagnostic: Diagnostic | Related) -> dict[str, int]:
-    """Where in the file; code scanning wants a line, so what is about a whole file stands at its first."""
+    """Where in the file. Code scanning wants a line, so a finding about a whole file stands at its first."""
     region = {"startLine": diagnostic.line or 1}
     if diagnostic.column:
         region["startColumn"] = diagnostic.column
@@ -220,7 +219,6 @@ def _region(diagnostic: Diagnostic | Related) -> dict[str, int]:
 
 
 def _uri(path: str, base: Path) -> str:
-    """A file relative to the base, percent-encoded; a file elsewhere by its absolute URI."""
     absolute = os.path.realpath(path)
     relative = os.path.relpath(absolute, base)
     if relative == os.pardir or relative.startswith(os.pardir + os.sep):

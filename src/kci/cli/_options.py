@@ -9,7 +9,7 @@ import click
 
 
 class Options(NamedTuple):
-    """What the options that every command takes have set."""
+    """The options that every command takes."""
 
     quiet: bool = False
     verbose: bool = False
@@ -18,13 +18,13 @@ class Options(NamedTuple):
 
 
 def options() -> Options:
-    """Those of the command that runs; the defaults outside of a command, and in a thread that did not begin it."""
+    """The options of the running command; the defaults outside of a command, and in other threads."""
     context = click.get_current_context(silent=True)
     return context.obj if context is not None and isinstance(context.obj, Options) else Options()
 
 
 def colored(given: Options) -> bool | None:
-    """Whether to color; None for where it is a terminal. See https://no-color.org for the variable."""
+    """Whether to color; None to color on a terminal. See https://no-color.org for the variable."""
     if given.plain or given.color == "never":
         return False
     if given.color == "always":

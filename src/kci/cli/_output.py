@@ -23,12 +23,7 @@ _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.INFO: "cy
 
 
 def print_error(error: KciError, *, annotate: bool = True) -> None:
-    """Show why a command failed: its diagnostics, or its message and hint.
-
-    Args:
-        error: what happened.
-        annotate: on GitHub, also as annotations; False where the caller makes one of its own.
-    """
+    """Show why a command failed. `annotate` is False for a caller on GitHub that makes an annotation itself."""
     if error.diagnostics:
         print_diagnostics(error.diagnostics, annotate=annotate)
         more = "\n" in error.message  # what a compiler said, and the command to repeat
@@ -42,9 +37,9 @@ def print_error(error: KciError, *, annotate: bool = True) -> None:
 
 
 def progress_log() -> Callable[[str], None]:
-    """Takes lines of progress, and shows them on stderr unless kci is to be quiet.
+    """Takes lines of progress, and shows them on stderr unless `-q` is set.
 
-    How far a download is takes one line on a terminal, and elsewhere a line now and then.
+    The progress of a download takes one line on a terminal, and elsewhere a line now and then.
     """
     if options().quiet:
         return lambda _line: None
@@ -56,7 +51,7 @@ def progress_log() -> Callable[[str], None]:
 
 
 class _InPlace:
-    """Writes a line about a download over the one before it. The cursor stands below it, where others may write."""
+    """Replaces the line about a download by the next. The cursor stands below it, where others may write."""
 
     def __init__(self) -> None:
         self._over = False
@@ -94,12 +89,9 @@ def one_per_cause(
     cause: Callable[[Diagnostic], object] = lambda item: (item.rule, item.message),
     lists: str = "-v lists them all",
 ) -> list[Diagnostic]:
-    """The same findings, where many warnings or notes with one cause are one, in the place of the first.
+    """Make one finding of many warnings or notes with one cause, in the place of the first.
 
-    Args:
-        found: what was found.
-        cause: what findings with one cause have in common.
-        lists: the hint that names the command that lists all.
+    `cause` gives what such findings have in common, `lists` is the hint that names the command that lists all.
     """
     by_cause: dict[object, list[Diagnostic]] = {}
     for item in found:
@@ -115,7 +107,6 @@ def one_per_cause(
 
 
 def _for_all(same: Sequence[Diagnostic], lists: str) -> Diagnostic:
-    """The first of several findings with their number, and the command that lists them."""
     first = same[0]
     files = len({item.path for item in same})
     places = f"{files} files" if files == len(same) else f"{len(same)} places"
@@ -127,7 +118,7 @@ def _for_all(same: Sequence[Diagnostic], lists: str) -> Diagnostic:
 
 
 def _hint_for_all(same: Sequence[Diagnostic]) -> str:
-    """A command for each one's directory is one for the directory that has them all."""
+    """One command for a directory that has them all, where each hint has the command for one directory."""
     folders = [os.path.dirname(item.path) or "." for item in same]  # noqa: PTH120  - as it was written
     hints = {item.hint.replace(f" {folder}`", " \0`") for item, folder in zip(same, folders, strict=True)}
     if len(hints) != 1:
@@ -147,12 +138,11 @@ def _file_lines(path: str) -> list[str]:
 
 
 def to_json(answer: Any) -> str:
-    """An answer as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(answer), indent=2).decode()
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """What may happen to the columns of a table where it is too wide; columns are named by their headers."""
+    """How a table that is too wide may shrink; columns are named by their headers."""
 
     drop: tuple[str, ...] = ()
     """Columns to leave out, the least important first."""
@@ -182,13 +172,10 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]], layout: Layout 
 
 
 def lines_of(headers: Sequence[str], rows: Iterable[Sequence[str]], width: int | None, layout: Layout) -> list[str]:
-    """The lines of a table, the headers first.
+    """The lines of a table, the headers first. Headers differ.
 
-    Args:
-        headers: one for each column, and each another one.
-        rows: the cells.
-        width: how wide the terminal is; None for as wide as the content is.
-        layout: what may happen where that is too wide. What cannot be made to fit stays too wide.
+    `width` is that of the terminal, or None for as wide as the content is. A table that cannot shrink enough stays too
+    wide.
     """
     columns = dict(zip(headers, map(list, zip(headers, *rows, strict=True)), strict=True))
     widths = {name: max(map(len, cells)) for name, cells in columns.items()}
@@ -233,13 +220,7 @@ def _fit(columns: dict[str, list[str]], widths: dict[str, int], width: int, layo
 
 
 def middle(text: str, width: int, share: float = 0.5) -> str:
-    """A text of at most this width, with something left out of it.
-
-    Args:
-        text: what to cut.
-        width: how much is left.
-        share: how much of that is the beginning.
-    """
+    """A text of at most this width, without its middle if it is longer; `share` of the rest is its beginning."""
     if len(text) <= width:
         return text
     if width < 3:
@@ -249,13 +230,13 @@ def middle(text: str, width: int, share: float = 0.5) -> str:
 
 
 def cut_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Each text cut to a width, in the way in which most of those that differ still do."""
+    """Each text cut to a width, in the way that keeps most of them different."""
     tried = [[middle(text, width, share) for text in texts] for share in (0.5, 0.3, 0.7, 0.15)]
     return max(tried, key=lambda cut: len(set(cut)))
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """How wide the terminal is that a stream (stdout) leads to; None for files and pipes."""
+    """The width of the terminal that a stream (stdout) leads to; None for files and pipes."""
     stream = stream or sys.stdout
     if not stream.isatty():
         return None
@@ -270,7 +251,7 @@ def labelled(variant: str, system: str) -> str:
 
 
 def paragraph(text: str) -> str:
-    """A long line over several, where it is shown on a terminal."""
+    """A long line, wrapped on a terminal."""
     width = terminal_width()
     if width is None:
         return text
@@ -280,13 +261,12 @@ def paragraph(text: str) -> str:
 
 
 def markdown_table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A GitHub Markdown table; cells are escaped."""
     lines = [markdown_row(headers), markdown_row(["---"] * len(headers))]
     return "\n".join(lines + [markdown_row(row) for row in rows])
 
 
 def markdown_text(text: str) -> str:
-    """Text that is shown as it is in Markdown: it becomes no HTML, link, picture or code, and drives no terminal."""
+    """Text that Markdown shows as it is: it becomes no HTML, link, picture or code, and drives no terminal."""
     return "".join(_MARKUP.get(char, char) for char in printable(text))
 
 

@@ -24,7 +24,7 @@ _RUNNING = (OutcomeState.WAITING, OutcomeState.BUILDING)
 
 
 class LiveTable:
-    """Progress on stderr: a table that follows what it shows on a terminal, lines elsewhere."""
+    """Progress on stderr: a live table on a terminal, lines elsewhere."""
 
     def __init__(self, given: Options, per_second: int) -> None:
         self.options, self.per_second = given, per_second
@@ -46,22 +46,21 @@ class LiveTable:
         self.stop()
 
     def stop(self) -> None:
-        """Nothing moves any more: at the end, or as soon as Ctrl-C is pressed."""
+        """Stop moving: at the end, or as soon as Ctrl-C is pressed."""
         if self.live is not None:
             live, self.live = self.live, None
             at_interrupt.remove(self.stop)
             live.stop()
 
     def shown(self) -> Any:
-        """What the terminal shows now."""
         raise NotImplementedError
 
 
 class RunDisplay(LiveTable):
-    """Takes every change of an outcome.
+    """Shows every change of an outcome.
 
-    Off a terminal a variant's lines are held back until it has ended, so that those of variants that are built at once
-    do not run into each other.
+    Off a terminal it holds a variant's lines back until the variant has ended, so that the lines of variants that are
+    built at once do not mix.
     """
 
     def __init__(self, outcomes: list[Outcome], given: Options) -> None:
@@ -78,7 +77,6 @@ class RunDisplay(LiveTable):
             self._let_go(key)
 
     def changed(self, outcome: Outcome) -> None:
-        """An outcome has changed."""
         key = f"{outcome.kernel} {outcome.variant.name}"
         if outcome.state is OutcomeState.BUILDING:
             self._started.setdefault(key, time.monotonic())
@@ -136,7 +134,7 @@ class RunDisplay(LiveTable):
 
 
 class EngineDisplay(LiveTable):
-    """Takes every change of a leg."""
+    """Shows every change of a leg."""
 
     def __init__(self, run: EngineRun) -> None:
         super().__init__(options(), 2)
@@ -145,13 +143,11 @@ class EngineDisplay(LiveTable):
         self.notes: dict[str, str] = {}
 
     def say(self, line: str) -> None:
-        """A line for people."""
         if not self.options.quiet:
-            click.echo(one_line(line), err=True)
+            click.echo(first_line(line), err=True)
 
     def changed(self, leg: EngineLeg, progress: LegProgress, note: str) -> None:
-        """A leg has changed."""
-        self.notes[leg.name] = one_line(note)
+        self.notes[leg.name] = first_line(note)
         if self.live is None:
             attempt = f" (attempt {progress.attempts})" if progress.attempts > 1 else ""
             self.say(f"{leg.name} on {leg.engine}: {progress.phase}{attempt} {note}".rstrip())
@@ -178,12 +174,12 @@ class EngineDisplay(LiveTable):
         return grid
 
 
-def one_line(text: str) -> str:
+def first_line(text: str) -> str:
     return printable(text.partition("\n")[0])[:100]
 
 
 def progress_text(outcome: Outcome, *, rate: bool = True) -> str:
-    """How far the download or the compilers are, and how long the rest takes."""
+    """The progress of the download or the compilers, and the time that is left."""
     if download := read_transfer(outcome.line):
         parts = (download.amount, download.rate if rate else "", f"{download.left} left" if download.left else "")
         return ", ".join(part for part in parts if part)

@@ -16,7 +16,6 @@ from kci.tree.signing import read_public_key
 
 
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--repository` and `--commit`."""
     for added in (
         click.option("--commit", default="", metavar="ID", help="The commit that the files were built from."),
         click.option(
@@ -28,7 +27,7 @@ def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ci_context(repository: str, commit: str) -> SigningContext:
-    """What a signer says: what was given, else what GitHub says of the run."""
+    """What a signature names: the options, else the run on GitHub."""
     return SigningContext(
         repository or os.environ.get("GITHUB_REPOSITORY", ""),
         commit or os.environ.get("GITHUB_SHA", ""),
@@ -37,7 +36,7 @@ def ci_context(repository: str, commit: str) -> SigningContext:
 
 
 def policy(path: Path, keys: Sequence[str], repository: str, commit: str) -> tuple[Signers, SigningContext]:
-    """Who may sign and what must be named: what was given, else what `[signing]` of the kci.toml above a path says."""
+    """Who may sign, and what a signature must name: the options, else `[signing]` of the kci.toml above a path."""
     # A kci.toml inside of a tree is part of what is judged.
     found = find_settings(path.resolve().parent)
     signing = found.settings.signing

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class AnswerTable(msgspec.Struct, frozen=True):
-    """One table."""
-
     title: str
     """What it lists, as a heading."""
     headers: tuple[str, ...]
@@ -33,28 +31,25 @@ class AnswerTable(msgspec.Struct, frozen=True):
     """A sentence about the whole."""
 
     def text(self) -> str:
-        """For a terminal."""
         shown = table(self.headers, self.rows, self.layout)
         return f"{shown}\n{paragraph(self.below)}" if self.below else shown
 
     def markdown_head(self) -> list[str]:
-        """The lines before the rows: the heading, the sentence, and the row of headers."""
+        """The lines before the rows."""
         sentence = [markdown_text(self.below), ""] if self.below else []
         headers = [markdown_row(self.headers), markdown_row(["---"] * len(self.headers))] if self.rows else []
         return [f"### {markdown_text(self.title)}", "", *sentence, *headers]
 
     def markdown_rows(self) -> list[str]:
-        """The rows; nothing in a cell can end it or become markup."""
+        """The rows; no cell can end a row or become markup."""
         return [markdown_row([markdown_text(cell) for cell in row]) for row in self.rows]
 
 
 def markdown(tables: Iterable[AnswerTable]) -> str:
-    """Tables one below the other."""
     return "\n\n".join("\n".join([*one.markdown_head(), *one.markdown_rows()]).rstrip() for one in tables)
 
 
 def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
-    """Which jobs build what, where."""
     rows = tuple(
         (
             leg.kernel,
@@ -73,7 +68,6 @@ def legs_table(plan: Plan, made: Estimate) -> AnswerTable:
 
 
 def plan_sentence(plan: Plan, made: Estimate) -> str:
-    """What a plan takes as a whole."""
     if not plan.legs:
         return "nothing to build"
     matrices = f" in {len(plan.shards)} matrices" if len(plan.shards) > 1 else ""
@@ -86,7 +80,7 @@ def plan_sentence(plan: Plan, made: Estimate) -> str:
 
 
 def backends_table(plan: Plan) -> AnswerTable:
-    """What each backend has: variants that are built, skipped and left out, and what building them takes."""
+    """The variants of each backend that are built, skipped and left out, and what building them takes."""
     built = Counter(leg.backend for leg in plan.legs for _ in leg.variants)
     skipped = Counter(parse_variant_name(item.variant).backend for item in plan.skipped)
     left = Counter(item.backend for item in plan.left_out)
@@ -102,7 +96,7 @@ def backends_table(plan: Plan) -> AnswerTable:
 
 
 def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
-    """What no job builds, and why."""
+    """The variants and kernels that no job builds, and why."""
     skipped = tuple((item.kernel, item.variant, item.reason) for item in plan.skipped)
     faulty = tuple((item.kernel or "-", item.path, item.message) for item in plan.faulty)
     tables = [
@@ -114,7 +108,7 @@ def unbuilt_tables(plan: Plan) -> list[AnswerTable]:
 
 
 def left_out_table(plan: Plan | RunPlan) -> AnswerTable:
-    """What no job builds of what the tier has, a row for each reason, and what that means for what is published."""
+    """The variants of the tier that no job builds, a row for each reason."""
     by_reason: dict[tuple[str, str], list[LeftOut]] = {}
     for item in plan.left_out:
         by_reason.setdefault((item.rule, item.why), []).append(item)
@@ -133,7 +127,7 @@ def left_out_table(plan: Plan | RunPlan) -> AnswerTable:
 
 
 def left_out_sentence(plan: Plan | RunPlan) -> str:
-    """How much of its tier a plan leaves out, and what a release does about it; empty where it leaves out nothing."""
+    """How much of its tier a plan leaves out, and what a release does about it; empty if nothing."""
     if not plan.left_out:
         return ""
     every = sum(len(leg.variants) for leg in plan.legs) + len(plan.skipped) + len(plan.left_out)
@@ -152,7 +146,6 @@ _LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap=
 
 
 def tests_table(plan: Plan) -> AnswerTable:
-    """Which jobs test what, where."""
     rows = tuple(
         (
             test.kernel,
@@ -168,7 +161,6 @@ def tests_table(plan: Plan) -> AnswerTable:
 
 
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
-    """What each changed file touches, and why."""
     rows = tuple((item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel)
     outside = sum(not item.kernel for item in touches)
     below = f"and {count(outside, 'file')} outside of every kernel that is planned" if outside else ""
@@ -177,14 +169,12 @@ def touches_table(touches: Sequence[Touch]) -> AnswerTable:
 
 
 def plan_tables(plan: Plan, made: Estimate, touches: Sequence[Touch] | None = None) -> list[AnswerTable]:
-    """Everything about a plan."""
     changes = [touches_table(touches)] if touches else []
     legs = [legs_table(plan, made), *([backends_table(plan)] if plan.legs else [])]
     return [*legs, *([tests_table(plan)] if plan.tests else []), *unbuilt_tables(plan), *changes]
 
 
 def tree_table(manifest: Manifest) -> AnswerTable:
-    """What a tree has and lacks."""
     rows = [(name, "missing", "") for name in manifest.missing]
     for entry in manifest.present:
         rows.append(
@@ -195,7 +185,6 @@ def tree_table(manifest: Manifest) -> AnswerTable:
 
 
 def tree_title(manifest: Manifest) -> str:
-    """A tree in a line."""
     return f"{manifest.kernel} version {manifest.version}: {count(len(manifest.present), 'variant')}"
 
 

@@ -74,7 +74,7 @@ def take_choice(selection: dict[str, Any]) -> Choice:
 
 
 def opened(kernels: Sequence[str], catalog: str | None, *, set_aside: bool = False) -> Workspace:
-    """See `open_workspace`. What reading the kernels found is shown, many findings of one rule as one."""
+    """See `open_workspace`. Shows what reading the kernels found, many findings of one rule as one."""
     workspace = open_workspace(kernels, catalog=catalog, set_aside=set_aside)
     print_diagnostics(one_per_cause(workspace.diagnostics, lambda item: item.rule, "`kci check -v` lists them all"))
     return workspace

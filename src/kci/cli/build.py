@@ -113,7 +113,6 @@ def command(
 
 
 def _full(commit: str | None) -> str | None:
-    """A full commit id as it is."""
     if commit is not None and not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
         raise UsageError(f"--commit {commit[:80]!r} is not a full commit id", hint="git rev-parse HEAD")
     return commit

@@ -46,7 +46,7 @@ def command(kernels: tuple[str, ...], output: str, fix: bool, catalog: str | Non
 
 
 def _fix(kernels: tuple[str, ...]) -> None:
-    """Correct each file; one that cannot be read is left to the check."""
+    """Fix each file; `check` reports a file that cannot be read."""
     for directory in find_kernels(kernels):
         path, shown = Path(directory) / BUILD_TOML, shown_file(directory)
         try:

@@ -19,7 +19,6 @@ class _Values(ShellComplete):
     """Completes `--option=va` as `--option va`, which click leaves to the shells."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """What the shell is to offer."""
         name, equals, _ = incomplete.partition("=")
         found = super().get_completions(args, incomplete)
         if not (equals and name.startswith("--")):
@@ -31,7 +30,6 @@ class BashValues(_Values, BashComplete):
     """For bash, which makes three words of `--option=va` and replaces the last."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """The words before what is being completed, and that."""
         args, incomplete = super().get_completion_args()
         if incomplete == "=":
             incomplete = ""
@@ -47,7 +45,7 @@ class BashValues(_Values, BashComplete):
 
 
 class FishValues(_Values, FishComplete):
-    """For fish; an explanation goes on behind a comma."""
+    """For fish. An explanation may have a comma."""
 
     source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
 
@@ -60,7 +58,7 @@ SHELLS: dict[str, type[ShellComplete]] = {"bash": BashValues, "fish": FishValues
 
 
 def register() -> None:
-    """Let click use these."""
+    """Make click use these."""
     for shell, complete in SHELLS.items():
         add_completion_class(complete, shell)
 

@@ -58,7 +58,6 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
 
 
 def _workspace(kernels: tuple[str, ...], catalog: str | None) -> Workspace | None:
-    """The kernels that were named, or those that are here; None if there are none."""
     try:
         return opened(kernels, catalog)
     except KciError:
@@ -68,7 +67,7 @@ def _workspace(kernels: tuple[str, ...], catalog: str | None) -> Workspace | Non
 
 
 def _variants(workspace: Workspace) -> str:
-    """How many variants can be built here, and why the others cannot."""
+    """How many variants this machine can build, and why it cannot build the others."""
     outcomes = outcomes_of(workspace, Choice())
     left: dict[str, int] = {}
     for outcome in outcomes:

@@ -106,7 +106,7 @@ def _ask(name: str, given: dict[str, Any]) -> None:
 
 
 def _taken_over(origin: Path, name: str, given: dict[str, Any]) -> tuple[NewKernel, Adopted]:
-    """What an existing project becomes; an option that would change what it has is refused."""
+    """The kernel that an existing project becomes. Refuses an option that would change what the project has."""
     has_build_toml = (origin / BUILD_TOML).is_file()
     for option, value in given.items():
         if value and (has_build_toml or option not in ("license", "repo_id")):
@@ -120,7 +120,7 @@ def _taken_over(origin: Path, name: str, given: dict[str, Any]) -> tuple[NewKern
 
 
 def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
-    """What is left to do before every backend has variants, and whether none has; a kci.toml is written if needed."""
+    """What to do before every backend has variants, and whether no backend has one. Writes a kci.toml if needed."""
     built = built_backends(target)
     lacking = [str(item) for item in read_kernel(target).build.general.backends if item not in built]
     if not lacking:
@@ -139,7 +139,7 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
 
 
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
-    """The commands that come next, once nothing is left to do."""
+    """The commands that come next."""
     lines = [f"\n{target} is written. Left to do is {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
     if standalone:
         lines += [f"  cd {target}", "  git init && git add . && git commit -m 'A new kernel'"]

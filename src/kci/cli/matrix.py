@@ -126,7 +126,7 @@ _INDENT = " " * 10
 
 
 def explanation_text(kernel: KernelMatrix) -> str:
-    """Every candidate of a kernel for a terminal: what was kept, and what was dropped with rule, reason and place."""
+    """Every candidate of a kernel for a terminal: kept, or dropped with rule, reason and place."""
     from kci.matrix.reasons import by_backend
 
     return "\n\n".join(_block(reasons) for reasons in by_backend(kernel))
@@ -178,11 +178,7 @@ def explanation_markdown(kernel: KernelMatrix) -> str:
 
 
 def show_coverage(workspace: Workspace, choice: Choice, output: str) -> None:
-    """Print every pair that occurs in the whole, and which variant of the tier has it.
-
-    Raises:
-        UsageError: the form does not exist for this answer, or see `Workspace.matrix`.
-    """
+    """Print every pair of the whole matrix, and the variant of the tier that covers it."""
     from kci.matrix.tiers import coverage
 
     if output not in ("table", "json", "markdown"):

@@ -100,7 +100,7 @@ def command(
 
 
 def _attested(into: Path, keys: tuple[str, ...], repository: str, planned: Planned | None) -> Callable[[Path], None]:
-    """A check of each artifact: signed by who may, and of the repository and the commit that was planned."""
+    """A check that an allowed signer signed an artifact, of the repository and the commit of the plan."""
     allowed, context = policy(into, keys, repository, (planned.commit or "") if planned else "")
     return lambda artifact: check_artifact(artifact, allowed, context)
 

@@ -120,7 +120,6 @@ def command(
 
 
 def _answer(rendered: RenderedFiles, check: bool, diff: bool, force: bool) -> int:
-    """Compare or write."""
     found = rendered.diagnostics
     always = [item for item in found if item.rule in ("KCI335", "KCI405", "KCI408", "KCI420")]
     if check or diff:

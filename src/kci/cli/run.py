@@ -12,7 +12,7 @@ from kci.builders.request import BuildOptions
 from kci.cli import PATH, Command, completed, options
 from kci.cli._findings import print_trees
 from kci.cli._output import Layout, table
-from kci.cli._run_display import ENDED_WELL, EngineDisplay, RunDisplay, one_line
+from kci.cli._run_display import ENDED_WELL, EngineDisplay, RunDisplay, first_line
 from kci.cli._workspace import CACHE, ISOLATION, JOBS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import ClientError, UsageError
@@ -108,7 +108,7 @@ _LAYOUT = Layout(drop=("merged", "kernel"), cut=("kernel", "variant"), wrap="tim
 
 
 def _report(result: local.RunResult) -> int:
-    """Print the closing table and what went wrong; the exit code says the worst of it."""
+    """Print the closing table and what went wrong, and give the exit code of the worst failure."""
     merged = {(tree.kernel, entry.variant): tree for tree in result.trees for entry in tree.manifest.present}
     rows = []
     for outcome in result.outcomes:
@@ -186,7 +186,7 @@ def _report_engines(driver: Driver, trees: list[local.TreeResult]) -> int:
         progress = driver.journal.legs[leg.name]
         place, state = driver.place(leg.name), progress.phase.value
         said = [f"{progress.last.seconds:.0f} s"] if progress.phase in ENDED_WELL else []
-        said += [one_line(progress.last.reason)] if progress.last.reason else []
+        said += [first_line(progress.last.reason)] if progress.last.reason else []
         rows.append((leg.job.kernel, leg.job.leg, place.engine, state, str(progress.attempts), ", ".join(said)))
     rows += [(item.kernel, item.variant, "", "untested", "", item.reason[:100]) for item in driver.run.untested]
     rows += [(item.kernel, item.variant, "", "left", "", item.reason[:100]) for item in driver.run.left]

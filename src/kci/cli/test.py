@@ -136,7 +136,7 @@ def _write(path: Path, kernel: str, reports: Sequence[TestReport], error: str) -
 
 
 def _workspace(sources: Path | None, catalog: str | None) -> Workspace | None:
-    """The kernel that a tree was made of; None if it is not named or cannot be read, which its tests do not need."""
+    """The kernel of a tree; None if it is not named or cannot be read, which its tests do not need."""
     with suppress(KciError):
         workspace = opened([str(sources)], catalog) if sources is not None else None
         if workspace and workspace.only_kernel():
@@ -145,7 +145,6 @@ def _workspace(sources: Path | None, catalog: str | None) -> Workspace | None:
 
 
 def _built_with(workspace: Workspace | None, variant: str) -> str | None:
-    """The torch that the kernel's matrix has for a variant, where it has the variant."""
     with suppress(KciError):
         return workspace.variant(variant).torch if workspace else None
     return None

@@ -107,7 +107,6 @@ def command(
 
 
 def _report(state: Compliance, output: str) -> int:
-    """The state in one of the forms that are about variants instead of findings."""
     if output == "shields":
         click.echo(to_json(shields(state)))
     else:

@@ -19,7 +19,7 @@ from kci.workspace.workspace import open_workspace
 
 
 def require_new(target: Path) -> None:
-    """Refuse (UsageError) a place where there is a file, or a directory with something in it."""
+    """Refuse a place that has something; an empty directory is fine."""
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
@@ -30,7 +30,7 @@ def require_new(target: Path) -> None:
 
 
 def repository_of(target: Path) -> Path | None:
-    """The root of the repository that a new directory would be part of; None outside of one."""
+    """The root of the repository that a new directory would be part of, if there is one."""
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
     root, settings = locate(parent)
     return root if settings is not None or (root / ".git").exists() else None
@@ -71,7 +71,7 @@ def built_backends(target: Path) -> set[str]:
 
 
 def add_settings(target: Path, text: str) -> tuple[Path, bool]:
-    """Write the kci.toml of a kernel's repository, unless there is one: its path, and whether it was written."""
+    """Write the kci.toml of a kernel's repository, unless there is one; its path, and whether kci wrote it."""
     root, settings = locate(target)
     if settings is not None:
         return settings, False

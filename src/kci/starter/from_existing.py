@@ -24,7 +24,7 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 class Adopted(msgspec.Struct, frozen=True):
-    """Files of a new kernel, and the account of where they come from."""
+    """The files of a new kernel, and where they come from."""
 
     name: str
     files: dict[str, bytes]
@@ -35,12 +35,7 @@ class Adopted(msgspec.Struct, frozen=True):
 
 
 def read_project(root: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The plain files of a project without hidden ones and what was built; and the links, which are not followed.
-
-    Raises:
-        UsageError: there is no such directory.
-        FindingsError: a file cannot be read, or there is more than the sources of a kernel.
-    """
+    """The files of a project, without hidden and built ones; and its links, which kci does not follow."""
     if not root.is_dir():
         raise UsageError(f"{root}: there is no such directory", hint="name the directory of the project with --from")
     files: dict[str, bytes] = {}
@@ -80,12 +75,7 @@ _GENERATED = re.compile(r"(cmake/.*|metadata-[a-z]+\.json|(torch|tvm-ffi)-ext/[^
 
 
 def from_kernel_builder(root: Path) -> Adopted:
-    """Take over a kernel-builder repository.
-
-    Raises:
-        UsageError: there is no such directory.
-        FindingsError: its build.toml is invalid, or of a version that cannot be updated.
-    """
+    """Take over a kernel-builder repository."""
     found, links = read_project(root)
     shown = str(root / BUILD_TOML)
     update = plan_update(found.get(BUILD_TOML, b""), str(root), shown)
@@ -118,7 +108,7 @@ _NOT_OF_TORCH = re.compile(r"(?<![\w:])(?:unsigned|int|float|long|short|size_t|u
 
 
 class Function(msgspec.Struct, frozen=True):
-    """One function that the old module had."""
+    """A function of the old module."""
 
     name: str
     cpp: str
@@ -127,12 +117,7 @@ class Function(msgspec.Struct, frozen=True):
 
 
 def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
-    """Take over a project with a setup.py, which is read and not run; `choice` has the name of the new kernel.
-
-    Raises:
-        UsageError: there is no such directory.
-        FindingsError: there is no extension, or none of its sources.
-    """
+    """Take over a project with a setup.py, which kci reads and does not run; `choice` names the new kernel."""
     found, links = read_project(root)
     if SETUP_PY not in found:
         raise UsageError(f"{root} has neither a {BUILD_TOML} nor a {SETUP_PY}", hint="name the directory of a project")
@@ -216,7 +201,6 @@ def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
 
 
 def _sources(extension: Extension, found: dict[str, bytes], left: list[str]) -> list[str]:
-    """The files of an extension that are there."""
     names: list[str] = []
     for item in extension.sources:
         if isinstance(item, Glob):
@@ -232,7 +216,7 @@ def _sources(extension: Extension, found: dict[str, bytes], left: list[str]) -> 
 
 
 def _include(extensions: Iterable[Extension], found: Iterable[str], left: list[str]) -> list[str]:
-    """The include directories that a kernel can have."""
+    """The include directories inside of the project."""
     inside = set()
     for item in extensions:
         for path in map(PurePosixPath, filter(None, item.include)):
@@ -259,7 +243,7 @@ def _module(text: str) -> tuple[tuple[int, int], str] | None:
 
 
 def _declaration(name: str, texts: Iterable[str]) -> str:
-    """How a function is declared, without default values; empty if that was not found."""
+    """How a function is declared, without default values; empty if no file declares it."""
     pattern = re.compile(
         rf"^[ \t]*(\w[\w:<>,&* \t]*?[\w>&*])[ \t\n]+{re.escape(name)}[ \t\n]*\(([^()]*)\)[ \t\n]*[{{;]", re.M
     )

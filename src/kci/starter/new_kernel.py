@@ -40,7 +40,7 @@ USUAL_LICENSE = "Apache-2.0"
 
 
 class NewKernel(msgspec.Struct, frozen=True, kw_only=True):
-    """What a new kernel is; see `choose`."""
+    """A new kernel; see `choose`."""
 
     name: str
     framework: str = "torch"
@@ -65,7 +65,7 @@ def choose(
     license: str = USUAL_LICENSE,
     repo_id: str = "",
 ) -> NewKernel:
-    """Complete and check what was chosen; UsageError if something does not fit, with what would."""
+    """Complete and check what was chosen; a UsageError's hint has what fits."""
     require_name(name)
     if framework not in FRAMEWORKS:
         raise UsageError(f"there is no framework {framework[:60]!r}", hint=nearest(framework, FRAMEWORKS))
@@ -114,7 +114,7 @@ def _stable_abi(text: str, framework: str) -> str:
 
 
 def files_of(new: NewKernel, *, standalone: bool) -> dict[str, str]:
-    """The files of a new kernel, by their path in its directory; `standalone` where it is a repository by itself."""
+    """The files of a new kernel, by their path in its directory. `standalone`: it is a whole repository."""
     package = python_name(new.name)
     values = {
         **{field: getattr(new, field) for field in new.__struct_fields__},
@@ -141,12 +141,11 @@ def rendered(templates: Mapping[str, str], values: Mapping[str, object]) -> dict
 
 
 def tvm_ffi_overlay() -> str:
-    """What kci.toml has to say before a kernel for tvm-ffi has a variant."""
+    """What kci.toml must say before a kernel for tvm-ffi has a variant."""
     return rendered({KCI_TOML: "common/overlay.toml.j2"}, {})[KCI_TOML]
 
 
 def _templates(new: NewKernel, package: str, *, standalone: bool) -> dict[str, str]:
-    """Which template each file is made from."""
     files = {
         "build.toml": "common/build.toml.j2",
         "CARD.md": "common/CARD.md.j2",

@@ -55,7 +55,7 @@ class SetupPy(msgspec.Struct, frozen=True):
 
 
 class _UnknownError(Exception):
-    """A value that is not written down."""
+    """A value that a program would have to compute."""
 
 
 def read_setup(raw: bytes, shown_as: str) -> SetupPy:
@@ -148,7 +148,6 @@ class _Reader:
             self.values[name] = [*_list(self.values[name]), *more][:_LONGEST]
 
     def calls(self, value: ast.expr) -> None:
-        """Take extensions and the arguments of `setup` out of an expression."""
         for node in ast.walk(value):
             if not isinstance(node, ast.Call):
                 continue
@@ -201,7 +200,7 @@ class _Reader:
         }
 
     def items(self, value: ast.expr | None, *, keep_globs: bool = False) -> Iterator[str | Glob]:
-        """The texts of a list; an element that would have to be computed is noted and left out."""
+        """The texts of a list, without elements that a program would have to compute."""
         for part in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
             for item in _list(self.known(part, [])):
                 if isinstance(item, str):
@@ -215,7 +214,7 @@ class _Reader:
         return ""
 
     def known(self, value: ast.expr | None, otherwise: Any, part_of: str = "") -> Any:
-        """What an expression stands for. What a program would have to compute is noted, or where the whole is used."""
+        """The value of an expression. Notes what a program would have to compute, here or where `part_of` is used."""
         if value is None:
             return otherwise
         try:
@@ -307,7 +306,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _joined(parts: list[Any]) -> str | Glob:
-    """Parts of a path; one that is absolute begins anew."""
+    """Parts of a path; an absolute part begins anew."""
     if isinstance(parts[-1], Glob):
         return Glob(str(_joined([*parts[:-1], parts[-1].pattern])))
     joined = str(PurePosixPath(*[_text(part) for part in parts if part]))
