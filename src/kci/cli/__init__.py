@@ -127,18 +127,10 @@ class Command(_WithExamples):
         ]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if ctx.resilient_parsing and args and args[-1] in self._valued():
+        valued = [option for option in self.params if isinstance(option, click.Option) and not option.is_flag]
+        if ctx.resilient_parsing and args and any(args[-1] in option.opts for option in valued):
             args = args[:-1]  # its value is being completed; without it click would forget the arguments before it
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            known = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
-            hint = suggestion(error.option_name, known)
-            raise click.UsageError(f"there is no option `{error.option_name}`. {hint}".strip(), ctx) from None
-
-    def _valued(self) -> list[str]:
-        options = [option for option in self.params if isinstance(option, click.Option) and not option.is_flag]
-        return [name for option in options for name in option.opts]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         params = ctx.params

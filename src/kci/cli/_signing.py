@@ -16,14 +16,9 @@ from kci.tree.signing import read_public_key
 
 
 def context_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for added in (
-        click.option("--commit", default="", metavar="ID", help="The commit that the files were built from."),
-        click.option(
-            "--repository", default="", metavar="OWNER/NAME", help="The repository that the files were built from."
-        ),
-    ):
-        command = added(command)
-    return command
+    of = "that the files were built from."
+    command = click.option("--commit", default="", metavar="ID", help=f"The commit {of}")(command)
+    return click.option("--repository", default="", metavar="OWNER/NAME", help=f"The repository {of}")(command)
 
 
 def ci_context(repository: str, commit: str) -> SigningContext:

@@ -12,7 +12,6 @@ from kci.catalog.consistency import check_catalog, check_overlay
 from kci.catalog.listings import usual_listings
 from kci.catalog.loading import editions, freshness, interpret_edition, load_catalog
 from kci.catalog.overlay import FIELDS, apply, is_overlay, overlays_of, read_overlay, subject
-from kci.catalog.rows import Row
 from kci.catalog.where import expression
 from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms, completed
 from kci.cli._findings import FORMATS, show_findings
@@ -56,7 +55,10 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
         document = loaded.overlays[-1].document if loaded.overlays else loaded.document
         click.echo(document.text, nl=False)
         return
-    shown = _chosen(loaded.rows, where)
+    shown = list(loaded.rows)
+    if where is not None:
+        test = expression(where, FIELDS).over([subject(row) for row in shown])
+        shown = [row for row in shown if test(subject(row))]
     rows: list[dict[str, Any]] = [
         {
             "torch": row.torch.text,
@@ -83,13 +85,6 @@ def show(catalog: str | None, where: str | None, output: str) -> None:
     ]
     layout = Layout(drop=("place", "tvm_ffi", "bundled"), cut=("place",))
     click.echo(table([*rows[0], "place"], cells, layout))
-
-
-def _chosen(rows: tuple[Row, ...], where: str | None) -> list[Row]:
-    if where is None:
-        return list(rows)
-    test = expression(where, FIELDS).over([subject(row) for row in rows])
-    return [row for row in rows if test(subject(row))]
 
 
 @command.command("check")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from kci.diagnostics import Diagnostic, Severity
 from kci.errors import UsageError
 from kci.files.full_disk import writing
 from kci.hub.held import Holding, HubRepository, held_in, held_on_hub
-from kci.matrix.variants import Matrix
 from kci.moves.image_registry import behind_tag
 from kci.moves.proposals import wanted_moves
 from kci.moves.staleness import behind, newest_commit
@@ -81,7 +80,8 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
     # What the kernel has beside the selection is no surplus: it is not asked about.
     kernel_wide = replace(workspace, scopes={})
     wide = [kernel_wide.whole(Choice(tier=tier)) for tier in dict.fromkeys((Choice().tier, choice.tier))]
-    beside = _names(wide) - _names([matrix])
+    beside = {variant.name for whole in wide for kernel in whole.kernels for variant in kernel.variants}
+    beside -= {variant.name for variant in matrix.kernels[0].variants}
     holding = replace(holding, variants=tuple(held for held in holding.variants if held.variant not in beside))
     recorded = {held.variant for held in holding.variants if held.fingerprint is not None}
     if recorded:
@@ -286,10 +286,6 @@ def show_moves(kernels: tuple[str, ...], as_of: datetime | None, output: str) ->
         click.echo(f"by hand: {line}")
     click.echo(f"{count(len(found.wanted), 'pull request')} wanted")
     return 0
-
-
-def _names(matrices: Iterable[Matrix]) -> set[str]:
-    return {variant.name for matrix in matrices for kernel in matrix.kernels for variant in kernel.variants}
 
 
 def _on_hub(kernel: Kernel, named: str) -> Holding:

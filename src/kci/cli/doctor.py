@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -45,9 +46,9 @@ def command(kernels: tuple[str, ...], output: str, cache: Path, catalog: str | N
     click.echo(click.style("This machine", bold=True))
     rows = [(item.what, item.health.value, item.found) for item in found]
     click.echo(table(("", "state", "found"), rows, Layout(drop=("state",), wrap="found")))
-    remedies = [item for item in found if item.remedy]
-    for item in remedies:
-        click.echo(paragraph(f"{click.style(f'for {item.what}', fg=_COLORS[item.health])}: {item.remedy}"))
+    for item in found:
+        if item.remedy:
+            click.echo(paragraph(f"{click.style(f'for {item.what}', fg=_COLORS[item.health])}: {item.remedy}"))
     if workspace is not None:
         click.echo(f"\n{click.style('These kernels', bold=True)}\n{_variants(workspace)}")
         for title, lines in (("On GitHub", settings), ("To publish", publishing)):
@@ -63,17 +64,14 @@ def _workspace(kernels: tuple[str, ...], catalog: str | None) -> Workspace | Non
     except KciError:
         if kernels:
             raise
-        return None  # nobody asked about what is here
+        return None  # the user did not ask about kernels
 
 
 def _variants(workspace: Workspace) -> str:
     """How many variants this machine can build, and why it cannot build the others."""
     outcomes = outcomes_of(workspace, Choice())
-    left: dict[str, int] = {}
-    for outcome in outcomes:
-        if outcome.state is OutcomeState.LEFT:
-            left[outcome.note] = left.get(outcome.note, 0) + 1
-    here = len(outcomes) - sum(left.values())
+    left = Counter(outcome.note for outcome in outcomes if outcome.state is OutcomeState.LEFT)
+    here = len(outcomes) - left.total()
     lines = [f"{here} of {len(outcomes)} variants are for this system: kci run builds those whose toolkit is here"]
     lines += [f"{count} left for others: {note}" for note, count in sorted(left.items())]
     return "\n".join(paragraph(line) for line in lines)

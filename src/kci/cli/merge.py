@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,7 +15,7 @@ from kci.diagnostics import Diagnostic
 from kci.tree.artifacts import CiRun, record_durations
 from kci.tree.manifest import Manifest
 from kci.tree.merge import merge
-from kci.tree.planned import Planned, read_plan
+from kci.tree.planned import read_plan
 from kci.tree.signing import check_artifact
 
 
@@ -76,6 +76,10 @@ def command(
         kci merge artifacts --into build --plan plan.json
     """
     planned = read_plan(plan_file) if plan_file else None
+    require = None
+    if require_attestation:  # by an allowed signer, of the repository and the commit of the plan
+        allowed, context = policy(into, keys, repository, (planned.commit or "") if planned else "")
+        require = partial(check_artifact, signers=allowed, context=context)
     warnings: list[Diagnostic] = []
     manifests = merge(
         artifacts,
@@ -86,7 +90,7 @@ def command(
         run=CiRun(run_id, run_attempt),
         log=lambda line: click.echo(line, err=True),
         report=warnings.append,
-        require=_attested(into, keys, repository, planned) if require_attestation else None,
+        require=require,
     )
     print_diagnostics(warnings)
     if durations is not None:
@@ -97,12 +101,6 @@ def command(
     elif not options().quiet:
         for manifest in manifests:
             click.echo(_text(manifest))
-
-
-def _attested(into: Path, keys: tuple[str, ...], repository: str, planned: Planned | None) -> Callable[[Path], None]:
-    """A check that an allowed signer signed an artifact, of the repository and the commit of the plan."""
-    allowed, context = policy(into, keys, repository, (planned.commit or "") if planned else "")
-    return lambda artifact: check_artifact(artifact, allowed, context)
 
 
 def _text(manifest: Manifest) -> str:

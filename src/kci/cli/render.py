@@ -104,17 +104,17 @@ def command(
     named = kernels or tuple(os.path.join(output, kernel) for kernel in before.kernels) or (output,)  # noqa: PTH118
     if ci == "gitlab":
         return _answer(render_gitlab_files(opened(named, None), root, named), check, diff, force)
-    if before.mode is not None and before.mode not in list(Mode):
-        raise UsageError(f"{RELEASE_FILE}: its header has no mode {before.mode[:40]!r}", hint="name one with --mode")
-    if before.pin not in (None, "tag", "sha"):
-        raise UsageError(f"{RELEASE_FILE}: its header has no pin {before.pin[:40]!r}", hint="name one with --pin")
+    for option, value, known in (("mode", before.mode, list(Mode)), ("pin", before.pin, ["tag", "sha"])):
+        if value is not None and value not in known:
+            message = f"{RELEASE_FILE}: the {option} {value[:40]!r} in its header does not exist"
+            raise UsageError(message, hint=f"give --{option}")
     rendered = render_workflows(
         opened(named, None),
         root,
         named,
         mode=Mode(mode or before.mode or Mode.RUNTIME),
         branch=branch or before.branch or default_branch(root),
-        by_commit={"sha": True, "tag": False, None: None}[pin or before.pin],
+        by_commit=(pin or before.pin) == "sha" if pin or before.pin else None,
     )
     return _answer(rendered, check, diff, force)
 

@@ -14,7 +14,7 @@ from kci.cli._signing import context_options, policy
 from kci.diagnostics import Diagnostic
 from kci.errors import UsageError
 from kci.verify import verify_with_suppressions
-from kci.verify.compliance import Compliance, compliance, shields
+from kci.verify.compliance import compliance, shields
 from kci.verify.load_rules import default_python
 from kci.verify.requirements import verify_loading
 from kci.verify.subject import PlaceKind, places_of, said
@@ -91,8 +91,24 @@ def command(
     rest = (item for one in verified for item in one.diagnostics)
     found = [*extra, *(item for item in rest if (item.rule, item.path) not in asked)]
     state_of = compliance(paths, found)
+    match output:
+        case "shields":
+            click.echo(to_json(shields(state_of)))
+        case "table":
+            rows = [
+                (
+                    item.variant,
+                    "yes" if item.compliant else "no" if item.there else "missing",
+                    item.errors,
+                    item.warnings,
+                )
+                for item in state_of.variants
+            ]
+            headers = ("variant", "compliant", "errors", "warnings")
+            click.echo(table(headers, [tuple(map(str, row)) for row in rows], Layout(cut=("variant",))))
+            click.echo("\n".join(state_of.lines()))
     if output in REPORTS:
-        return _report(state_of, output)
+        return 0 if state_of.compliant else 1
     code = show_findings(
         found,
         output,
@@ -104,23 +120,3 @@ def command(
     for line in state_of.lines() if output == "markdown" or (output == "text" and options().verbose) else ():
         click.echo(line if output == "text" else f"- {line}")
     return code
-
-
-def _report(state: Compliance, output: str) -> int:
-    if output == "shields":
-        click.echo(to_json(shields(state)))
-    else:
-        rows = [
-            (item.variant, "yes" if item.compliant else "no" if item.there else "missing", item.errors, item.warnings)
-            for item in state.variants
-        ]
-        click.echo(
-            table(
-                ("variant", "compliant", "errors", "warnings"),
-                [tuple(map(str, row)) for row in rows],
-                Layout(cut=("variant",)),
-            )
-        )
-        for line in state.lines():
-            click.echo(line)
-    return 0 if state.compliant else 1
