@@ -175,8 +175,8 @@ def test_freshness_says_what_an_image_is_behind(registry: Registry, tmp_path: Pa
     code, said = freshness(tmp_path, image + OLD, "--images")
     assert code == 1
     assert f"the tag v1 is {NOW} now" in " ".join(said.split())
-    assert freshness(tmp_path, image + NOW, "--images") == (0, "nothing is out of date\n")
-    assert freshness(tmp_path, image + OLD) == (0, "nothing is out of date\n"), "without --images nothing is asked"
+    assert freshness(tmp_path, image + NOW, "--images") == (0, "nothing is outdated\n")
+    assert freshness(tmp_path, image + OLD) == (0, "nothing is outdated\n"), "without --images nothing is asked"
 
 
 def test_freshness_does_not_take_no_answer_for_a_good_one(registry: Registry, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_the_newest_commit_of_an_upstream(repository: Path, monkeypatch: pytest.
 def test_the_command_says_what_is_behind(repository: Path) -> None:
     kernel = repository / "some-kernel"
     fine = kci("compat", "freshness", kernel, "--today", str(FRESH))
-    assert (fine.code, fine.stdout) == (0, "nothing is out of date\n")
+    assert (fine.code, fine.stdout) == (0, "nothing is outdated\n")
     late = kci("compat", "freshness", kernel, "--today", str(OLD), "--format", "json")
     assert late.code == 1
     assert [item["kind"] for item in json.loads(late.stdout)["behind"]] == ["catalog"]

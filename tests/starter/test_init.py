@@ -233,7 +233,7 @@ def test_a_kci_toml_that_is_there_is_left_and_the_lines_for_it_are_said(outside:
     assert made.code == 1, "nothing would be built"
     assert (outside / "kci.toml").read_text() == "# mine\n"
     before, _, lines = made.stderr.partition("Nothing is built for the CPU before you add this to kci.toml:\n")
-    assert "k1 is written. Left to do is" in before
+    assert "k1 is written. First " in before
     assert not kci("matrix", "k1", "--format", "names", "--allow-empty").stdout.strip()
     with (outside / "kci.toml").open("a") as stream:
         stream.write(lines)
@@ -253,7 +253,7 @@ def test_a_kci_toml_that_leads_nowhere_is_left(outside: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--backend", "rocm", "--stable-abi", "2.14"), 1, "Left to do is what `kci check` calls an error. Then:"),
+        (("--backend", "rocm", "--stable-abi", "2.14"), 1, "First fix what `kci check` reports. Then:"),
         (("--framework", "torch-noarch", "--backend", "neuron"), 1, "Nothing is built for neuron yet"),
         (("--framework", "torch-noarch", "--backend", "cann", "--backend", "tpu"), 1, "for cann, tpu yet"),
         (

@@ -137,10 +137,10 @@ def left_out_sentence(plan: Plan | RunPlan) -> str:
 
 
 _THEN = {
-    LeaveOut.ASK: "; a kernel that has older builds of them on the Hub is not published before `leave-out` in "
-    '[publish] of kci.toml says whether those stay ("allow") or go ("remove")',
+    LeaveOut.ASK: "; kci publishes no kernel with older builds of them on the Hub before `leave-out` in [publish] "
+    'of kci.toml keeps ("allow") or removes ("remove") those',
     LeaveOut.ALLOW: "; older builds of them stay on the Hub, as `leave-out` in kci.toml says",
-    LeaveOut.REMOVE: "; older builds of them go from the Hub, as `leave-out` in kci.toml says",
+    LeaveOut.REMOVE: "; a release removes older builds of them from the Hub, as `leave-out` in kci.toml says",
 }
 _LEFT_OUT = Layout(drop=("rule", "variants"), cut=("kernels", "variants"), wrap="reason")
 
@@ -163,7 +163,7 @@ def tests_table(plan: Plan) -> AnswerTable:
 def touches_table(touches: Sequence[Touch]) -> AnswerTable:
     rows = tuple((item.path, item.kernel, str(len(item.touches)), item.reason) for item in touches if item.kernel)
     outside = sum(not item.kernel for item in touches)
-    below = f"and {count(outside, 'file')} outside of every kernel that is planned" if outside else ""
+    below = f"and {count(outside, 'file')} outside of the planned kernels" if outside else ""
     layout = Layout(drop=("touches",), cut=("changed file", "kernel"), wrap="because")
     return AnswerTable("Changes", ("changed file", "kernel", "touches", "because"), rows, layout, below)
 
@@ -177,9 +177,7 @@ def plan_tables(plan: Plan, made: Estimate, touches: Sequence[Touch] | None = No
 def tree_table(manifest: Manifest) -> AnswerTable:
     rows = [(name, "missing", "") for name in manifest.missing]
     for entry in manifest.present:
-        rows.append(
-            (entry.variant, "kept from the tree as it was" if entry.origin.carried else "present", entry.digest)
-        )
+        rows.append((entry.variant, "kept from the earlier tree" if entry.origin.carried else "present", entry.digest))
     below = "all planned variants are there" if manifest.planned is not None and not manifest.missing else ""
     return AnswerTable(tree_title(manifest), ("variant", "state", "digest"), tuple(rows), below=below)
 

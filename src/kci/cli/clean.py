@@ -43,7 +43,7 @@ def command(parts: tuple[str, ...], older_than: int, yes: bool, cache: Path) -> 
         if remove_kept(cache, item):
             removed += item.size
         elif not options().quiet:
-            click.echo(f"{item.path} stays: it is in use by another kci", err=True)
+            click.echo(f"{item.path} stays: another kci uses it", err=True)
     if yes:
         click.echo(f"{decimal(removed)} removed from {cache}")
         return

@@ -71,7 +71,7 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
         kci compat coverage relu --hub -
     """
     if tree is not None and hub is not None:
-        raise UsageError("--tree and --hub are two places", hint="ask for one after the other")
+        raise UsageError("--tree and --hub exclude each other", hint="give one of them")
     workspace = opened([kernel], selection["catalog"])
     read = workspace.only_kernel()
     holding = _on_hub(read, hub) if hub is not None else held_in(tree or Path(read.directory) / "build")
@@ -100,7 +100,7 @@ def show_coverage(kernel: str, tree: Path | None, hub: str | None, output: str, 
             click.echo(f"$ {line}")
         expected = [item for item in found.variants if item.state is not CoverageState.SURPLUS]
         there = len(found.names(CoverageState.PRESENT))
-        unread = "" if found.digests_checked else "; no file was looked at"
+        unread = "" if found.digests_checked else "; kci checked no file"
         click.echo(f"{found.source}: {there} of {len(expected)} expected variants are there{unread}")
     return 1 if found.has_gaps else 0
 
@@ -127,9 +127,7 @@ def record(
         kci compat record results --history history
     """
     if sum(place is not None for place in (history, branch, dataset)) != 1:
-        raise UsageError(
-            "the place of the history is missing or given twice", hint="give one of --history, --branch and --dataset"
-        )
+        raise UsageError("a history has one place", hint="give one of --history, --branch and --dataset")
     found, problems = read_results(results)
     runs, conflicts = gather(found)
     if branch is not None:
@@ -201,7 +199,7 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
         kci compat report --history history --into site
     """
     if into is not None and output != "html":
-        raise UsageError("--into is for pages", hint=f"write the {output} form somewhere: > FILE")
+        raise UsageError("--into needs --format html", hint="write it to a file: > FILE")
     problems: list[Diagnostic] = []
     grid = grid_of(each_run(history, problems.append), find_settings(Path()).settings.schedule.issues)
     print_diagnostics(problems)
@@ -258,7 +256,7 @@ def show_freshness(
         layout = Layout(drop=("what",), cut=("where",), wrap="why")
         click.echo(table(("what", "where", "why", "command"), rows, layout))
     else:
-        click.echo("nothing is out of date")
+        click.echo("nothing is outdated")
     return 1 if found else 0
 
 

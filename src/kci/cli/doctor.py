@@ -72,6 +72,8 @@ def _variants(workspace: Workspace) -> str:
     outcomes = outcomes_of(workspace, Choice())
     left = Counter(outcome.note for outcome in outcomes if outcome.state is OutcomeState.LEFT)
     here = len(outcomes) - left.total()
-    lines = [f"{here} of {len(outcomes)} variants are for this system: kci run builds those whose toolkit is here"]
+    lines = [
+        f"{here} of {len(outcomes)} variants are for this system: `kci run` builds those whose toolkit is installed"
+    ]
     lines += [f"{count} left for others: {note}" for note, count in sorted(left.items())]
     return "\n".join(paragraph(line) for line in lines)

@@ -73,9 +73,9 @@ def command(directory: str, origin: Path | None, yes: bool, **given: Any) -> int
     print_diagnostics(findings)
     faulty = any(item.severity is Severity.ERROR for item in findings)
     lacking, unusable = _lacking(target, chosen) if not faulty else ("", False)
-    todo = "what `kci check` calls an error" if faulty else "what no variant is built without" if unusable else ""
+    todo = "fix what `kci check` reports" if faulty else "add what a variant needs" if unusable else ""
     if adopted is not None and adopted.left and not todo:
-        todo = "what is listed above"
+        todo = "do what is listed above"
     if not options().quiet:
         click.echo(_next(target, chosen, todo, standalone=standalone), err=True)
     if lacking:
@@ -140,7 +140,7 @@ def _lacking(target: Path, chosen: NewKernel) -> tuple[str, bool]:
 
 def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> str:
     """The commands that come next."""
-    lines = [f"\n{target} is written. Left to do is {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
+    lines = [f"\n{target} is written. First {todo}. Then:" if todo else f"\n{target} is ready. Next:"]
     if standalone:
         lines += [f"  cd {target}", "  git init && git add . && git commit -m 'A new kernel'"]
         here = "."
@@ -153,7 +153,5 @@ def _next(target: Path, chosen: NewKernel, todo: str, *, standalone: bool) -> st
     if todo or not standalone:
         lines.append("  kci render       # at the root of the repository: the workflows that build it")
     if chosen.placeholder:
-        lines.append(
-            f"Before you publish, put your account in the place of `{new_kernel.PLACEHOLDER_OWNER}` in repo-id."
-        )
+        lines.append(f"Before you publish, replace `{new_kernel.PLACEHOLDER_OWNER}` in repo-id by your account.")
     return "\n".join(lines)

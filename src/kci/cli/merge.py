@@ -106,7 +106,7 @@ def command(
 def _text(manifest: Manifest) -> str:
     lines = [tree_title(manifest)]
     for entry in manifest.present:
-        carried = "  (kept from the tree as it was)" if entry.origin.carried else ""
+        carried = "  (kept from the earlier tree)" if entry.origin.carried else ""
         lines.append(f"  {entry.variant}{carried}")
     if manifest.planned is not None:
         lines += [f"  missing: {name}" for name in manifest.missing] or ["  all planned variants are there"]

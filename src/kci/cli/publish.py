@@ -83,7 +83,7 @@ def _text(repo_id: str, part: PublishedBranch, verbose: bool) -> list[str]:
     counts = (
         f"{count(len(changes.added), 'file')} added, {len(changes.changed)} changed, {len(changes.deleted)} deleted"
     )
-    lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}, {changes.unchanged} as they were"]
+    lines = [f"{repo_id}@{part.branch}: {part.state}{at}; {counts}, {changes.unchanged} unchanged"]
     lines += [f"  removed: {name}" for name in changes.removed_variants]
     lines += [f"  kept, not in the tree: {name}" for name in changes.kept_variants]
     whole = tuple(f"build/{name}/" for name in changes.removed_variants)

@@ -95,7 +95,7 @@ def command(
     root = Path(output)
     if from_plan is not None:
         if ci != "gitlab":
-            raise UsageError("--from-plan is about --ci gitlab", hint="GitHub's workflows plan when they run")
+            raise UsageError("--from-plan needs --ci gitlab", hint="GitHub's workflows make their plan when they run")
         click.echo(child_pipeline(read_plan_document(from_plan), publish_jobs(find_settings(root))), nl=False)
         return 0
     if not root.is_dir():

@@ -46,7 +46,7 @@ def command(kernels: tuple[str, ...], check: bool, diff: bool, to: int | None, c
     require_edition(to)
     if catalog is not None:
         if to is not None:
-            raise UsageError("--to and --catalog are two steps", hint="run one after the other")
+            raise UsageError("--to and --catalog exclude each other", hint="run `kci update` with --to first")
         return _migrate(kernels, catalog, check=check, diff=diff)
     failed: list[Diagnostic] = []
     changed = False

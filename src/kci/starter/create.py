@@ -23,10 +23,10 @@ def require_new(target: Path) -> None:
     if not os.path.lexists(target):
         return
     if target.is_symlink() or not target.is_dir():
-        raise UsageError(f"{target} is there already", hint="name a directory that does not exist; nothing was written")
+        raise UsageError(f"{target} exists", hint="name a directory that does not exist; nothing was written")
     if any(target.iterdir()):
         hint = "name a directory that does not exist, or an empty one; nothing was written"
-        raise UsageError(f"{target} is there already, and is not empty", hint=hint)
+        raise UsageError(f"{target} exists and is not empty", hint=hint)
 
 
 def repository_of(target: Path) -> Path | None:

@@ -84,8 +84,8 @@ def from_kernel_builder(root: Path) -> Adopted:
     generated = sorted(name for name in found if _GENERATED.fullmatch(name))
     files = {name: data for name, data in found.items() if name not in stays and name not in generated}
     files[BUILD_TOML] = update.after
-    taken = [f"{BUILD_TOML}: {', '.join(update.changes)}" if update.changes else f"{BUILD_TOML}: as it was"]
-    taken.append(f"{len(files) - 1} other files, as they were")
+    taken = [f"{BUILD_TOML}: {', '.join(update.changes)}" if update.changes else f"{BUILD_TOML}: unchanged"]
+    taken.append(f"{len(files) - 1} other files, unchanged")
     left = [f"{name} was not copied: {reason}" for name, reason in stays.items()]
     left += [f"{name} was not copied: it is generated" for name in generated]
     left += [f"{name} was not copied: it is a link" for name in links]
@@ -93,7 +93,7 @@ def from_kernel_builder(root: Path) -> Adopted:
     if f"{package}/__init__.py" not in files:
         left.append(f"{package}/__init__.py is missing: it is what users import")
     if not any(re.search(rb"kernels_ci", data) for name, data in files.items() if name.startswith("tests/")):
-        left.append("no test is marked with `pytest.mark.kernels_ci`: `kci test` would run none")
+        left.append("no test has the mark `pytest.mark.kernels_ci`: `kci test` runs only marked tests")
     return Adopted(kernel.build.name, files, tuple(taken), tuple(left))
 
 
@@ -137,7 +137,7 @@ def from_setup_py(root: Path, choice: NewKernel) -> Adopted:
     headers = sorted(name for name in found if name.endswith(_HEADERS))
     compiled = list(dict.fromkeys(name for names in sources.values() for name in names))
     if not compiled:
-        raise FindingsError(f"{root}: none of the sources of its extension was found", hint="\n".join(left[:5]))
+        raise FindingsError(f"{root}: it has none of the sources of its extension", hint="\n".join(left[:5]))
     texts = {name: found[name].decode("utf-8", "surrogateescape") for name in dict.fromkeys([*compiled, *headers])}
     functions: list[Function] = []
     native = [name for name in compiled if _NATIVE.search(texts[name])]
@@ -266,6 +266,6 @@ def _functions_left(functions: Sequence[Function]) -> list[str]:
             left.append(f"`{item.name}`: PyTorch has no `{found[0]}`: make it int64_t, double or bool in C++")
         if re.search(r"Tensor\s*&", re.sub(r"const\s+[\w:]*Tensor\s*&", "", arguments)):
             left.append(
-                f"`{item.name}` may write to its arguments: give it a schema with `Tensor(a!)`, see the comment there"
+                f"`{item.name}` may write to its arguments: give it a schema with `Tensor(a!)` in torch-ext/torch_binding.cpp"
             )
     return left

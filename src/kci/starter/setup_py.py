@@ -73,7 +73,7 @@ def read_setup(raw: bytes, shown_as: str) -> SetupPy:
     try:
         reader.read(tree.body)
     except RecursionError:
-        raise FindingsError(f"{shown_as}: nested too deeply to be read") from None
+        raise FindingsError(f"{shown_as}: expressions are nested too deeply") from None
     if not reader.extensions:
         hint = (
             "kci takes over CUDAExtension(...) and CppExtension(...); begin with `kci init NAME` and copy your sources"
