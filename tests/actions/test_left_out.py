@@ -35,11 +35,11 @@ def run_of(script: ModuleType) -> object:
     ("settings", "then"),
     [
         ("", "\n"),
-        ('[publish]\nrepo-prefix = "acme"\n', 'says whether those stay ("allow") or go ("remove")\n'),
+        ('[publish]\nrepo-prefix = "acme"\n', 'in [publish] of kci.toml keeps ("allow") or removes ("remove") those\n'),
         ('[publish]\nleave-out = "allow"\n', "older builds of them stay on the Hub, as `leave-out` in kci.toml says\n"),
         (
             '[publish]\nleave-out = "remove"\n',
-            "older builds of them go from the Hub, as `leave-out` in kci.toml says\n",
+            "a release removes older builds of them from the Hub, as `leave-out` in kci.toml says\n",
         ),
     ],
 )

@@ -106,7 +106,7 @@ def test_what_is_new_or_in_use_stays(tmp_path: Path) -> None:
     with locked(cache / "work" / "b" / "v"):
         assert in_use(cache / "work" / "b")
         cleaned = kci("clean", "--yes", "--cache", cache)
-        assert "in use" in cleaned.stderr
+        assert "another kci uses it" in cleaned.stderr
         assert (cache / "work" / "b" / "v" / "o").exists()
     assert not in_use(cache / "work" / "b")
 

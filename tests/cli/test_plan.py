@@ -115,7 +115,7 @@ def test_affected_plans_what_changed_and_says_why(repository: Path) -> None:
     assert [item["path"] for item in plan["affected"]] == ["README.md", "norm/csrc/cuda/hopper.cu"]
     shown = kci("plan", repository, "--affected", "HEAD").stdout
     assert "source of kernel.on_new_cuda" in shown
-    assert "and 1 file outside of every kernel" in shown
+    assert "and 1 file outside of the planned kernels" in shown
 
 
 def test_affected_with_a_filter_compares_under_the_same_filter(repository: Path) -> None:

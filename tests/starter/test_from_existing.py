@@ -326,7 +326,7 @@ def test_a_kernel_builder_repository_is_taken_over(tmp_path: Path, monkeypatch: 
     assert "taken over: build.toml: `edition = 5`" in made.stdout
     assert "flake.nix was not copied" in made.stdout
     assert "_ops.py was not copied: it is generated" in made.stdout
-    assert "no test is marked" in made.stdout
+    assert "no test has the mark" in made.stdout
     there = {path.name for path in (tmp_path / "new").rglob("*")}
     assert not there & {"flake.nix", "flake.lock", "_ops.py", "torch-cuda"}
     assert {"old.cu", "test_old.py", "kci.yml"} <= there

@@ -75,9 +75,6 @@ class FileName(click.Path):
 PATH = FileName(path_type=Path)
 """A place that need not exist."""
 
-_PLACES = ("kernel", "kernels", "place", "paths", "directory", "old", "new")
-"""Arguments that are directories."""
-
 
 DAY = click.DateTime(["%Y-%m-%d"])
 
@@ -114,9 +111,6 @@ class Command(_WithExamples):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        for parameter in self.params:
-            if parameter.name in _PLACES and parameter.type is click.STRING:
-                parameter.type = FileName()  # completed as such; a text all the same
         self.params += [
             click.Option(["-q", "--quiet"], is_flag=True, help="Print only errors to stderr."),
             click.Option(["-v", "--verbose"], is_flag=True, help="Print more to stderr."),

@@ -13,6 +13,7 @@ from kci.cli._output import one_per_cause, print_diagnostics
 from kci.config.values import SYSTEMS, Tier
 from kci.workspace.workspace import BACKENDS, Choice, Workspace, open_workspace
 
+KERNELS = click.argument("kernels", nargs=-1, type=FileName(), metavar="[KERNEL]...")
 CATALOG = click.option(
     "--catalog",
     type=FileName(),

@@ -10,7 +10,7 @@ import click
 
 from kci.builders.request import BuildOptions
 from kci.ci.run_records import ci_run
-from kci.cli import PATH, Command, completed
+from kci.cli import PATH, Command, FileName, completed
 from kci.cli._output import print_diagnostics, progress_log
 from kci.cli._workspace import CACHE, CATALOG, ISOLATION, JOBS, opened
 from kci.errors import UsageError
@@ -19,7 +19,7 @@ from kci.tree.leg_record import artifact_name
 
 
 @click.command("build", cls=Command)
-@click.argument("kernel", default=".")
+@click.argument("kernel", type=FileName(), default=".")
 @click.option(
     "--variant",
     "names",

@@ -16,7 +16,7 @@ from kci.catalog.where import expression
 from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms, completed
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._output import Layout, paragraph, table, to_json
-from kci.cli._workspace import CATALOG, TODAY, opened
+from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened
 from kci.config.document import read_document
 from kci.config.find_settings import FoundSettings, find_settings, interpret_settings
 from kci.config.settings import KCI_TOML
@@ -172,7 +172,7 @@ def outdated(kernel: str, days: int | None, today: datetime | None, catalog: str
 
 
 @command.command("next")
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @click.option(
     "--index",
     "indexes",

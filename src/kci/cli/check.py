@@ -8,7 +8,7 @@ import click
 
 from kci.cli import Command, answer_forms
 from kci.cli._findings import FORMATS, show_findings
-from kci.cli._workspace import CATALOG
+from kci.cli._workspace import CATALOG, KERNELS
 from kci.config.discover import find_kernels
 from kci.config.document import read_bytes
 from kci.config.reader import BUILD_TOML, shown_file
@@ -20,7 +20,7 @@ from kci.workspace.check import check_kernels
 
 
 @click.command("check", cls=Command)
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @answer_forms(*FORMATS)
 @click.option("--fix", is_flag=True, help="First fix the findings whose fix does not change what the file means.")
 @CATALOG

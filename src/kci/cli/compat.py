@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from kci.cli import DAY, PATH, CommandGroup, FileName, answer_forms
 from kci.cli._output import Layout, print_diagnostics, table, to_json
-from kci.cli._workspace import CATALOG, TODAY, opened, selection_options, take_choice
+from kci.cli._workspace import CATALOG, KERNELS, TODAY, opened, selection_options, take_choice
 from kci.config.find_settings import find_settings
 from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
@@ -52,7 +52,7 @@ def command() -> None:
 
 
 @command.command("coverage")
-@click.argument("kernel", default=".")
+@click.argument("kernel", type=FileName(), default=".")
 @click.option("--tree", type=PATH, help="The published tree, or its kci-manifest.json (default: KERNEL/build).")
 @click.option(
     "--hub",
@@ -220,7 +220,7 @@ def report(history: Path, output: str, into: Path | None, title: str) -> int:
 
 
 @command.command("freshness")
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @click.option("--upstream", is_flag=True, help="Ask each kernel's upstream for its newest commit; needs the network.")
 @click.option(
     "--images", is_flag=True, help="Ask registries for the digests of pinned images' tags; needs the network."
@@ -261,7 +261,7 @@ def show_freshness(
 
 
 @command.command("moves")
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @click.option("--as-of", type=DAY, metavar="DATE", help="The day that names a new edition (default: today).")
 @answer_forms("text", "json")
 def show_moves(kernels: tuple[str, ...], as_of: datetime | None, output: str) -> int:

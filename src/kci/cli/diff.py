@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kci.cli import Command, answer_forms
+from kci.cli import Command, FileName, answer_forms
 from kci.cli._output import labelled, markdown_table, print_diagnostics, to_json
 from kci.cli._workspace import opened, selection_options, take_choice
 from kci.config.reader import BUILD_TOML
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @click.command("diff", cls=Command)
-@click.argument("old")
-@click.argument("new")
+@click.argument("old", type=FileName())
+@click.argument("new", type=FileName())
 @selection_options
 @answer_forms("text", "json", "markdown")
 @click.option("--exit-code", is_flag=True, help="Exit 1 if there is a difference.")

@@ -10,7 +10,7 @@ import click
 from kci.catalog.loading import load_catalog
 from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, paragraph, table, to_json
-from kci.cli._workspace import CACHE, CATALOG, opened
+from kci.cli._workspace import CACHE, CATALOG, KERNELS, opened
 from kci.errors import KciError
 from kci.publish.publish_tree import hub_settings
 from kci.render.repository import settings_text
@@ -22,7 +22,7 @@ _COLORS = {Health.OK: "green", Health.MISSING: "yellow", Health.NOTE: "cyan"}
 
 
 @click.command("doctor", cls=Command)
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @answer_forms("text", "json")
 @CACHE
 @CATALOG
@@ -72,8 +72,6 @@ def _variants(workspace: Workspace) -> str:
     outcomes = outcomes_of(workspace, Choice())
     left = Counter(outcome.note for outcome in outcomes if outcome.state is OutcomeState.LEFT)
     here = len(outcomes) - left.total()
-    lines = [
-        f"{here} of {len(outcomes)} variants are for this system: `kci run` builds those whose toolkit is installed"
-    ]
+    lines = [f"{here} of {len(outcomes)} variants are for this system: `kci run` builds those that have their toolkit"]
     lines += [f"{count} left for others: {note}" for note, count in sorted(left.items())]
     return "\n".join(paragraph(line) for line in lines)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from kci.cli import PATH, Command, options
+from kci.cli import PATH, Command, FileName, options
 from kci.cli._output import print_diagnostics
 from kci.config.reader import BUILD_TOML, read_kernel
 from kci.config.values import Backend
@@ -22,7 +22,7 @@ from kci.starter.new_kernel import USUAL_LICENSE, NewKernel, choose, files_of, t
 
 
 @click.command("init", cls=Command)
-@click.argument("directory", metavar="NAME")
+@click.argument("directory", type=FileName(), metavar="NAME")
 @click.option(
     "--framework", type=click.Choice(list(new_kernel.FRAMEWORKS)), help="The framework to write the kernel for."
 )

@@ -8,7 +8,7 @@ import click
 
 from kci.cli import Command, answer_forms
 from kci.cli._output import Layout, labelled, markdown_table, print_diagnostics, table, terminal_width, to_json
-from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
+from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
 from kci.errors import UsageError
 from kci.matrix.archs import natural
 from kci.matrix.variants import matrix_json
@@ -24,7 +24,7 @@ FORMATS = ["table", "json", "names", "github", "markdown", "html"]
 
 
 @click.command("matrix", cls=Command)
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @selection_options
 @ALLOW_EMPTY
 @answer_forms(*FORMATS)

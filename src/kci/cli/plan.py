@@ -10,7 +10,7 @@ import click
 from kci.cli import PATH, Command, answer_forms, options
 from kci.cli._output import print_diagnostics, to_json
 from kci.cli._tables import legs_table, markdown, plan_tables, tests_table, touches_table, unbuilt_tables
-from kci.cli._workspace import ALLOW_EMPTY, opened, selection_options, take_choice
+from kci.cli._workspace import ALLOW_EMPTY, KERNELS, opened, selection_options, take_choice
 from kci.config.values import Grouping
 from kci.diagnostics import Severity
 from kci.errors import UsageError
@@ -21,7 +21,7 @@ from kci.workspace.planning import PlanRequest, plan_run
 
 
 @click.command("plan", cls=Command)
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @selection_options
 @ALLOW_EMPTY
 @click.option("--affected", metavar="BASE", help="Plan only variants that changes since this branch or commit affect.")

@@ -9,7 +9,7 @@ import click
 
 from kci.cli import PATH, Command, FileName
 from kci.cli._output import print_diagnostics
-from kci.cli._workspace import opened
+from kci.cli._workspace import KERNELS, opened
 from kci.config.find_settings import find_settings
 from kci.diagnostics import Severity
 from kci.errors import UsageError
@@ -22,7 +22,7 @@ from kci.suggest import one_of
 
 
 @click.command("render", cls=Command)
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 with a diff if a file would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
 @click.option(

@@ -13,7 +13,7 @@ from kci.cli import PATH, Command, completed, options
 from kci.cli._findings import print_trees
 from kci.cli._output import Layout, table
 from kci.cli._run_display import ENDED_WELL, EngineDisplay, RunDisplay, first_line
-from kci.cli._workspace import CACHE, ISOLATION, JOBS, opened, selection_options, take_choice
+from kci.cli._workspace import CACHE, ISOLATION, JOBS, KERNELS, opened, selection_options, take_choice
 from kci.diagnostics import Severity
 from kci.errors import ClientError, UsageError
 from kci.files.full_disk import says_full
@@ -26,7 +26,7 @@ from kci.run import local
 
 
 @click.command("run", cls=Command)
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @selection_options
 @click.option(
     "--into", type=PATH, help="The tree to write (default: KERNEL/build); with several kernels, a folder of trees."

@@ -9,7 +9,7 @@ import click
 from kci.catalog.loading import load_catalog
 from kci.cli import Command, FileName, options
 from kci.cli._output import print_diagnostics
-from kci.cli._workspace import opened
+from kci.cli._workspace import KERNELS, opened
 from kci.config.discover import find_kernels
 from kci.config.document import read_bytes
 from kci.config.reader import BUILD_TOML, shown_file
@@ -21,7 +21,7 @@ from kci.workspace.migrating import migrations_of
 
 
 @click.command("update", cls=Command)
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@KERNELS
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if something would change.")
 @click.option("--diff", is_flag=True, help="Write nothing; print what would change.")
 @click.option("--to", type=int, metavar="EDITION", help="The edition to write (default: the newest released one).")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kci.cli import PATH, Command, answer_forms, completed, options
+from kci.cli import PATH, Command, FileName, answer_forms, completed, options
 from kci.cli._findings import FORMATS, show_findings
 from kci.cli._output import Layout, table, to_json
 from kci.cli._signing import context_options, policy
@@ -25,7 +25,7 @@ REPORTS = ("table", "shields")
 
 
 @click.command("verify", cls=Command)
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.argument("paths", nargs=-1, type=FileName(), required=True, metavar="PATH...")
 @click.option(
     "--select",
     multiple=True,

@@ -266,6 +266,6 @@ def _functions_left(functions: Sequence[Function]) -> list[str]:
             left.append(f"`{item.name}`: PyTorch has no `{found[0]}`: make it int64_t, double or bool in C++")
         if re.search(r"Tensor\s*&", re.sub(r"const\s+[\w:]*Tensor\s*&", "", arguments)):
             left.append(
-                f"`{item.name}` may write to its arguments: give it a schema with `Tensor(a!)` in torch-ext/torch_binding.cpp"
+                f"`{item.name}` may write to its arguments: give it a schema with `Tensor(a!)` in torch_binding.cpp"
             )
     return left
