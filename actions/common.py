@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import msgspec
 
-from kci.cli._output import markdown_row, markdown_text, print_error
+from kci.cli._output import print_error
 from kci.cli._tables import AnswerTable
 from kci.diagnostics import Diagnostic, escape_data, escape_property, printable
 from kci.errors import KciError
@@ -154,9 +154,9 @@ def add_summary(head: Sequence[str], rows: Iterable[str]) -> None:
         stream.write("\n".join(lines) + "\n\n")
 
 
-def table_row(*cells: object) -> str:
-    """A row of a Markdown table; a cell can neither end its column nor start HTML."""
-    return markdown_row([markdown_text(str(cell)) for cell in cells])
+def add_table(title: str, headers: tuple[str, ...], rows: Iterable[Iterable[object]]) -> None:
+    """Append a table to the step's summary; a cell can neither end its column nor start HTML."""
+    add_tables([AnswerTable(title, headers, tuple(tuple(map(str, row)) for row in rows))])
 
 
 def add_tables(tables: Iterable[AnswerTable]) -> None:

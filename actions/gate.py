@@ -7,6 +7,7 @@ from pathlib import Path
 
 from common import (
     add_summary,
+    add_table,
     add_tables,
     compact_json,
     fail,
@@ -15,7 +16,6 @@ from common import (
     required_input,
     run_action,
     set_output,
-    table_row,
 )
 from kci.ci.gate import PLAN_JOB, GateRow, Releasable, judge, judge_jobs, read_results, releasable
 from kci.ci.run_records import ci_run
@@ -57,11 +57,13 @@ def main() -> None:
     print(f"all that was planned is there: {'; '.join(done)}" if done else "there was nothing to do", flush=True)
     tested = Counter(test.kernel for test in plan.tests)
     trees = [
-        table_row(name, len(run.records[name].present) if name in kernels else "as before", tested[name])
+        (name, len(run.records[name].present) if name in kernels else "as before", tested[name])
         for name in sorted(kernels | tested.keys())
     ]
-    head = ["| kernel | variants in its tree | tests passed on |", "|---|---|---|"]
-    add_summary(head if trees else ["There was nothing to do."], trees)
+    if trees:
+        add_table("All that was planned is there", ("kernel", "variants in its tree", "tests passed on"), trees)
+    else:
+        add_summary(["There was nothing to do."], [])
 
 
 def offer(releases: list[Releasable]) -> None:
@@ -79,13 +81,8 @@ def report(rows: list[GateRow]) -> None:
                 print(f"  {row.replay}", flush=True)
     for row in rows[:SHOWN]:
         print(f"::error title={escape_property(row.kernel)}::{escape_data(' '.join((row.variant, row.error)).strip())}")
-    head = [
-        "### What did not happen",
-        "",
-        "| kernel | variant | job | error | the same at home |",
-        "|---|---|---|---|---|",
-    ]
-    add_summary(head, [table_row(row.kernel, row.variant, row.job, row.error, row.replay) for row in rows])
+    cells = [(row.kernel, row.variant, row.job, row.error, row.replay) for row in rows]
+    add_table("What did not happen", ("kernel", "variant", "job", "error", "on your machine"), cells)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import kci
 from common import (
-    add_summary,
+    add_table,
     flag_input,
     group,
     required_input,
     run_action,
     set_output,
-    table_row,
     text_input,
     unpacked,
 )
@@ -52,13 +51,12 @@ def main() -> None:
     set_output("commit", builds.commit)
     set_output("url", done.url)
     rows = [
-        table_row(done.target.repo_id, part.branch, part.state, len(part.changes.added), len(part.changes.changed),
-                  len(part.changes.deleted), part.commit[:12])
+        (done.target.repo_id, part.branch, part.state, len(part.changes.added), len(part.changes.changed),
+         len(part.changes.deleted), part.commit[:12])
         for part in done.branches
     ]  # fmt: skip
-    head = ["### Published" if not dry_run else "### Would be published", ""]
-    head += ["| repository | branch | state | added | changed | deleted | commit |", "|---|---|---|---|---|---|---|"]
-    add_summary(head, rows)
+    headers = ("repository", "branch", "state", "added", "changed", "deleted", "commit")
+    add_table("Would be published" if dry_run else "Published", headers, rows)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import kci
 from common import (
-    add_summary,
+    add_table,
     fail,
     flag_input,
     group,
@@ -17,7 +17,6 @@ from common import (
     runner_temp,
     set_output,
     show,
-    table_row,
     text_input,
     unpacked,
     warn,
@@ -68,8 +67,8 @@ def main() -> None:
     set_output("record-name", f"run-test.{name}.{leg}.{attempt}")
     set_output("passed", "false" if error else "true")
     set_output("report", str(place))
-    rows = [table_row(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
-    add_summary(["| variant | state | passed | failed | skipped |", "|---|---|---|---|---|"], rows)
+    rows = [(item.variant, item.state, item.passed, item.failed, item.skipped) for item in reports]
+    add_table(f"Test: {leg}", ("variant", "state", "passed", "failed", "skipped"), rows)
     if error:
         fail(error, 1, f"to do the same on your machine: {replay}")
 

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from common import add_summary, fail, runner_temp, set_output, table_row, warn
+from common import add_table, fail, runner_temp, set_output, warn
 from kci.ci.watched_leg import WatchedRun, write_results
 from kci.watch.history import LegOutcome, LegResult
 
@@ -27,10 +27,10 @@ def upload_results(results: Sequence[LegResult], name: str) -> None:
     rows = []
     for item in results:
         first = item.error.partition("\n")[0][:300]
-        rows.append(table_row(item.kernel, item.variant, item.torch, item.outcome, first))
+        rows.append((item.kernel, item.variant, item.torch, item.outcome, first))
         if item.outcome is LegOutcome.FAILED:
             warn(f"{item.variant} with torch {item.torch}: {first}")
             print(f"To do the same on your machine:\n  {item.replay}", flush=True)
-    add_summary(["| kernel | variant | torch | result | error |", "|---|---|---|---|---|"], rows)
+    add_table("Results", ("kernel", "variant", "torch", "result", "error"), rows)
     set_output("results-name", f"watch-{name}")
     set_output("results-folder", str(folder))

@@ -92,11 +92,10 @@ def test_short_summaries_are_whole(summary: Path) -> None:
     assert summary.read_text() == "head\na\nb\n\n"
 
 
-def test_cells_cannot_leave_their_column() -> None:
-    assert (
-        common.table_row("a|b", "<img src=x>", "c\nd", "`e`")
-        == "| a&#124;b | &lt;img src=x> | c\N{REPLACEMENT CHARACTER}d | &#96;e&#96; |"
-    )
+def test_cells_cannot_leave_their_column(summary: Path) -> None:
+    common.add_table("t", ("a", "b", "c", "d"), [("a|b", "<img src=x>", "c\nd", "`e`")])
+    row = "| a&#124;b | &lt;img src=x> | c\N{REPLACEMENT CHARACTER}d | &#96;e&#96; |"
+    assert summary.read_text() == f"### t\n\n| a | b | c | d |\n| --- | --- | --- | --- |\n{row}\n\n"
 
 
 def test_output_units_are_utf16() -> None:

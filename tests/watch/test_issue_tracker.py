@@ -31,13 +31,13 @@ class Tracker:
         return reversed(self.all)
 
     def create(self, title: str, body: str) -> None:
-        self.all.append(TrackedIssue(len(self.all) + 1, True, title, body))
+        self.all.append(TrackedIssue(len(self.all) + 1, "open", title, body))
 
     def edit(self, number: int, title: str, body: str) -> None:
         self.all[number - 1] = replace(self.all[number - 1], title=title, body=body)
 
     def close(self, number: int, title: str, body: str) -> None:
-        self.all[number - 1] = TrackedIssue(number, False, title, body)
+        self.all[number - 1] = TrackedIssue(number, "closed", title, body)
 
     def open_numbers(self) -> list[int]:
         return [issue.number for issue in self.all if issue.is_open]
@@ -103,8 +103,8 @@ def test_who_is_told_stands_at_the_end() -> None:
 
 
 def test_a_mark_counts_at_the_beginning_only() -> None:
-    assert TrackedIssue(1, True, "t", "> <!-- kci-cause: 0123456789ab since run 1 -->").key is None
-    assert TrackedIssue(1, True, "t", "<!-- kci-cause: 0123456789ab since run 1 -->\nx").key == ("0123456789ab", 1)
+    assert TrackedIssue(1, "open", "t", "> <!-- kci-cause: 0123456789ab since run 1 -->").key is None
+    assert TrackedIssue(1, "open", "t", "<!-- kci-cause: 0123456789ab since run 1 -->\nx").key == ("0123456789ab", 1)
 
 
 # --- GitHub -----------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def told(number: int, **more: Any) -> dict[str, Any]:
 def test_issues_of_others_and_pull_requests_are_left_alone() -> None:
     gh = Gh([told(1), told(2, user={"login": "mallory"}), told(3, pull_request={}), told(4, body=None, state="closed")])
     found = list(GitHubIssues("acme/kernels", BOT, gh).issues())
-    assert [(issue.number, issue.is_open, issue.body) for issue in found] == [(1, True, "b"), (4, False, "")]
+    assert [(issue.number, issue.is_open, issue.body) for issue in found] == [(1, True, "b"), (4, False, None)]
 
 
 def test_all_pages_are_read() -> None:

@@ -44,6 +44,7 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _PinFile(Dated, frozen=True):
     action: dict[str, Pin]
+    own_outputs: dict[str, tuple[str, ...]]
 
 
 class _Release(Dated, frozen=True):
@@ -62,10 +63,19 @@ class FoundPin(NamedTuple):
 
 
 @cache
+def _pin_file() -> _PinFile:
+    return load_dated(Path(__file__).parent / "data" / "pins.toml", _PinFile)
+
+
 def shipped_pins() -> dict[str, Pin]:
     """The pins that kci ships, by `owner/repository`; from `data/pins.toml`."""
-    pins = load_dated(Path(__file__).parent / "data" / "pins.toml", _PinFile).action
-    return {name: pins[name] for name in sorted(pins)}
+    return dict(sorted(_pin_file().action.items()))
+
+
+def known_outputs() -> dict[str, tuple[str, ...]]:
+    """The outputs of the actions that kci uses, by reference; those of kci's own are the last."""
+    others = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs}
+    return others | _pin_file().own_outputs
 
 
 def release_pin() -> Pin:

@@ -193,15 +193,11 @@ def caller_names(count: int) -> list[str]:
 
 def command(inputs: Inputs) -> list[str]:
     """The command line that renders these inputs again."""
-    words = ["kci", "render"]
-    if inputs.kernels != (".",):
-        words += inputs.kernels
-    if inputs.mode is not Mode.RUNTIME:
-        words += ["--mode", str(inputs.mode)]
-    if inputs.branch != "main":
-        words += ["--branch", inputs.branch]
-    if inputs.pin != "tag":
-        words += ["--pin", inputs.pin]
+    usual = Inputs(())
+    words = ["kci", "render", *(inputs.kernels if inputs.kernels != usual.kernels else ())]
+    for name in ("mode", "branch", "pin"):
+        if (value := getattr(inputs, name)) != getattr(usual, name):
+            words += [f"--{name}", str(value)]
     return words
 
 

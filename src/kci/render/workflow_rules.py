@@ -21,7 +21,7 @@ from kci.catalog.runners import is_hosted, quotas
 from kci.diagnostics import Diagnostic, Span, finding
 from kci.files.dated_data import Dated, load_dated, to_type
 from kci.files.portable_names import twins
-from kci.render.pins import shipped_pins
+from kci.render.pins import known_outputs
 from kci.render.workflow_yaml import (
     Place,
     contexts,
@@ -32,30 +32,6 @@ from kci.render.workflow_yaml import (
     places,
     read_outputs,
 )
-
-OWN_OUTPUTS = {
-    "kci/build": ("artifact", "digest", "variant-dir"),
-    "kci/build/decide": ("report",),
-    "kci/build/gate": ("failed", "has-releases", "releases"),
-    "kci/build/merge": ("complete", "manifest", "tar", "tree"),
-    "kci/build/publish": ("commit", "url"),
-    "kci/build/test": ("passed", "report"),
-    "kci/build/plan": (
-        "callers",
-        "carries",
-        "has-tree",
-        "has-work",
-        "kernel",
-        "matrix",
-        "parallel",
-        "plan",
-        "tests",
-        "tree-run",
-    ),
-    "kci/build/propose": ("changed",),
-    "kci/build/record": ("new",),
-}
-"""The outputs of kci's own actions; a test holds them against the action files."""
 
 REQUIRED_CHECK = "kci"
 """The job that branch protection requires. Only pull requests and merge groups make one of this name."""
@@ -347,8 +323,7 @@ def _never_ours(workflow: Mapping[str, Any]) -> Iterator[Problem]:
         if place.kind == "steps.run" and (found := expressions(place)):
             shown = found[0] if len(found[0]) <= 60 else found[0][:57] + "..."
             yield Problem("KCI417", f"{place.path} holds `${{{{{shown}}}}}`; pass it through `env`", place.path)
-    known = {name: pin.outputs for name, pin in shipped_pins().items() if pin.outputs} | OWN_OUTPUTS
-    yield from _refused_expressions(workflow, known)
+    yield from _refused_expressions(workflow, known_outputs())
 
 
 _Rules = tuple[Callable[[Mapping[str, Any]], Iterator[Problem]], ...]

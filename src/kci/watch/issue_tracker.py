@@ -22,28 +22,24 @@ _PAGE, _PAGES = 100, 100
 
 
 class TrackedIssue(msgspec.Struct, frozen=True):
-    """An issue that kci has opened."""
+    """An issue or pull request, as GitHub tells it."""
 
-    number: int
-    is_open: bool
-    title: str
-    body: str
-
-    @property
-    def key(self) -> tuple[str, int] | None:
-        """The cause and the run that it is about; None if it is not one of kci's."""
-        found = _MARK.match(self.body)
-        return (found[1], int(found[2])) if found else None
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    # An issue or pull request, as GitHub tells it.
     number: int
     state: str
     title: str
     body: str | None = None
     user: Account | None = None
     pull_request: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "open"
+
+    @property
+    def key(self) -> tuple[str, int] | None:
+        """The cause and the run that it is about; None if it is not one of kci's."""
+        found = _MARK.match(self.body or "")
+        return (found[1], int(found[2])) if found else None
 
 
 class GitHubIssues:
@@ -59,10 +55,10 @@ class GitHubIssues:
         """All that kci has opened, open or closed, the newest first."""
         for page in range(1, _PAGES + 1):
             query = f"state=all&creator={self._author}&sort=created&direction=desc&per_page={_PAGE}&page={page}"
-            found = self._api.told(list[_Answer], "GET", f"issues?{query}")
+            found = self._api.told(list[TrackedIssue], "GET", f"issues?{query}")
             for item in found:
                 if item.pull_request is None and item.user is not None and item.user.login == self._author:
-                    yield TrackedIssue(item.number, item.state == "open", item.title, item.body or "")
+                    yield item
             if len(found) < _PAGE:
                 return
 
@@ -97,7 +93,7 @@ def carry_out(actions: Iterable[IssueAction], tracker: GitHubIssues) -> list[str
         elif there.is_open and action.kind is ActionKind.CLOSE:
             tracker.close(there.number, action.title, body)
             done.append(f"closed #{there.number}: {action.title}")
-        elif there.is_open and (there.title, there.body.strip()) != (action.title, body.strip()):
+        elif there.is_open and (there.title, (there.body or "").strip()) != (action.title, body.strip()):
             tracker.edit(there.number, action.title, body)
             done.append(f"updated #{there.number}: {action.title}")
     return done
