@@ -28,7 +28,8 @@ from kci.verify.abi import (
     torch_exports,
     torch_shims,
 )
-from kci.verify.foreign_binaries import ForeignError, read_macho
+from kci.verify.foreign_binaries import ForeignError, read_foreign
+from kci.verify.subject import BinaryKind
 from lying_elf import Lie
 from variants import CPU, STABLE, make_variant
 
@@ -281,12 +282,12 @@ def test_a_universal_library_is_read_part_by_part(tmp_path: Path) -> None:
         (struct.pack(">2I", 0xCAFEBABE, 2) + b"".join(heads)).ljust(4096, b"\0")
         + b"".join(part.ljust(4096, b"\0") for part in parts)
     )
-    found = read_macho(tmp_path / "a.so")
+    found = read_foreign(tmp_path / "a.so", BinaryKind.MACH_O)
     assert [(part.machine, part.minimum_os) for part in found] == [("aarch64", (15, 0)), ("x86_64", (11, 0))]
     assert found[1].needed == ("/usr/lib/libSystem.B.dylib",)
     (tmp_path / "a.so").write_bytes(struct.pack(">2I", 0xCAFEBABE, 2) + heads[0])
     with pytest.raises(ForeignError, match="cut short"):
-        read_macho(tmp_path / "a.so")
+        read_foreign(tmp_path / "a.so", BinaryKind.MACH_O)
 
 
 def pe(machine: int = 0x8664, needed: Sequence[str] = ("KERNEL32.dll", "python3.dll"), flags: int = 0x2000) -> bytes:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import fnmatch
+import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
 from kci.diagnostics import Diagnostic, finding
 from kci.matrix.names import VariantName
 from kci.verify.abi import native_table, numbers
+from kci.verify.subject import BinaryKind
 
 _MAX_BYTES = 1024 * 1024
 _MAGIC_64 = 0xFEEDFACF
@@ -39,42 +40,35 @@ class ForeignError(Exception):
     """The file is cut short or makes no sense."""
 
 
-class MachO(msgspec.Struct, frozen=True):
-    """The facts about a Mach-O library, or about one part of a universal one."""
+class ForeignLibrary(msgspec.Struct, frozen=True):
+    """The facts about a library of macOS or Windows, or about one part of a universal one."""
 
     machine: str
-    minimum_os: tuple[int, int] | None
     needed: tuple[str, ...]
-    search_path: tuple[str, ...]
+    search_path: tuple[str, ...] = ()
+    minimum_os: tuple[int, int] | None = None
+    program: bool = False
 
 
-def read_macho(path: Path) -> list[MachO]:
-    """The parts of a Mach-O library: one for each machine.
-
-    Raises:
-        ForeignError: the file is not a Mach-O library, or damaged.
-        OSError: the file cannot be read.
-    """
-    with path.open("rb") as file:
-        head = file.read(8)
-        try:
-            if struct.unpack(">I", head[:4])[0] != _UNIVERSAL:
-                file.seek(0)
-                return [_part(file.read(_MAX_BYTES))]
-            (count,) = struct.unpack(">I", head[4:])
+def read_foreign(path: Path, kind: BinaryKind) -> list[ForeignLibrary]:
+    """The parts of a library: one for each machine. Raises ForeignError: the file is no such library, or damaged."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if kind is BinaryKind.PE:
+                return [_pe(data)]
+            if struct.unpack_from(">I", data)[0] != _UNIVERSAL:
+                return [_part(data[:_MAX_BYTES])]
             parts = []
-            for number in range(count):
+            for number in range(struct.unpack_from(">I", data, 4)[0]):
                 # An entry has CPU type and subtype, offset, size and alignment.
-                file.seek(8 + 20 * number)
-                _, _, offset, _, _ = struct.unpack(">5I", file.read(20))
-                file.seek(offset)
-                parts.append(_part(file.read(_MAX_BYTES)))
-        except struct.error:
-            raise ForeignError("it is cut short") from None
-        return parts
+                _, _, offset, _, _ = struct.unpack_from(">5I", data, 8 + 20 * number)
+                parts.append(_part(data[offset : offset + _MAX_BYTES]))
+            return parts
+    except (struct.error, OverflowError, ValueError):  # a ValueError is of mmap, for an empty file
+        raise ForeignError("it is cut short") from None
 
 
-def _part(data: bytes) -> MachO:
+def _part(data: bytes) -> ForeignLibrary:
     # Magic, CPU type and subtype, file type, number and size of the load commands, flags, reserved.
     magic, cpu, _, _, count, size, _, _ = struct.unpack_from("<8I", data)
     if magic != _MAGIC_64:
@@ -98,56 +92,36 @@ def _part(data: bytes) -> MachO:
             text = data[offset + min(start, length) : offset + length].split(b"\0", 1)[0].decode(errors="replace")
             (rpaths if command == _RPATH else needed).append(text)
         offset += length
-    return MachO(_MACHO_MACHINES.get(cpu, f"CPU type {cpu:#x}"), minimum, tuple(needed), tuple(rpaths))
+    return ForeignLibrary(_MACHO_MACHINES.get(cpu, f"CPU type {cpu:#x}"), tuple(needed), tuple(rpaths), minimum)
 
 
-class Pe(msgspec.Struct, frozen=True):
-    """The facts about a Windows library."""
-
-    machine: str
-    library: bool
-    needed: tuple[str, ...]
-
-
-def read_pe(path: Path) -> Pe:
-    """Read a Windows library.
-
-    Raises:
-        ForeignError: the file is not a PE library, or damaged.
-        OSError: the file cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return _read(file)
-    except (struct.error, OverflowError):
-        raise ForeignError("it is cut short") from None
-
-
-def _read(file: IO[bytes]) -> Pe:
-    if file.read(2) != b"MZ":
+def _pe(data: mmap.mmap) -> ForeignLibrary:
+    if data[:2] != b"MZ":
         raise ForeignError("it does not start like a Windows library")
-    (start,) = struct.unpack("<I", _at(file, 0x3C, 4))
-    if _at(file, start, 4) != b"PE\0\0":
+    (start,) = struct.unpack_from("<I", data, 0x3C)
+    if data[start : start + 4] != b"PE\0\0":
         raise ForeignError("it has no PE header")
     # Machine, number of sections, date, offset and number of symbols, size of the optional header, flags.
-    machine, sections, _, _, _, optional, flags = struct.unpack("<HHIIIHH", _at(file, start + 4, 20))
-    header = _at(file, start + 24, optional)
-    if struct.unpack_from("<H", header)[0] != _PE32_PLUS or sections > _MAX_SECTIONS:
+    machine, sections, _, _, _, optional, flags = struct.unpack_from("<HHIIIHH", data, start + 4)
+    header = start + 24
+    if struct.unpack_from("<H", data, header)[0] != _PE32_PLUS or sections > _MAX_SECTIONS:
         raise ForeignError("it is not a 64-bit Windows library")
     # The optional header ends with a count and that many pairs of address and size; the second is the imports'.
-    (count,) = struct.unpack_from("<I", header, 108)
-    address = struct.unpack_from("<I", header, 112 + 8 * _IMPORTS)[0] if count > _IMPORTS else 0
-    table = _at(file, start + 24 + optional, _SECTION.size * sections)
+    (count,) = struct.unpack_from("<I", data, header + 108)
+    address = struct.unpack_from("<I", data, header + 112 + 8 * _IMPORTS)[0] if count > _IMPORTS else 0
+    table = data[header + optional : header + optional + _SECTION.size * sections]
     places = [(item[2], max(item[1], item[3]), item[4]) for item in _SECTION.iter_unpack(table)]
     needed: list[str] = []
     while address and len(needed) < _MAX_IMPORTS:
         # The fourth field of an import is the address of the library's name; a row of zeros ends the table.
-        entry = struct.unpack("<5I", _at(file, _offset(address, places), 20))
+        entry = struct.unpack_from("<5I", data, _offset(address, places))
         if not any(entry):
             break
-        needed.append(_at_most(file, _offset(entry[3], places), 256).split(b"\0", 1)[0].decode(errors="replace"))
+        name = _offset(entry[3], places)
+        needed.append(data[name : name + 256].split(b"\0", 1)[0].decode(errors="replace"))
         address += 20
-    return Pe(_PE_MACHINES.get(machine, f"machine {machine:#x}"), bool(flags & _DLL), tuple(needed))
+    found = _PE_MACHINES.get(machine, f"machine {machine:#x}")
+    return ForeignLibrary(found, tuple(needed), program=not flags & _DLL)
 
 
 def _offset(address: int, places: list[tuple[int, int, int]]) -> int:
@@ -157,71 +131,48 @@ def _offset(address: int, places: list[tuple[int, int, int]]) -> int:
     raise ForeignError("an address lies outside of every section")
 
 
-def _at(file: IO[bytes], offset: int, size: int) -> bytes:
-    data = _at_most(file, offset, size)
-    if len(data) != size:
-        raise ForeignError("it is cut short")
-    return data
-
-
-def _at_most(file: IO[bytes], offset: int, size: int) -> bytes:
-    file.seek(offset)
-    return file.read(size)
-
-
-def check_macho(name: VariantName, path: Path, where: str) -> Iterator[Diagnostic]:
-    """The rules about a library for macOS."""
+def check_foreign(name: VariantName, path: Path, kind: BinaryKind, where: str) -> Iterator[Diagnostic]:
+    """The rules about a library for macOS or Windows."""
     try:
-        parts = read_macho(path)
+        parts = read_foreign(path, kind)
     except (ForeignError, OSError) as error:
         yield finding("KCI740", str(error), path=where)
         return
-    cpu = (name.system or "").partition("-")[0]
-    fitting = [part for part in parts if part.machine == cpu]
+    if parts and parts[0].program:
+        yield finding("KCI757", "it is a program", path=where)
+        return
+    fitting = [part for part in parts if part.machine == (name.system or "").partition("-")[0]]
     if not fitting:
         machines = ", ".join(part.machine for part in parts) or "nothing"
         yield finding("KCI741", f"it is for {machines}, the name says {name.system}", path=where)
     for part in fitting:
-        yield from _macho_part(name, part, where)
-    yield finding("KCI750", "of a Mach-O library only the header and the needed libraries are checked", path=where)
+        yield from _needed(name, part, kind, where)
+        if kind is BinaryKind.MACH_O:
+            yield from _macos(name, part, where)
+    message = f"of a {kind.value} library only the header and the needed libraries are checked"
+    yield finding("KCI750", message, path=where)
 
 
-def _macho_part(name: VariantName, part: MachO, where: str) -> Iterator[Diagnostic]:
-    table = native_table().macos
-    newest = table.newest.get(name.backend, table.newest["cpu"])
+def _needed(name: VariantName, part: ForeignLibrary, kind: BinaryKind, where: str) -> Iterator[Diagnostic]:
+    windows = kind is BinaryKind.PE
+    patterns = (native_table().windows if windows else native_table().macos).needed
+    for library in sorted(set(part.needed)):
+        known = library.lower() if windows else library
+        if windows and fnmatch.fnmatchcase(known, "python3?*.dll"):
+            message = f"it needs {library}, which belongs to one Python; python3.dll is for all"
+            yield finding("KCI743", message, path=where)
+        elif not any(fnmatch.fnmatchcase(known, pattern) for pattern in patterns):
+            yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
+
+
+def _macos(name: VariantName, part: ForeignLibrary, where: str) -> Iterator[Diagnostic]:
+    newest = native_table().macos.newest
+    allowed = newest.get(name.backend, newest["cpu"])
     if part.minimum_os is None:
         yield finding("KCI758", "it does not say which macOS it needs", path=where)
-    elif part.minimum_os > numbers(newest):
+    elif part.minimum_os > numbers(allowed):
         shown = ".".join(map(str, part.minimum_os))
-        yield finding("KCI758", f"it needs macOS {shown}; {name.backend} variants may ask for {newest}", path=where)
-    for library in part.needed:
-        if not any(fnmatch.fnmatchcase(library, pattern) for pattern in table.needed):
-            yield finding("KCI745", f"it needs {library}, which {name.backend} variants cannot rely on", path=where)
+        yield finding("KCI758", f"it needs macOS {shown}; {name.backend} variants may ask for {allowed}", path=where)
     for rpath in part.search_path:
         if not rpath.startswith("@loader_path"):
             yield finding("KCI744", f"it has the search path {rpath!r} built in", path=where)
-
-
-def check_pe(name: VariantName, path: Path, where: str) -> Iterator[Diagnostic]:
-    """The rules about a library for Windows."""
-    try:
-        library = read_pe(path)
-    except (ForeignError, OSError) as error:
-        yield finding("KCI740", str(error), path=where)
-        return
-    if not library.library:
-        yield finding("KCI757", "it is a program", path=where)
-        return
-    cpu = (name.system or "").partition("-")[0]
-    if library.machine != cpu:
-        yield finding("KCI741", f"it is for {library.machine}-windows, the name says {name.system}", path=where)
-    patterns = native_table().windows.needed
-    for needed in sorted(set(library.needed)):
-        lower = needed.lower()
-        if fnmatch.fnmatchcase(lower, "python3?*.dll"):
-            yield finding(
-                "KCI743", f"it needs {needed}, which belongs to one Python; python3.dll is for all", path=where
-            )
-        elif not any(fnmatch.fnmatchcase(lower, pattern) for pattern in patterns):
-            yield finding("KCI745", f"it needs {needed}, which {name.backend} variants cannot rely on", path=where)
-    yield finding("KCI750", "of a Windows library only the header and the imported libraries are checked", path=where)

@@ -24,7 +24,7 @@ from kci.verify.abi import (
     torch_exports,
     torch_shims,
 )
-from kci.verify.foreign_binaries import check_macho, check_pe
+from kci.verify.foreign_binaries import check_foreign
 from kci.verify.processor_rules import check_processor
 from kci.verify.subject import BinaryKind, VariantDir, is_static_executable
 from kci.verify.variant_rules import module_file
@@ -57,8 +57,7 @@ def _library(variant: VariantDir, name: VariantName, item: Entry, kind: BinaryKi
     elif kind is BinaryKind.ELF:
         yield from _elf_library(variant, name, item, where)
     else:
-        check = check_macho if kind is BinaryKind.MACH_O else check_pe
-        yield from check(name, item.path, where)
+        yield from check_foreign(name, item.path, kind, where)
 
 
 def _elf_library(variant: VariantDir, name: VariantName, item: Entry, where: str) -> Iterator[Diagnostic]:
