@@ -21,7 +21,7 @@ from conftest import ROOT, torch_kernel
 from kci.catalog.rows import Catalog
 from kci.errors import FindingsError, MissingToolError, UsageError
 from kci.hub.client import OLDEST_CLIENT, hub_client
-from kci.hub.held import HubRepository, held_in, held_on_hub
+from kci.hub.held import Holding, held_in, held_on_hub
 from kci.matrix.selection import select
 from kci.matrix.variants import KernelMatrix
 from kci.tree.manifest import FILE_NAME as MANIFEST_NAME
@@ -258,9 +258,9 @@ class RecordedHub:
         return str(self.root / path)
 
 
-def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, HubRepository]:
+def on_hub(root: Path, revision: str = "v1") -> tuple[RecordedHub, Holding]:
     recorded = RecordedHub(root)
-    return recorded, HubRepository("acme/some-kernel", revision, recorded)
+    return recorded, held_on_hub("acme/some-kernel", revision, recorded)
 
 
 @pytest.mark.parametrize("name", ["ops.pyo", "ops.pyc", "__pycache__/ops.x"])
@@ -268,14 +268,14 @@ def test_bytecode_on_the_hub_is_no_part_of_a_variant(tmp_path: Path, matrix: Ker
     tree = tree_with(tmp_path / "build", NEW)
     (tree / NEW / name).parent.mkdir(exist_ok=True)
     (tree / NEW / name).write_bytes(b"x")
-    assert states(coverage(matrix, held_on_hub(on_hub(tmp_path)[1])))[NEW] == "present"
+    assert states(coverage(matrix, on_hub(tmp_path)[1]))[NEW] == "present"
 
 
 def test_a_repository_is_compared_by_digest_without_downloading_libraries(tmp_path: Path, matrix: KernelMatrix) -> None:
     tree = tree_with(tmp_path / "build", NEW, SURPLUS)
     (tree / NEW / "metadata.json.sigstore").write_bytes(bundle((tree / NEW / "metadata.json").read_bytes()))
-    recorded, repository = on_hub(tmp_path)
-    found = coverage(matrix, held_on_hub(repository))
+    recorded, holding = on_hub(tmp_path)
+    found = coverage(matrix, holding)
     assert states(found) == {OLD: "missing", NEW: "present", SURPLUS: "surplus"}
     assert found.source == "acme/some-kernel@v1"
     assert next(item.signer for item in found.variants if item.variant == NEW) == WORKFLOW
@@ -298,12 +298,12 @@ def test_what_is_corrupt_in_a_tree_is_corrupt_on_the_hub(
     tmp_path: Path, matrix: KernelMatrix, spoil: Callable[[Path], None]
 ) -> None:
     spoil(tree_with(tmp_path / "build", OLD, NEW) / NEW)
-    assert states(coverage(matrix, held_on_hub(on_hub(tmp_path)[1]))) == {OLD: "present", NEW: "corrupt"}
+    assert states(coverage(matrix, on_hub(tmp_path)[1])) == {OLD: "present", NEW: "corrupt"}
 
 
 def test_a_repository_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(FindingsError, match=r"acme/some-kernel@v9 cannot be read: 404 Client Error$"):
-        held_on_hub(on_hub(tmp_path, "v9")[1])
+        on_hub(tmp_path, "v9")
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

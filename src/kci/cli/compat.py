@@ -18,7 +18,7 @@ from kci.config.reader import Kernel
 from kci.diagnostics import Diagnostic, Severity
 from kci.errors import UsageError
 from kci.files.full_disk import writing
-from kci.hub.held import Holding, HubRepository, held_in, held_on_hub
+from kci.hub.held import Holding, held_in, held_on_hub
 from kci.moves.image_registry import behind_tag
 from kci.moves.proposals import wanted_moves
 from kci.moves.staleness import behind, newest_commit
@@ -294,4 +294,4 @@ def _on_hub(kernel: Kernel, named: str) -> Holding:
             raise UsageError("build.toml names no repository", hint="name one, such as --hub acme/norm")
         repo_id = hub.repo_id
     branch = (hub.branch if hub else None) or f"v{kernel.build.general.version}"
-    return held_on_hub(HubRepository(repo_id, revision or branch))
+    return held_on_hub(repo_id, revision or branch)

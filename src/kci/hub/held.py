@@ -68,7 +68,13 @@ def held_in(place: Path) -> Holding:
         below = place / "build"
         return _tree(below if not variant_directories(place) and below.is_dir() else place)
     if place.name == MANIFEST_NAME and place.is_file():
-        return _manifest(place)
+        manifest = read_manifest(place.parent)
+        assert manifest is not None  # noqa: S101  - it is a file
+        variants = (
+            Held(entry.variant, manifest.kernel, manifest.version, fingerprint=entry.fingerprint)
+            for entry in manifest.present
+        )
+        return Holding(str(place), tuple(variants), place, digests_checked=False)
     raise UsageError(f"{place}: there is no such tree", hint=f"name a merged tree, or its {MANIFEST_NAME}")
 
 
@@ -113,16 +119,6 @@ def _variant(directory: Path, fingerprint: str | None) -> Held:
     return msgspec.structs.replace(held, problem=problem, signer=signer_of(bundle))
 
 
-def _manifest(path: Path) -> Holding:
-    manifest = read_manifest(path.parent)
-    assert manifest is not None  # noqa: S101  - the caller has seen the file
-    variants = (
-        Held(entry.variant, manifest.kernel, manifest.version, fingerprint=entry.fingerprint)
-        for entry in manifest.present
-    )
-    return Holding(str(path), tuple(variants), path, digests_checked=False)
-
-
 # --- the Hub ----------------------------------------------------------------------------------------------------------
 
 
@@ -147,44 +143,36 @@ def listed_files(client: Any, repo_id: str, revision: str, folder: str | None = 
     ]
 
 
-class HubRepository:
-    """A repository of kernels on the Hub, read through `huggingface_hub`."""
+def held_on_hub(repo_id: str, revision: str, client: Any = None) -> Holding:
+    """The variants of a repository of kernels, each compared with the digest in its metadata."""
+    client = client or hub_client()
+    source = f"{repo_id}@{revision}"
 
-    def __init__(self, repo_id: str, revision: str, client: Any = None) -> None:
-        self.repo_id = repo_id
-        self.revision = revision
-        self.source = f"{repo_id}@{revision}"
-        self.client = client or hub_client()
+    def ask(question: Callable[[], _Answer]) -> _Answer:
+        hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
+        return ask_hub(question, f"{source} cannot be read", hint)
 
-    def files(self) -> list[HubFile]:
-        """Every file below `build/`."""
-        return self._ask(lambda: listed_files(self.client, self.repo_id, self.revision, FOLDER.rstrip("/")))
-
-    def read(self, path: str) -> bytes:
-        local: str = self._ask(
-            lambda: self.client.hf_hub_download(self.repo_id, path, revision=self.revision, repo_type="kernel")
-        )
+    def read(file: HubFile) -> bytes | None:
+        if file.size > MAX_BYTES:
+            return None
+        local: str = ask(lambda: client.hf_hub_download(repo_id, file.path, revision=revision, repo_type="kernel"))
         return read_bounded(Path(local), MAX_BYTES)
 
-    def _ask(self, question: Callable[[], _Answer]) -> _Answer:
-        hint = "does the repository have this branch, is the network there, does HF_TOKEN give access?"
-        return ask_hub(question, f"{self.source} cannot be read", hint)
-
-
-def held_on_hub(repository: HubRepository) -> Holding:
-    """The variants of a repository, each compared with the digest in its metadata."""
     variants: dict[str, dict[str, HubFile]] = defaultdict(dict)
-    for file in repository.files():
+    for file in ask(lambda: listed_files(client, repo_id, revision, FOLDER.rstrip("/"))):
         if variant := variant_of(file.path):
             variants[variant][file.path.removeprefix(f"{FOLDER}{variant}/")] = file
-    found = (_held(repository, variant, files) for variant, files in sorted(variants.items()))
-    return Holding(repository.source, tuple(found))
+    return Holding(source, tuple(_held(variant, files, read) for variant, files in sorted(variants.items())))
 
 
-def _held(repository: HubRepository, variant: str, files: dict[str, HubFile]) -> Held:
+_Read = Callable[[HubFile], bytes | None]
+"""Gives the content of a file, None for one that is larger than a file of metadata may be."""
+
+
+def _held(variant: str, files: dict[str, HubFile], read: _Read) -> Held:
     if FILE_NAME not in files:
         return Held(variant, problem=f"it has no {FILE_NAME}")
-    raw = _content(repository, files[FILE_NAME])
+    raw = read(files[FILE_NAME])
     if raw is None:
         return Held(variant, problem=f"{FILE_NAME} is larger than a metadata file may be")
     try:
@@ -192,34 +180,25 @@ def _held(repository: HubRepository, variant: str, files: dict[str, HubFile]) ->
     except ValueError as error:
         return Held(variant, problem=f"{FILE_NAME} is not a metadata file: {error}")
     problem, signer = "", None
-    if SIGNATURE in files and (bundle := _content(repository, files[SIGNATURE])) is not None:
+    if SIGNATURE in files and (bundle := read(files[SIGNATURE])) is not None:
         problem, signer = signature_problem(bundle, raw), signer_of(bundle)
-    return Held(
-        variant,
-        metadata.name,
-        metadata.version,
-        problem or _digest_problem(repository, metadata.digest, files),
-        signer,
-    )
+    problem = problem or _digest_problem(metadata.digest, files, read)
+    return Held(variant, metadata.name, metadata.version, problem, signer)
 
 
-def _digest_problem(repository: HubRepository, digest: Digest | None, files: dict[str, HubFile]) -> str:
+def _digest_problem(digest: Digest | None, files: dict[str, HubFile], read: _Read) -> str:
     if digest is None:
         return "it has no digest in its metadata"
     if digest.algorithm != "sha256":
         return ""  # the Hub lists no other digests
     covered = {path for path in files if path not in (FILE_NAME, SIGNATURE) and not is_bytecode(path)}
-    actual = digest_of({path: _sha256(repository, files[path]) for path in covered})
+    actual = digest_of({path: _sha256(files[path], read) for path in covered})
     return first_of([str(item) for item in validate(digest, actual)], 3)
 
 
-def _sha256(repository: HubRepository, file: HubFile) -> str:
+def _sha256(file: HubFile, read: _Read) -> str:
     """In hexadecimal; empty, which is no file's hash, where it cannot be known."""
     if file.sha256 is not None:
         return file.sha256 if re.fullmatch("[0-9a-f]{64}", file.sha256) else ""
-    raw = _content(repository, file)
+    raw = read(file)
     return hashlib.sha256(raw).hexdigest() if raw is not None else ""
-
-
-def _content(repository: HubRepository, file: HubFile) -> bytes | None:
-    return repository.read(file.path) if file.size <= MAX_BYTES else None

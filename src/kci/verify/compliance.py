@@ -36,24 +36,12 @@ class VariantState(msgspec.Struct, frozen=True):
         return self.there and not self.errors
 
 
-class KernelState(msgspec.Struct, frozen=True):
-    """What a kernel's sources have besides code. Nothing of it is required; users look for it."""
-
-    path: str
-    card: bool
-    tests: bool
-    benchmark: bool
-
-    def __str__(self) -> str:
-        parts = (("card", self.card), ("tests", self.tests), ("benchmark", self.benchmark))
-        return f"{self.path}: " + ", ".join(f"{name} {'yes' if there else 'no'}" for name, there in parts)
-
-
 class Compliance(msgspec.Struct, frozen=True):
     """All variants that were looked at."""
 
     variants: tuple[VariantState, ...]
-    kernels: tuple[KernelState, ...] = ()
+    kernels: tuple[str, ...] = ()
+    """What the sources of each kernel have besides code, in words. Nothing of it is required; users look for it."""
     others: int = 0
     """Errors that are about no variant: of a tree's top, of its manifest, of a kernel's sources."""
 
@@ -72,7 +60,7 @@ class Compliance(msgspec.Struct, frozen=True):
         return [
             f"compliant for {' '.join([_NAMES.get(backend, backend), system]).strip()}: {sum(states)} of {len(states)}"
             for (backend, system), states in sorted(groups.items())
-        ] + [str(kernel) for kernel in self.kernels]
+        ] + list(self.kernels)
 
     @property
     def message(self) -> str:
@@ -108,13 +96,13 @@ def compliance(paths: Sequence[str], found: Sequence[Diagnostic]) -> Compliance:
     return Compliance(tuple(states), kernels, max(total - claimed, 0))
 
 
-def _kernel(root: Path, shown: str) -> KernelState:
-    return KernelState(
-        shown,
-        (root / "CARD.md").is_file(),
-        any((root / "tests").glob("**/test_*.py")),
-        any((root / "benchmarks").glob("benchmark*.py")),
-    )
+def _kernel(root: Path, shown: str) -> str:
+    there = {
+        "card": (root / "CARD.md").is_file(),
+        "tests": any((root / "tests").glob("**/test_*.py")),
+        "benchmark": any((root / "benchmarks").glob("benchmark*.py")),
+    }
+    return f"{shown}: " + ", ".join(f"{name} {'yes' if found else 'no'}" for name, found in there.items())
 
 
 def _variants(place: VerifiedPlace) -> list[tuple[str | None, str]]:
