@@ -192,7 +192,13 @@ class Takeover(msgspec.Struct, frozen=True):
         # KCI815
         present = self.release.manifest.present
         theirs = {entry.variant: entry for entry in before.present}
-        replaced = {entry.variant: theirs[entry.variant] for entry in present if _replaces(entry, theirs)}
+        pairs = [(entry, theirs[entry.variant]) for entry in present if entry.variant in theirs]
+        # Those that were made from something else.
+        replaced = {
+            old.variant: old
+            for new, old in pairs
+            if old.digest != new.digest and (new.fingerprint is None or old.fingerprint != new.fingerprint)
+        }
         if not replaced:
             return
         new, old = _newest(present), _newest(replaced.values())
@@ -249,13 +255,6 @@ class Takeover(msgspec.Struct, frozen=True):
             return decode(self.read(path)) if file is not None and file.size <= MAX_BYTES else None
         except ValueError:
             return None
-
-
-def _replaces(new: Present, theirs: Mapping[str, Present]) -> bool:
-    """Whether a variant takes the place of one that was made from something else."""
-    old = theirs.get(new.variant)
-    same = old is not None and (old.digest == new.digest or (old.fingerprint == new.fingerprint is not None))
-    return old is not None and not same
 
 
 def _newest(entries: Iterable[Present]) -> Origin:

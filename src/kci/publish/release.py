@@ -81,15 +81,24 @@ def read_release(
         raise FindingsError(message, hint=f"kci verify {tree}", diagnostics=errors)
     for item in found:
         report(item)
-    inside = _read(tree)
+    inside = {}
+    for file in walk(tree):
+        if is_bytecode(file.name):
+            continue
+        if file.link or not file.regular:
+            raise UnsafeError(f"not published, {file.path} is not a plain file", hint="merge the tree again")
+        inside[file.name] = _local(file.path)
     for entry in manifest.present:
         prefix = f"{entry.variant}/"
         hashes = {name.removeprefix(prefix): inside[name].sha256 for name in inside if name.startswith(prefix)}
         if directory_digest(hashes) != entry.digest:
             raise _changed(tree / entry.variant)
-    files = {f"{FOLDER}{name}": file for name, file in inside.items()}
-    benchmarks = _benchmarks(sources) if sources is not None else {}
-    return Release(manifest, dict(sorted((files | benchmarks).items())), inside.get(CARD))
+    files = {f"{FOLDER}{name}": local for name, local in inside.items()}
+    # As the reference's builder publishes them.
+    for path in (sources / BENCHMARKS).glob("benchmark*.py") if sources is not None else ():
+        if path.is_file() and not path.is_symlink():
+            files[f"{BENCHMARKS}{path.name}"] = _local(path)
+    return Release(manifest, dict(sorted(files.items())), inside.get(CARD))
 
 
 def _complete(tree: Path) -> Manifest:
@@ -110,23 +119,6 @@ def _complete(tree: Path) -> Manifest:
         message = f"not published, {tree} lacks {names}"
         raise rule_error("KCI811", message, hint="build what is missing and merge it in", path=str(tree))
     return manifest
-
-
-def _read(tree: Path) -> dict[str, LocalFile]:
-    found = {}
-    for entry in walk(tree):
-        if is_bytecode(entry.name):
-            continue
-        if entry.link or not entry.regular:
-            raise UnsafeError(f"not published, {entry.path} is not a plain file", hint="merge the tree again")
-        found[entry.name] = _local(entry.path)
-    return found
-
-
-def _benchmarks(sources: Path) -> dict[str, LocalFile]:
-    """The kernel's benchmark scripts, as the reference's builder publishes them."""
-    found = sorted((sources / BENCHMARKS).glob("benchmark*.py"))
-    return {f"{BENCHMARKS}{path.name}": _local(path) for path in found if path.is_file() and not path.is_symlink()}
 
 
 def _local(path: Path) -> LocalFile:

@@ -135,7 +135,10 @@ class Publisher(msgspec.Struct, frozen=True):
                     return proposal
                 part = wanted.part(there)
                 if before is not None and part != before:
-                    raise self._rival(wanted, before, part)
+                    other = min(path for path in before.keys() | part.keys() if before.get(path) != part.get(path))
+                    message = f"another publisher has changed {other} on {self.name}@{wanted.branch} meanwhile"
+                    hint = "find out which of the two is right, then publish that one again"
+                    raise rule_error("KCI812", message, hint=hint)
                 before, sent = part, changes
                 add = {path: wanted.files[path] for path in (*changes.added, *changes.changed)}
                 commit = self.hub.commit(wanted.branch, head, add, changes.deleted, message, propose=self.propose)
@@ -200,12 +203,6 @@ class Publisher(msgspec.Struct, frozen=True):
             return PublishedBranch(wanted.branch, PublishState.PUBLISHED, commit, changes)
         ref = next((ref for ref, at in self.hub.proposals().items() if at == commit), "")
         return PublishedBranch(wanted.branch, PublishState.PROPOSED, commit, changes, ref)
-
-    def _rival(self, wanted: WantedBranch, before: dict[str, HubFile], now: dict[str, HubFile]) -> FindingsError:
-        changed = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
-        message = f"another publisher has changed {changed[0]} on {self.name}@{wanted.branch} meanwhile"
-        hint = "find out which of the two is right, then publish that one again"
-        return rule_error("KCI812", message, hint=hint)
 
 
 _HINT = "docs/publishing.md says what a repository and its token need"
