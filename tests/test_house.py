@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
 import shutil
 import tomllib
@@ -120,6 +121,19 @@ def test_the_page_says_who_needs_each_room() -> None:
     told = re.findall(r"^\| `(\w+)` \| \S", page.partition("\n## ")[0], re.MULTILINE)
     packages = {room for room, path in drawing.rooms().items() if path.name == "__init__.py"}
     assert sorted(told) == sorted(packages)
+
+
+def test_the_walks_name_functions_and_types_that_are_there() -> None:
+    part = PAGE.partition("## Three walks")[2].partition("\n## ")[0]
+    walks = [re.findall(r"^\| \d+ \| `([\w.]+)` \|", walk, re.MULTILINE) for walk in part.split("\n`kci ")[1:]]
+    assert len(walks) == 3
+    for hops in walks:
+        assert 5 < len(hops) <= 12
+        for hop in hops:
+            assert callable(pkgutil.resolve_name(f"kci.{hop}")), hop
+    text = "".join(path.read_text(encoding="utf-8") for path in modules())
+    for name in set(re.findall(r"`([A-Z][a-z]\w*)`", part)) - {"Path"}:
+        assert re.search(rf"^(class )?{name}\b( = |\(|:)", text, re.MULTILINE), name
 
 
 def circles(folder: Path) -> list[list[str]]:

@@ -354,7 +354,7 @@ def test_when_a_leg_moves(world: World, pending: float, running: bool, away: flo
 def test_a_fallback_has_to_be_another_engine_of_kci_toml(kernel_dir: Path) -> None:
     known = open_workspace([kernel_dir]).settings.settings.engines
     wrong = {**known, "slow": msgspec.structs.replace(known["slow"], fallback="othre")}
-    with pytest.raises(UsageError, match="the fallback 'othre' is no other engine") as told:
+    with pytest.raises(UsageError, match="the fallback 'othre' is not another engine") as told:
         choose_engines(wrong, "slow")
     assert "other" in (told.value.hint or "")
     with pytest.raises(UsageError):

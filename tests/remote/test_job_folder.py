@@ -53,7 +53,7 @@ def test_what_was_agreed_is_fetched(tmp_path: Path) -> None:
         ({"result.json": b" " * 300_000}, None, {}, UnsafeError, "larger than it may be"),
         ({}, handed(name="b.tar"), {}, FindingsError, "which it was not asked for"),
         ({}, handed(name="../a.tar"), {}, FindingsError, "cannot be read"),
-        ({}, handed(), {}, FindingsError, "a.tar is in the result of its job, and not there"),
+        ({}, handed(), {}, FindingsError, "a.tar is in the result of its job, but was not handed back"),
         ({"out/a.tar": b"content"}, handed(size=11), {}, UnsafeError, "at most 10"),
         ({"out/a.tar": b"content" * 9}, handed(), {}, UnsafeError, "at most 7"),
         ({"out/a.tar": b"CONTENT"}, handed(), {}, FindingsError, "does not have the digest that its result names"),

@@ -63,7 +63,7 @@ def test_the_example_of_the_page_builds_merges_and_verifies(
     ("commands", "code", "said"),
     [
         ({"submit": '["false"]'}, 4, "the command `submit` failed with code 1"),
-        ({"submit": '["true"]'}, 4, "did not print what the job is called there"),
+        ({"submit": '["true"]'}, 4, "did not print the job's name there"),
         ({"submit": '["/no/such/program"]'}, 3, "cannot run the command `submit` (/no/such/program)"),
         (
             {"submit": '["echo", "7"]', "poll": '["echo", "done"]'},

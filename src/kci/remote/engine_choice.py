@@ -32,7 +32,7 @@ def choose_engines(known: Mapping[str, EngineSettings], asked: str) -> dict[str,
         if engine.fallback is not None and (engine.fallback == name or engine.fallback not in known):
             hint = suggestion(engine.fallback, [item for item in known if item != name])
             raise UsageError(
-                f"[engines.{name}] of kci.toml: the fallback {engine.fallback!r} is no other engine", hint=hint
+                f"[engines.{name}] of kci.toml: the fallback {engine.fallback!r} is not another engine", hint=hint
             )
     if asked == BY_BACKEND and known:
         return dict(known)

@@ -107,7 +107,7 @@ class Driver(RunState):
             try:
                 self._turn(name)
             except KciError as error:
-                self.log(f"{name} may still run what this run does not need any more: {error.message}")
+                self.log(f"{name} may still run jobs that this run no longer needs: {error.message}")
         if self.stuck:
             first = next(iter(self.stuck.values()))
             what = f"{count(len(self.stuck), 'leg')} neither built nor failed: this machine could not go on with them"

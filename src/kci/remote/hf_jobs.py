@@ -107,11 +107,11 @@ class HfJobsEngine(Engine):
         image = self.settings.image or job.image
         if not image:
             hint = "set `image` of the engine in kci.toml"
-            raise UsageError(f"{job.leg} has no image of its own, and its engine names none", hint=hint)
+            raise UsageError(f"neither {job.leg} nor its engine has an image", hint=hint)
         flavor = flavor_for(self.settings, job.hardware)
         if flavor is None:
             hint = "lower `cores` or `memory-gb`, or name a `flavor`"
-            raise UsageError(f"kci knows no machine with {job.cores} cores and {job.memory_gb} GB there", hint=hint)
+            raise UsageError(f"Hugging Face has no machine with {job.cores} cores and {job.memory_gb} GB", hint=hint)
         volume, repository = self.library.Volume, self.settings.repository
         volumes = [
             volume(type="dataset", source=repository, revision=revision, mount_path=_JOB,
@@ -152,7 +152,7 @@ class HfJobsEngine(Engine):
             pass
         if stage == "CANCELED":
             return JobStatus(JobState.STOPPED, "it was cancelled there")
-        why = f"Hugging Face says {stage}" if stage else "Hugging Face does not know it any more"
+        why = f"Hugging Face says {stage}" if stage else "Hugging Face no longer knows it"
         return JobStatus(JobState.LOST, f"{why} {message}".strip())
 
     @contextmanager

@@ -225,7 +225,7 @@ def fetch_into(folder: Path, job: EngineJob, read: Read) -> Fetched:
         try:
             digest = _copy(path, _bounded(read(f"{OUT}/{item.name}"), item.size, item.name))
         except FileNotFoundError:
-            raise FindingsError(f"{item.name} is in the result of its job, and not there") from None
+            raise FindingsError(f"{item.name} is in the result of its job, but was not handed back") from None
         if digest != item.sha256:
             path.unlink()
             raise FindingsError(f"{item.name} of {job.name} does not have the digest that its result names")

@@ -36,7 +36,7 @@ class ScriptEngine(Engine):
         names = [job.name for job in batch.jobs]
         self.put(batch)
         if "unknown" in self.script("start", names):
-            raise EngineAwayError("not all of the jobs have begun")
+            raise EngineAwayError("some of the jobs have not begun")
         return {name: name for name in names}
 
     def find(self, batch: Batch) -> Handles:
@@ -65,5 +65,5 @@ class LocalEngine(ScriptEngine):
         done = asked(command, "the jobs' program", _SECONDS)
         words = done.stdout.split()
         if done.returncode != 0 or len(words) != len(names):
-            raise EngineAwayError(f"the jobs of this machine cannot be asked: {done.stderr.strip()[-300:]}")
+            raise EngineAwayError(f"cannot ask about the jobs of this machine: {done.stderr.strip()[-300:]}")
         return words

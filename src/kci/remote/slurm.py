@@ -134,7 +134,7 @@ class SlurmEngine(Engine):
             return JobStatus(JobState.ENDED)
         if state in _FOR_GOOD:
             return JobStatus(JobState.STOPPED, f"{_FOR_GOOD[state]} ({state})")
-        return JobStatus(JobState.LOST, f"Slurm says {state}" if state else "Slurm does not know it any more")
+        return JobStatus(JobState.LOST, f"Slurm says {state}" if state else "Slurm no longer knows it")
 
     def _queue(self, *which: str) -> dict[str, tuple[str, str]]:
         """State and reason of each task that `squeue` knows."""

@@ -86,7 +86,7 @@ class CommandEngine(Engine):
     def _handle(self, verb: str, text: str) -> str:
         handle = text.splitlines()[-1].strip() if text else ""
         if not handle or len(handle) > 500 or not handle.isprintable():
-            raise BuildFailedError(f"the command `{verb}` did not print what the job is called there")
+            raise BuildFailedError(f"the command `{verb}` did not print the job's name there")
         return handle
 
     def _status(self, text: str) -> JobStatus:
