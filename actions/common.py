@@ -180,7 +180,7 @@ def unpacked(place: Path) -> Path:
         with tarfile.open(tars[-1]) as archive:
             archive.extractall(into, filter="data")
     except (OSError, tarfile.TarError) as error:
-        fail(f"the published tree {tars[-1].name} cannot be unpacked: {error}", 5)
+        fail(f"cannot unpack the published tree {tars[-1].name}: {error}", 5)
     return into
 
 

@@ -150,9 +150,9 @@ def test_round_trips_and_the_newest_wins(tmp_path: Path) -> None:
 def test_hostile_records_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / RECORD_FILE).write_text(text)
     (tmp_path / f"{FAILURE_PREFIX}x.json").write_text(text)
-    with pytest.raises(FindingsError, match="no record of a run"):
+    with pytest.raises(FindingsError, match="is not a record of a run"):
         read_uploads(tmp_path)
-    with pytest.raises(FindingsError, match="no record of a run"):
+    with pytest.raises(FindingsError, match="is not a record of a run"):
         read_failures([tmp_path], "relu")
 
 

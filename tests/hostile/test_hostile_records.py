@@ -368,8 +368,8 @@ def lying_record(folder: Path, **changes: object) -> Result:
 def test_the_gate_believes_no_record_of_something_else(tmp_path: Path) -> None:
     told = "no job that merges it left a record"
     assert told in lying_record(tmp_path / "a", kernel="relu").stdout
-    assert "is no record of a run" in lying_record(tmp_path / "b", kernel="../gated-norm").stdout
-    assert "is no record of a run" in lying_record(tmp_path / "c", attempt=0).stdout
+    assert "is not a record of a run" in lying_record(tmp_path / "b", kernel="../gated-norm").stdout
+    assert "is not a record of a run" in lying_record(tmp_path / "c", attempt=0).stdout
     other = msgspec.json.decode(msgspec.json.encode(EMPTY)) | {"kernel": "relu"}
     assert "has the tree of 'relu'" in lying_record(tmp_path / "d", manifest=other).stdout
     assert CPU in lying_record(tmp_path / "e", present=[]).stdout, "planned, and neither built nor failed"
@@ -399,8 +399,8 @@ ANSWERS = {name: spoil(b'{"login":"a"}') for name, spoil in HOSTILE.items() if n
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_an_answer_of_github_that_cannot_be_read_is_a_finding(answer: str) -> None:
     said = SimpleNamespace(returncode=0, stdout=ANSWERS[answer], stderr=b"")
-    with pytest.raises(FindingsError, match="GitHub's answer cannot be read"):
-        GitHubApi("a/b", "", run=lambda *_, **__: said).get("x", Account)
+    with pytest.raises(FindingsError, match="cannot read GitHub's answer"):
+        GitHubApi("a/b", "", run=lambda *_, **__: said).told(Account, "GET", "x")
 
 
 @pytest.mark.parametrize("answer", ANSWERS)

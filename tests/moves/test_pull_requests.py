@@ -223,5 +223,5 @@ def test_an_answer_that_cannot_be_read_changes_nothing(hub: GitHub) -> None:
     def broken(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
         return subprocess.CompletedProcess(command, 0, b'{"no": "list"}', b"")
 
-    with pytest.raises(FindingsError, match="cannot be read"):
+    with pytest.raises(FindingsError, match="cannot read GitHub's answer"):
         list(GitHubPulls("example/kernels", BOT, "main", BASE, broken).pulls([EDITION_BRANCH]))

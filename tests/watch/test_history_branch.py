@@ -90,7 +90,7 @@ def test_a_branch_that_takes_nothing_is_said(remote: str) -> None:
 
 
 def test_a_repository_that_is_not_there_is_said(tmp_path: Path) -> None:
-    with pytest.raises(FindingsError, match="cannot be read"):
+    with pytest.raises(FindingsError, match="cannot read "):
         HistoryBranch(str(tmp_path / "missing.git"), "kci-history").record([run(1)])
 
 

@@ -136,7 +136,7 @@ def write_failure(folder: Path, failure: VariantFailure) -> None:
     write_record(folder / f"{FAILURE_PREFIX}{failure.variant}.json", failure)
 
 
-def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "record of a run") -> Iterator[_Shape]:
+def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "a record of a run") -> Iterator[_Shape]:
     """What jobs have uploaded below a folder under a name, which may be a pattern.
 
     FindingsError if a file cannot be read, or is no such record.
@@ -147,7 +147,7 @@ def read_uploaded(folder: Path, name: str, shape: type[_Shape], what: str = "rec
         except OSError as error:
             raise FindingsError(f"cannot read {path}: {error.strerror}") from error
         except ValueError as error:
-            raise FindingsError(f"{path} is no {what}: {error}") from error
+            raise FindingsError(f"{path} is not {what}: {error}") from error
 
 
 def read_failures(folders: Iterable[Path], kernel: str) -> list[VariantFailure]:

@@ -132,7 +132,7 @@ class RunUploads(msgspec.Struct, frozen=True):
 def read_uploads(folder: Path) -> RunUploads:
     """What a run has uploaded below a folder, of several attempts the newest; raises as `read_uploaded`."""
     plans = read_uploaded(folder, PLAN_FILE, RunPlan)
-    indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "index of trees")
+    indexes = read_uploaded(folder, INDEX_FILE, TreeIndex, "an index of trees")
     return RunUploads(
         max(plans, key=lambda plan: plan.attempt, default=NO_PLAN),
         newest(read_uploaded(folder, RECORD_FILE, KernelRecord), lambda item: item.kernel),

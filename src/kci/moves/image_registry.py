@@ -90,7 +90,7 @@ def behind_tag(image: ImageReference) -> str:
     try:
         listed = {item.digest for item in decode_json(answer.body, _Index).manifests}
     except ValueError as error:
-        raise FindingsError(f"the registry's answer cannot be read: {error}") from None
+        raise FindingsError(f"{image.host}: cannot read the registry's answer: {error}") from None
     return "" if image.digest in {newest, *listed} else newest
 
 
@@ -111,7 +111,7 @@ def _token(image: ImageReference, refused: WebAnswer) -> str:
     scheme, _, rest = refused.headers.get("www-authenticate", "").partition(" ")
     asked = dict(_PARAMETER.findall(rest))
     if scheme.lower() != "bearer" or "realm" not in asked:
-        raise FindingsError(f"{image.host}: it wants an account")
+        raise FindingsError(f"{image.host}: it needs an account")
     query = {"scope": asked.get("scope") or f"repository:{image.name}:pull"}
     query |= {"service": asked["service"]} if "service" in asked else {}
     joint = "&" if "?" in asked["realm"] else "?"
@@ -121,8 +121,8 @@ def _token(image: ImageReference, refused: WebAnswer) -> str:
     try:
         told = decode_json(answer.body, _Told)
     except ValueError as error:
-        raise FindingsError(f"{image.host}: its token cannot be read: {error}") from None
+        raise FindingsError(f"{image.host}: cannot read its token: {error}") from None
     token = told.token or told.access_token
     if not token or not token.isprintable() or not token.isascii():
-        raise FindingsError(f"{image.host}: its token cannot be read")
+        raise FindingsError(f"{image.host}: cannot read its token")
     return token

@@ -113,7 +113,7 @@ def _catalog_place(workspace: Workspace) -> tuple[str, list[FileChange]]:
     line = f'catalog = "{CATALOG_FILE}"'
     text = _TOP_KEY.sub(lambda _: line, old, count=1) if "catalog" in found.document.data else f"{line}\n{old}"
     if tomli.loads(text) != {**found.document.data, "catalog": CATALOG_FILE}:
-        raise FindingsError(f"{KCI_TOML} cannot be changed by kci", hint=f"write {line} into it")
+        raise FindingsError(f"kci cannot change {KCI_TOML}", hint=f"write {line} into it")
     return CATALOG_FILE, [FileChange(KCI_TOML, text)]
 
 

@@ -159,5 +159,5 @@ def newest_commit(url: str) -> datetime | str:
         ):
             done = remote_git(place, *command, environment=only)
             if done.returncode != 0:
-                return last_line(done.stderr) or "it cannot be read"
+                return last_line(done.stderr) or "git cannot read it"
         return datetime.fromisoformat(done.stdout.strip())

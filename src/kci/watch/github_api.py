@@ -53,7 +53,7 @@ class GitHubApi:
         except FileNotFoundError:
             raise MissingToolError("GitHub's command line is not installed", hint="install gh") from None
         except subprocess.TimeoutExpired:
-            raise FindingsError("GitHub does not answer", hint="the next run makes up for it") from None
+            raise FindingsError("GitHub does not answer", hint="the next run does what this one could not") from None
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
             reason = printable((said or ["no reason"])[0], " ")[:300]
@@ -70,4 +70,4 @@ class GitHubApi:
         try:
             return decode_json(self.ask(method, path, **fields), shape)
         except ValueError as error:
-            raise FindingsError(f"GitHub's answer cannot be read: {error}") from None
+            raise FindingsError(f"cannot read GitHub's answer: {error}") from None

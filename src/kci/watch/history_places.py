@@ -47,7 +47,7 @@ class HistoryBranch:
             self._git(into, "fetch", "--quiet", "--depth=1", "origin", f"refs/heads/{self.branch}")
             self._git(into, "checkout", "--quiet", "--detach", "FETCH_HEAD")
         elif listed.returncode != _NO_SUCH_BRANCH:
-            raise FindingsError(f"{self.remote} cannot be read: {last_line(listed.stderr)}")
+            raise FindingsError(f"cannot read {self.remote}: {last_line(listed.stderr)}")
         if (into / FOLDER).is_symlink():
             raise UnsafeError(f"{FOLDER} on the branch {self.branch} is a link", hint="make it a folder there")
         (into / FOLDER).mkdir(exist_ok=True)
